@@ -8,6 +8,7 @@
 //! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
 //! - `hot_keys` (feature `redis`): answering thousands of requests of one key in process, by leases, without exceeding the quota.
+//! - `without_await` (feature `redis`): limits in code that is not async: thread pools, plain threads, synchronous servers.
 //! - [`processes_and_outages`]: what processes on one Redis share, and what happens to a request while it does not answer.
 //! - [`production`]: a checklist before the first deployment, and what to do during an incident.
 //! - [`testing`]: testing limits with a clock and no Redis, and where to begin with a part of your own.
@@ -39,6 +40,10 @@ pub mod paid_calls {}
 #[cfg(feature = "redis")]
 #[doc = include_str!("../docs/guide/hot-keys.md")]
 pub mod hot_keys {}
+
+#[cfg(feature = "redis")]
+#[doc = include_str!("../docs/guide/without-await.md")]
+pub mod without_await {}
 
 #[cfg(feature = "redis")]
 #[doc = include_str!("../docs/guide/processes-and-outages.md")]

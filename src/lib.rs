@@ -103,6 +103,11 @@
 //! An [`OutgoingLayer`] wraps clients with any request type. Calls wait for their turn, first come, first served, and are
 //! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower.
 //!
+//! # Without async code
+//!
+//! [`Check::now`](limiter::Check::now) decides without waiting, and [`Check::blocking`](limiter::Check::blocking) blocks the thread. Neither needs
+//! a tokio runtime.
+//!
 //! # When the store fails
 //!
 //! In an outage requests are admitted, rejected, or limited in process by a [share](LocalFallback) of each quota, as
@@ -199,6 +204,7 @@
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
+//! | background thread | one for each process, `tollgate`: it sends probes, calls that block a thread and what no runtime sends, and renews permits that were taken outside of one |
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
@@ -271,6 +277,7 @@ pub mod fuzzing {
     pub use crate::store::redis::testing::{other_reply, script_reply};
 }
 
+mod background;
 mod file;
 mod headers;
 #[cfg(any(feature = "axum", feature = "tonic"))]

@@ -54,3 +54,21 @@ pub enum CallError {
         policies: Vec<Arc<str>>,
     },
 }
+
+/// The error of [`Check::now`](crate::limiter::Check::now): the call can't be decided without waiting. Nothing was charged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotNow {
+    /// The store has to be called, since this process holds no lease, and no rejection, that decides the call.
+    #[error("the store has to be called: await the call, or use `blocking`")]
+    Store,
+    /// The policy looks the request's quota up: see [`Policy::quota_lookup`](crate::Policy::quota_lookup).
+    #[error(
+        "policy {policy:?} looks the request's quota up: await the call, use `blocking`, or set the quota by `quota_for`"
+    )]
+    #[non_exhaustive]
+    QuotaLookup {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+}

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod reference;
 pub(crate) mod store;
 
+pub use self::call::NotNow;
 #[cfg(feature = "config")]
 pub(crate) use self::reference::Reference;
 pub(crate) use self::{

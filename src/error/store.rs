@@ -211,7 +211,7 @@ impl StoreError {
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
             ),
             Self::NoRuntime(_) => Some(
-                "call the limiter from a task of a tokio runtime with timers and IO (`enable_all`)",
+                "call the limiter from a task of a tokio runtime with timers and IO (`enable_all`), or by `Check::blocking`",
             ),
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
         }

@@ -22,22 +22,33 @@ use super::{
     mode::Mode,
     rejected::Rejected,
 };
-use crate::{quota::Quota, store::Op};
+use crate::{
+    background::{block_on, runtime_to_block_on},
+    error::{NotNow, StoreError},
+    quota::Quota,
+    store::Op,
+};
 
-/// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited. `T` is its result: a [`Decision`] for
-/// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
-/// [`LimitStatus`](crate::limiter::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
-/// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset).
-#[must_use = "nothing is checked until this is awaited"]
+/// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited, or by [`now`](Check::now) or
+/// [`blocking`](Check::blocking) outside of async code. `T` is its result: a [`Decision`] for [`check`](crate::Limiter::check), an
+/// [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a [`LimitStatus`](crate::limiter::LimitStatus) or
+/// [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek), [`charge`](crate::Limiter::charge) and
+/// [`reset`](crate::Limiter::reset).
+#[must_use = "nothing is checked until this is awaited, or `now` or `blocking` is called"]
 #[derive(Clone)]
 pub struct Check<T = Decision> {
-    /// `None` once the call was made.
-    limiter: Option<Arc<LimiterRef>>,
+    limiter: Arc<LimiterRef>,
+    call: Call,
+    output: PhantomData<fn() -> T>,
+}
+
+/// What is asked of the limiter.
+#[derive(Clone, Debug)]
+struct Call {
     op: Op,
     mode: Mode,
     keys: Keys,
     overrides: Option<Box<CheckOverrides>>,
-    output: PhantomData<fn() -> T>,
 }
 
 /// The result of a [`Check`].
@@ -63,11 +74,13 @@ impl CheckOutput for Result<Admission, Rejected> {
 impl<T> Check<T> {
     pub(super) fn new(limiter: Arc<LimiterRef>, (op, mode): (Op, Mode), keys: Keys) -> Self {
         Self {
-            limiter: Some(limiter),
-            op,
-            mode,
-            keys,
-            overrides: None,
+            limiter,
+            call: Call {
+                op,
+                mode,
+                keys,
+                overrides: None,
+            },
             output: PhantomData,
         }
     }
@@ -95,8 +108,8 @@ impl<T> Check<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn times(mut self, n: u64) -> Self {
-        if let Op::Acquire(_) = self.op {
-            self.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
+        if let Op::Acquire(_) = self.call.op {
+            self.call.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
         }
         self
     }
@@ -147,12 +160,137 @@ impl<T> Check<T> {
 
     /// The same call with settings.
     pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
-        self.overrides = Some(Box::new(overrides));
+        self.call.overrides = Some(Box::new(overrides));
         self
     }
 
     fn overrides(&mut self) -> &mut CheckOverrides {
-        self.overrides.get_or_insert_default()
+        self.call.overrides.get_or_insert_default()
+    }
+}
+
+impl<T: CheckOutput> Check<T> {
+    /// Decides the call without waiting, if that is possible: in process always, and with a store on Redis by units of a
+    /// [lease](crate::Policy::lease) that this process holds, by a cached rejection, or, while the circuit breaker is open, as
+    /// [`OnStoreError`](crate::OnStoreError) says. The result is as exact as if the call were awaited.
+    ///
+    /// It needs no tokio runtime: it works in a plain `main`, and on the threads of a pool such as rayon's. In async code it neither
+    /// yields nor uses the task's cooperative budget. [Permits](crate::Concurrency) that are taken outside of a runtime are renewed by
+    /// the crate's background thread, and whatever the decision settles, refunds or releases later works there too.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("lines", Quota::requests(2).per_day()))
+    ///     .build()?;
+    /// let admitted = (0..5).filter(|_| limiter.check("alice").now().is_ok_and(|decision| decision.is_admitted()));
+    /// assert_eq!(admitted.count(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NotNow`] if the store has to be called, or if a policy [looks up](crate::Policy::quota_lookup) the quota and the call does not set it
+    /// by [`quota_for`](Check::quota_for). Nothing is charged then, and no look-up is begun. Make the call in another way:
+    ///
+    /// ```
+    /// # use tollgate::{Decision, Limiter};
+    /// fn check(limiter: &Limiter, key: &str) -> Decision {
+    ///     let check = limiter.check(key);
+    ///     check.clone().now().unwrap_or_else(|_| check.blocking())
+    /// }
+    /// # use tollgate::{Policy, Quota};
+    /// # let policy = Policy::new("lines", Quota::requests(2).per_day());
+    /// # let limiter = Limiter::builder().policy(policy).build().unwrap();
+    /// # assert!(check(&limiter, "alice").is_admitted());
+    /// ```
+    ///
+    /// The request counts as demand nevertheless: under a policy with leases, a key that is requested 100 times a second gets one, which
+    /// the background thread fetches. Until then, and for less frequent keys, each `now` is an error, with a store on Redis. Observers are
+    /// called with decisions alone.
+    pub fn now(self) -> Result<T, NotNow> {
+        let mut builder = self.call.begin_now();
+        match self.evaluate_now(&mut builder) {
+            None => Ok(T::from_decision(builder.finish(self.limiter))),
+            Some(reason) => Err(reason),
+        }
+    }
+
+    /// Decides the call and blocks this thread until the decision is there: for code that is not async, such as a thread of a pool, a
+    /// synchronous server, or [`spawn_blocking`](tokio::task::spawn_blocking).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("mail", Quota::requests(1).per_day()))
+    ///     .build()?;
+    /// let mail = |user: &str| limiter.admit(user).blocking().map(|_admission| "sent");
+    /// assert_eq!(mail("alice")?, "sent");
+    /// assert!(mail("alice").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// It needs no tokio runtime. In process it is decided at once. Otherwise it is sent by the crate's background thread, `tollgate`,
+    /// which also enforces the store's timeout: the call ends by it, as one that is awaited does, also if it is made by mistake in async
+    /// code, where it keeps other tasks from running meanwhile.
+    ///
+    /// Functions of the application, such as observers, run on the calling thread. [Look-ups of quotas](crate::Policy::quota_lookup) are
+    /// polled there, with timers and sockets of the background thread, on which the tasks run that they spawn. A look-up that waits
+    /// for a current-thread runtime which this call blocks ends by its own timeout.
+    ///
+    /// # Errors
+    ///
+    /// Those of the awaited call. Where the background thread can't be started, and on the background thread itself, such as in an
+    /// observer of the store's calls, a call that [`now`](Check::now) does not decide fails by
+    /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime), a [misconfiguration](crate::StoreError::is_misconfiguration).
+    pub fn blocking(self) -> T {
+        // In process no thread is needed, unless a quota has to be looked up.
+        if self.limiter.is_in_process() {
+            let mut builder = self.call.begin_now();
+            if self.evaluate_now(&mut builder).is_none() {
+                return T::from_decision(builder.finish(self.limiter));
+            }
+        }
+        match runtime_to_block_on() {
+            Some(background) => block_on(&background, self.into_future()),
+            None => self.decide_without_background(),
+        }
+    }
+
+    #[cold]
+    fn decide_without_background(self) -> T {
+        let mut builder = self.call.begin_now();
+        if self.evaluate_now(&mut builder).is_some() {
+            let error = StoreError::NoRuntime("`blocking` needs the background thread");
+            self.limiter.apply_response(&mut builder, Err(error));
+            if builder.is_reported() {
+                self.limiter.report(&builder, None);
+            }
+        }
+        T::from_decision(builder.finish(self.limiter))
+    }
+
+    /// Decides the call without waiting, and reports the decision. Returns why that is not possible.
+    #[inline]
+    fn evaluate_now(&self, builder: &mut DecisionBuilder) -> Option<NotNow> {
+        let Call {
+            keys, overrides, ..
+        } = &self.call;
+        (self.limiter).decide_call_now(builder, keys, overrides.as_deref())
+    }
+}
+
+impl Call {
+    /// The decision of this call, to be made without waiting.
+    #[inline]
+    fn begin_now(&self) -> DecisionBuilder {
+        DecisionBuilder::new(self.op, self.mode.now())
     }
 }
 
@@ -161,7 +299,10 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
     type IntoFuture = CheckFuture<T>;
 
     fn into_future(self) -> CheckFuture<T> {
-        CheckFuture(State::NotStarted(self))
+        CheckFuture(
+            State::NotStarted(Some(self.limiter), self.call),
+            PhantomData,
+        )
     }
 }
 
@@ -176,10 +317,11 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
 /// the request: a charge that was made nevertheless is refunded. Dropping a [`peek`](crate::Limiter::peek) is harmless. A
 /// [`charge`](crate::Limiter::charge) or [`reset`](crate::Limiter::reset) that was polled may be done nevertheless.
 #[must_use = "futures do nothing unless polled"]
-pub struct CheckFuture<T = Decision>(State<T>);
+pub struct CheckFuture<T = Decision>(State, PhantomData<fn() -> T>);
 
-enum State<T> {
-    NotStarted(Check<T>),
+enum State {
+    /// The limiter is `None` once the call was made.
+    NotStarted(Option<Arc<LimiterRef>>, Call),
     Pending(PendingDecision),
 }
 
@@ -190,15 +332,15 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
         loop {
             match &mut self.0 {
                 State::Pending(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
-                State::NotStarted(check) => {
+                State::NotStarted(limiter, call) => {
                     let budget = ready!(poll_proceed(cx));
-                    let Some(limiter) = check.limiter.take() else {
+                    let Some(limiter) = limiter.take() else {
                         // Polled again after completion, which is a mistake: pending for ever.
                         return Poll::Pending;
                     };
-                    let overrides = check.overrides.as_deref();
-                    let mut builder = DecisionBuilder::new(check.op, check.mode);
-                    match limiter.decide_call(&mut builder, &check.keys, overrides) {
+                    let overrides = call.overrides.as_deref();
+                    let mut builder = DecisionBuilder::new(call.op, call.mode);
+                    match limiter.decide_call(&mut builder, &call.keys, overrides) {
                         None => {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(builder.finish(limiter)));
@@ -217,7 +359,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
 impl<T> fmt::Debug for CheckFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            State::NotStarted(_) => "CheckFuture(NotStarted)",
+            State::NotStarted(..) => "CheckFuture(NotStarted)",
             State::Pending(_) => "CheckFuture(Pending)",
         })
     }
@@ -226,9 +368,9 @@ impl<T> fmt::Debug for CheckFuture<T> {
 impl<T> fmt::Debug for Check<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Check")
-            .field("op", &self.op)
-            .field("keys", &self.keys)
-            .field("overrides", &self.overrides)
+            .field("op", &self.call.op)
+            .field("keys", &self.call.keys)
+            .field("overrides", &self.call.overrides)
             .finish_non_exhaustive()
     }
 }

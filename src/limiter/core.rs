@@ -1,6 +1,7 @@
 //! What a limiter consists of: its policies, each bound to a limit of the store, and the state that they share.
 
 use std::{
+    any::Any,
     fmt,
     ops::Deref,
     sync::{Arc, OnceLock},
@@ -31,7 +32,7 @@ use crate::{
         skip::{Conditions, SkipRules},
     },
     setting::Difference,
-    store::{CounterMode, CounterOp, LimitHandle, Store, Units},
+    store::{CounterMode, CounterOp, LimitHandle, Store, Units, memory::MemoryStore},
     sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };
 
@@ -186,6 +187,12 @@ impl LimiterCore {
     pub(crate) fn is_local_share(&self, entry: &PolicyEntry) -> bool {
         let is_share = |quota: &QuotaOverride| quota.full_capacity.is_some();
         entry.quota_override.as_ref().is_some_and(is_share)
+    }
+
+    /// Whether the store counts in process, so that it responds at once, without a runtime.
+    pub(super) fn is_in_process(&self) -> bool {
+        let store: &dyn Any = &*self.store;
+        store.is::<MemoryStore>()
     }
 
     /// Charges the store, which has just responded, for some of what was charged in process. Each charge is sent once, so it is

@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{core::LimiterCore, entry::PolicyEntry, wait_queues::QueueKey};
 use crate::{
+    background::background_runtime,
     key::Key,
     log::LogThrottle,
     observe::Event,
@@ -72,8 +73,9 @@ impl HeldPermits {
             return None;
         }
         let runtime = runtime_with_timers();
-        let (id, renewal) = limiter.permits.lock().add(&entries, runtime.as_ref());
-        match (renewal, &runtime) {
+        let renewed_by = runtime.clone().or_else(background_runtime);
+        let (id, renewal) = limiter.permits.lock().add(&entries, renewed_by.as_ref());
+        match (renewal, &renewed_by) {
             (Renewal::NewTask, Some(runtime)) => {
                 spawn_heartbeat(limiter, runtime, permit_ttl);
             }
@@ -83,7 +85,7 @@ impl HeldPermits {
                 LOG.log_with(|suppressed| {
                     tracing::warn!(
                         suppressed,
-                        "permits of in-flight limits can't be renewed outside of a tokio runtime with timers: take them from a task of one"
+                        "permits of in-flight limits can't be renewed: there is no tokio runtime with timers, and no background thread"
                     );
                 });
             }
@@ -176,11 +178,11 @@ fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle, permit_ttl: Dur
                 () = sleep_until(if is_heartbeat { next } else { retry }) => {}
                 Ok(()) = ttl_in_force.changed() => continue,
             }
-            let Some(limiter) = task.limiter.upgrade() else {
-                return;
-            };
             let mut due = mem::take(&mut failed);
             if is_heartbeat {
+                let Some(limiter) = task.limiter.upgrade() else {
+                    return;
+                };
                 next = Instant::now() + interval;
                 due = limiter.permits.lock().due_for_renewal(task.runtime);
                 task.stopped = due.is_empty();
@@ -188,7 +190,7 @@ fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle, permit_ttl: Dur
                     return;
                 }
             }
-            failed = limiter.renew(due).await;
+            failed = renew(&task.limiter, due).await;
         }
     }));
 }
@@ -208,22 +210,30 @@ impl Drop for HeartbeatTask {
     }
 }
 
-impl LimiterCore {
-    /// Renews permits that are still held, some at a time; returns the ids of those that the store failed to renew.
-    async fn renew(&self, due: Vec<u64>) -> Vec<u64> {
-        let mut failed = Vec::new();
-        for ids in due.chunks(MAX_RENEWALS) {
-            consume_budget().await;
-            let held = self.permits.lock().held(ids).into_iter();
-            let calls = held.map(|(id, entries)| (id, self.send_renewal(&entries)));
-            let calls: Vec<_> = calls.collect();
-            for (id, response) in calls {
-                if response.result().await.is_err() {
-                    failed.push(id);
-                }
+/// Renews permits that are still held, some at a time; returns the ids of those that the store failed to renew. The limiter is not held
+/// meanwhile, so that it is not dropped here.
+async fn renew(limiter: &Weak<LimiterCore>, due: Vec<u64>) -> Vec<u64> {
+    let mut failed = Vec::new();
+    for ids in due.chunks(MAX_RENEWALS) {
+        consume_budget().await;
+        let Some(calls) = limiter.upgrade().map(|limiter| limiter.send_renewals(ids)) else {
+            return Vec::new();
+        };
+        for (id, response) in calls {
+            if response.result().await.is_err() {
+                failed.push(id);
             }
         }
-        failed
+    }
+    failed
+}
+
+impl LimiterCore {
+    /// Sends the renewals of those of the permits with these ids that are still held.
+    fn send_renewals(&self, ids: &[u64]) -> Vec<(u64, StoreResponse)> {
+        let held = self.permits.lock().held(ids).into_iter();
+        let calls = held.map(|(id, entries)| (id, self.send_renewal(&entries)));
+        calls.collect()
     }
 
     fn send_renewal(&self, entries: &PermitEntries) -> StoreResponse {
@@ -277,7 +287,8 @@ impl Drop for DecisionPermit {
 pub(crate) type PermitEntries = SmallVec<[PolicyEntry; 1]>;
 
 /// The permits that requests hold. Each runtime in which some were acquired has a heartbeat task, which renews them: runtimes
-/// end, and a current-thread runtime may not be polled for a while.
+/// end, and a current-thread runtime may not be polled for a while. Those that were acquired outside of a runtime are renewed on the
+/// background thread.
 #[derive(Debug, Default)]
 pub(crate) struct PermitRegistry(Mutex<Registry>);
 
@@ -292,7 +303,8 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct RegisteredPermits {
     entries: PermitEntries,
-    /// The runtime whose heartbeat task renews them; `None` if they were acquired outside of a runtime, until there is a task.
+    /// The runtime whose heartbeat task renews them; `None` if they were acquired outside of a runtime and there is no background thread,
+    /// until there is a task.
     runtime: Option<runtime::Id>,
 }
 
@@ -301,9 +313,9 @@ struct RegisteredPermits {
 pub(crate) enum Renewal {
     /// A heartbeat task that has to be spawned in their runtime.
     NewTask,
-    /// A heartbeat task that runs: their runtime's or, if they were acquired outside of one, another one's.
+    /// The heartbeat task of their runtime, which runs.
     RunningTask,
-    /// Nothing, until there is a heartbeat task.
+    /// Nothing, until a heartbeat task is started.
     Missing,
 }
 
@@ -320,8 +332,7 @@ impl Registry {
         entries: &PermitEntries,
         runtime: Option<&Handle>,
     ) -> (u64, Renewal) {
-        let other = || self.heartbeat_runtimes.first().copied();
-        let runtime = runtime.map(Handle::id).or_else(other);
+        let runtime = runtime.map(Handle::id);
         self.last_id += 1;
         let entries = copy(entries);
         let permits = RegisteredPermits { entries, runtime };

@@ -1,7 +1,7 @@
 //! The quotas that policies take from requests, by a function or by a lookup that takes time.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -11,6 +11,7 @@ use std::{
 use http::request::Parts;
 use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
+use super::mode::Mode;
 use crate::{
     log::LogThrottle,
     policy::{Policy, quotas::QuotaLookupFuture},
@@ -31,13 +32,24 @@ pub(crate) struct QuotaLookup {
     pub(crate) timeout: Duration,
 }
 
-/// The quota that a policy takes from a request. One that has to be looked up is added to `lookups`, to be returned with `index`.
+/// The quota that a policy takes from a request. One that has to be looked up is added to `lookups`, to be returned with `index`;
+/// under a mode that looks up none, one that never ends, without a call of the application.
 pub(crate) fn quota_of_request(
     policy: &Policy,
     parts: &Parts,
     index: usize,
+    mode: Mode,
     lookups: &mut Vec<QuotaLookup>,
 ) -> Option<Quota> {
+    if !mode.looks_up_quotas && policy.looks_up_quota() {
+        lookups.push(QuotaLookup {
+            index,
+            policy: policy.shared_name(),
+            lookup: Box::pin(pending()),
+            timeout: Duration::ZERO,
+        });
+        return None;
+    }
     if let Some((lookup, timeout)) = policy.look_up_quota(parts) {
         lookups.push(QuotaLookup {
             index,

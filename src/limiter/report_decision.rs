@@ -21,6 +21,7 @@ use super::{
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use crate::observe::{PolicyResult, counts::PolicyCount};
 use crate::{
+    error::NotNow,
     observe::{
         DecisionEvent, DecisionOutcome, DecisionSource, EventStatus, PolicyEvent, PolicyEvents,
     },
@@ -86,12 +87,29 @@ impl LimiterRef {
         }
     }
 
-    #[inline(never)]
-    fn decide_and_report(
+    /// [Evaluates](Self::evaluate_call_now) a call with its own keys without waiting, and reports a decision.
+    #[inline]
+    pub(crate) fn decide_call_now(
         &self,
         builder: &mut DecisionBuilder,
-        evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<PendingStage>,
-    ) -> Option<PendingStage> {
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<NotNow> {
+        match self.observers {
+            None => self.evaluate_call_now(builder, keys, overrides),
+            Some(_) => self.decide_and_report(builder, |builder| {
+                self.evaluate_call_now(builder, keys, overrides)
+            }),
+        }
+    }
+
+    /// Evaluates requests, and reports their decision, unless the evaluation returns why there is none yet.
+    #[inline(never)]
+    fn decide_and_report<P>(
+        &self,
+        builder: &mut DecisionBuilder,
+        evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<P>,
+    ) -> Option<P> {
         if !builder.is_reported() {
             return evaluate(builder);
         }

@@ -19,6 +19,7 @@ use super::{
     quota_overrides::QuotaOverride,
 };
 use crate::{
+    error::NotNow,
     extract::{Extracted, KeyExtractor},
     key::Key,
     policy::skip::path::RequestPath,
@@ -83,7 +84,13 @@ impl LimiterRef {
                 }
                 continue;
             };
-            let quota = quota_of_request(policy, parts, builder.entries.len(), &mut lookups);
+            let quota = quota_of_request(
+                policy,
+                parts,
+                builder.entries.len(),
+                builder.mode,
+                &mut lookups,
+            );
             let cost = bound.cost_of(Some(head));
             let caller = bound.caller_key(|| bound.extract_caller(head));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
@@ -103,6 +110,30 @@ impl LimiterRef {
             return self.call_store(builder);
         }
         Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
+    }
+
+    /// Evaluates a call with its own keys without waiting. Returns why it can't be decided; `None` if it is decided.
+    pub(crate) fn evaluate_call_now(
+        &self,
+        builder: &mut DecisionBuilder,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<NotNow> {
+        let lookups = self.select_policies_of_call(builder, keys, overrides)?;
+        if let Some(lookup) = lookups.into_iter().next() {
+            let policy = lookup.policy;
+            return Some(NotNow::QuotaLookup { policy });
+        }
+        if builder.entries.is_empty() {
+            return None;
+        }
+        let op = builder.op;
+        let response = self.with_arrival_ops(builder, |ops| self.store.execute_now(op, ops));
+        let Some(response) = response else {
+            return Some(NotNow::Store);
+        };
+        self.apply_response(builder, response);
+        None
     }
 
     /// Adds an entry for each policy that applies to a call with its own keys, and returns the quotas to look up; `None` if the call
@@ -143,8 +174,9 @@ impl LimiterRef {
                 continue;
             }
             let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
-            let quota = call_quota
-                .or_else(|| quota_of_request(policy, parts?, builder.entries.len(), &mut lookups));
+            let quota = call_quota.or_else(|| {
+                quota_of_request(policy, parts?, builder.entries.len(), mode, &mut lookups)
+            });
             let call_cost = self.cost_in_call(bound, overrides);
             let cost = match call_cost {
                 Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,

@@ -63,7 +63,8 @@ pub use deadpool_redis;
 /// share its counts.
 ///
 /// The methods are called on request paths, from any thread, inside and outside of tokio runtimes: they must not block.
-/// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none.
+/// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none. Within
+/// [`Check::blocking`](crate::limiter::Check::blocking) the runtime is that of the crate's background thread, which must not be blocked.
 ///
 /// A store that counts in a map, for policies without bans, shadows and settlements:
 ///
@@ -241,6 +242,20 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and any other error that prevents
     /// counting. An unknown outcome is an error too; a charge that was made stays until it refills.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
+
+    /// Executes an operation if the result is known at once, without a call of a server: for
+    /// [`Check::now`](crate::limiter::Check::now). `None` if it is not, and then nothing was charged. What the store knows of demand, such as
+    /// for leases, it records nevertheless.
+    ///
+    /// An error is handled as one of [`execute`](Store::execute). Default: `None`; a store in process returns what `execute` does.
+    fn execute_now(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> Option<Result<OpResult, StoreError>> {
+        let _ = (op, counters);
+        None
+    }
 
     /// Returns the rejection by which [`execute`](Store::execute) would respond to an [`Acquire`](Op::Acquire) of one request with
     /// these counters without counting it, if it has one. Charges nothing. Default: `None`, for a store without a cache of

@@ -65,6 +65,21 @@ impl Stage {
         })
     }
 
+    /// Runs an example that ends by itself; returns what it has printed.
+    pub fn run(&self, name: &str) -> String {
+        let mut command = Command::new(program(name));
+        command.env_remove("REDIS_URL");
+        command.envs(self.clock.variables(Timers::Stopped));
+        if let Some(server) = &self.server {
+            command.env("REDIS_URL", server.url());
+        }
+        let output = command.output().expect("it runs");
+        let [text, errors] = [output.stdout, output.stderr];
+        let errors = String::from_utf8_lossy(&errors);
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     /// Makes a call of an example that counts in process, and lets time pass in steps until it has returned: any number of them may
     /// pass before the program sees it, which must not have timeouts that are shorter.
     pub fn while_time_passes<T: Send>(

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
-    error::InvalidValue,
+    error::{InvalidValue, StoreError},
     key::Key,
     observe::StoreStats,
     strategy::{ErasedLocalRule, Rule},
@@ -97,6 +97,22 @@ impl MemoryStore {
     pub fn dropped(&self) -> u64 {
         self.shards.dropped()
     }
+
+    #[inline]
+    fn run(&self, op: Op, counters: &[CounterOp<'_>]) -> Result<OpResult, StoreError> {
+        if let (Op::Acquire(times), [counter]) = (op, counters)
+            && counter.mode == CounterMode::Charge
+            && !counter.limit.info().records_caller
+            && let Some((at, admitted, snapshot)) =
+                self.shards
+                    .try_charge_existing(counter.limit, &counter.key, times, counter.units)
+        {
+            let counter = CounterResult::new(counter.units.of(admitted), snapshot);
+            let counters = SmallVec::from_buf([counter]);
+            return Ok(OpResult::of(at, admitted, counters));
+        }
+        self.shards.execute(op, counters)
+    }
 }
 
 /// The half of a rule that counts in process.
@@ -120,18 +136,15 @@ impl Store for MemoryStore {
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        if let (Op::Acquire(times), [counter]) = (op, counters)
-            && counter.mode == CounterMode::Charge
-            && !counter.limit.info().records_caller
-            && let Some((at, admitted, snapshot)) =
-                self.shards
-                    .try_charge_existing(counter.limit, &counter.key, times, counter.units)
-        {
-            let counter = CounterResult::new(counter.units.of(admitted), snapshot);
-            let counters = SmallVec::from_buf([counter]);
-            return StoreResponse::Ready(Ok(OpResult::of(at, admitted, counters)));
-        }
-        StoreResponse::Ready(self.shards.execute(op, counters))
+        StoreResponse::Ready(self.run(op, counters))
+    }
+
+    fn execute_now(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> Option<Result<OpResult, StoreError>> {
+        Some(self.run(op, counters))
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
@@ -164,7 +177,7 @@ impl Store for MemoryStore {
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        if let StoreResponse::Ready(Err(error)) = self.execute(op, counters) {
+        if let Err(error) = self.run(op, counters) {
             self.shards.log_uncounted(&error);
         }
     }

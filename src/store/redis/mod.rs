@@ -40,7 +40,6 @@ use crate::{
     sync::write,
 };
 
-mod background;
 mod batch;
 mod blocks;
 pub(crate) mod breaker;
@@ -82,8 +81,8 @@ pub use builder::RedisStoreBuilder;
 /// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
 /// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///
-/// It needs a tokio runtime: a call outside of one returns [`StoreError::NoRuntime`]. Dropping a
-/// request's future cancels it: a charge that was made nevertheless is refunded.
+/// It needs a tokio runtime: a call that is awaited outside of one returns [`StoreError::NoRuntime`].
+/// [`Check::blocking`](crate::limiter::Check::blocking) needs none. Dropping a request's future cancels it: a charge that was made nevertheless is refunded.
 ///
 /// ```no_run
 /// use tollgate::{Limiter, Policy, Quota, RedisStore};
@@ -124,11 +123,7 @@ impl RedisStore {
         recorder: Option<Box<dyn Recorder>>,
     ) -> StoreResponse {
         let shared = &self.inner.shared;
-        if let Some(result) = shared
-            .rejection_cache
-            .get(op, counters.iter().map(cache_key))
-        {
-            shared.refresh_rejection_epoch();
+        if let Some(result) = self.find_cached(op, counters) {
             return StoreResponse::Ready(Ok(result));
         }
         let counters = match self.owned(counters) {
@@ -147,6 +142,15 @@ impl RedisStore {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
+    }
+
+    /// The cached rejection of a request.
+    fn find_cached(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+        let shared = &self.inner.shared;
+        let cache = &shared.rejection_cache;
+        let result = cache.get(op, counters.iter().map(cache_key))?;
+        shared.refresh_rejection_epoch();
+        Some(result)
     }
 
     /// The counter operations, owned.
@@ -252,6 +256,34 @@ impl Store for RedisStore {
             due.send();
         }
         response
+    }
+
+    fn execute_now(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+    ) -> Option<Result<OpResult, StoreError>> {
+        if !matches!(op, Op::Acquire(_)) {
+            return None;
+        }
+        let LeaseDecision {
+            result,
+            due,
+            recorder,
+        } = self.inner.leases.decide(op, counters);
+        let result = result.or_else(|| self.find_cached(op, counters));
+        let result = result.map(Ok).or_else(|| {
+            let keys = counters.iter().map(|counter| &counter.key);
+            self.inner.workers.find_open_breaker(keys).map(Err)
+        });
+        let due = due.or_else(|| match &result {
+            None => recorder?.lease_of_one(counters),
+            Some(_) => None,
+        });
+        if let Some(due) = due {
+            due.send_in_background();
+        }
+        result
     }
 
     fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {

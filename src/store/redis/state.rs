@@ -14,6 +14,7 @@ use super::{
     topology::Topology,
 };
 use crate::{
+    background::background_runtime,
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
     observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
@@ -75,7 +76,7 @@ impl StoreState {
             return;
         };
         let reading = EpochReadGuard(self.clone());
-        if let Some(runtime) = runtime_with_io() {
+        if let Some(runtime) = runtime_with_io().or_else(background_runtime) {
             drop(runtime.spawn(async move {
                 let shared = &reading.0;
                 let Some(key) = &shared.epoch else {

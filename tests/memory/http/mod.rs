@@ -55,3 +55,4 @@ mod structured_fields;
 mod structured_fields_in_python;
 mod support;
 mod types;
+mod without_await;

@@ -8,6 +8,7 @@ mod login;
 mod operated;
 mod outgoing;
 mod proxy;
+mod threads;
 mod websocket;
 
 use std::time::Instant;

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::Decision;
+use tollgate::{Decision, Key, Limiter};
+use tollgate_tests::bare_thread::on_bare_thread;
 
 use crate::inflight::{
     log::Log,
     support::{
-        LONG_TTL, MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, check, fill,
-        free, permit_policy, until_free,
+        MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, check, fill, free,
+        permit_policy, until_free,
     },
 };
 
@@ -205,20 +205,6 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     }
 }
 
-#[test]
-fn a_permit_that_is_taken_outside_of_a_runtime_is_renewed_by_one_that_renews_others() {
-    let world = World::memory();
-    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-    let runtime = runtime();
-    let renewed = runtime.block_on(acquire(&limiter));
-    let outside = check(&limiter).now_or_never().expect("a decision at once");
-    assert!(admitted_by_store(&outside), "{outside:?}");
-    runtime.block_on(advance_several_ttls(&world, 2));
-    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 2);
-    drop((renewed, outside));
-    assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS);
-}
-
 /// Without permits there are no heartbeats: an idle application sends nothing.
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {
@@ -284,20 +270,33 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
     }
 }
 
+/// Without timers, and without a runtime: the background thread renews them.
 #[test]
-fn a_permit_that_is_taken_without_timers_is_released_and_a_warning_says_that_it_is_not_renewed() {
-    let world = World::memory();
-    let limiter = world.limiter([permit_policy(LONG_TTL)]);
+fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_released() {
+    let take = |limiter: &Limiter| -> Vec<Decision> {
+        let check = || limiter.check(Key::global());
+        let call = |_| check().now().unwrap_or_else(|_| check().blocking());
+        let held: Vec<_> = (0..MAX_PERMITS).map(call).collect();
+        assert!(held.iter().all(admitted_by_store), "{held:?}");
+        held
+    };
     let log = Log::default();
     let _guard = log.warnings();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
-    without_timers.block_on(async {
-        let held = fill(&limiter).await;
-        assert_eq!(free(&limiter).await, 0);
-        drop(held);
-        assert_eq!(free(&limiter).await, MAX_PERMITS);
-    });
-    let warning =
-        "permits of in-flight limits can't be renewed outside of a tokio runtime with timers";
-    assert_eq!(log.lines(warning).len(), 1, "{}", log.text());
+    let other = runtime();
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        for in_runtime in [false, true] {
+            let on_thread = limiter.clone();
+            let held = match in_runtime {
+                false => on_bare_thread(move || take(&on_thread)),
+                true => without_timers.block_on(async { take(&limiter) }),
+            };
+            other.block_on(advance_several_ttls(&world, MAX_PERMITS));
+            assert_eq!(other.block_on(free(&limiter)), 0, "{}", world.name());
+            on_bare_thread(move || drop(held));
+            other.block_on(until_free(&limiter, MAX_PERMITS));
+        }
+    }
+    assert_eq!(log.lines("can't be renewed").len(), 0, "{}", log.text());
 }

@@ -26,4 +26,5 @@ mod support;
 mod timeouts;
 use tollgate_tests::until;
 mod unwritable;
+mod without_await;
 mod workers;

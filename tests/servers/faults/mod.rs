@@ -20,4 +20,5 @@ mod shutdown;
 mod stopped;
 mod support;
 mod waiting;
+mod without_await;
 mod write_back;

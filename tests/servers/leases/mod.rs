@@ -18,3 +18,4 @@ mod remaining;
 mod several;
 mod shutdown;
 mod support;
+mod without_await;

@@ -10,7 +10,7 @@ use std::{
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
 use super::{grant::UnsettledGuard, held_lease::ClockReading, stripes::KeyLocation, table::Leases};
-use crate::{clock::Timestamp, store::redis::background::background_runtime, sync::lock};
+use crate::{background::background_runtime, clock::Timestamp, sync::lock};
 
 /// The keys with leases that are due to be refunded, and the task that waits for them.
 #[derive(Debug, Default)]

@@ -230,6 +230,23 @@ impl LeasedKey {
         Some(self.request(counters, units, now))
     }
 
+    /// The lease of the units of one request, which is not sent itself, if the key is hot, and waits for no lease. Such requests alone
+    /// bring no response of the store, by which larger leases are sized.
+    pub(super) fn lease_of_one(
+        &mut self,
+        counters: &[CounterOp<'_>],
+        now: ClockReading,
+    ) -> Option<LeaseRequest> {
+        let units: SmallVec<[u64; 2]> = counters.iter().map(charged_units).collect();
+        let mut most = counters.iter().zip(&units);
+        let is_leasable = most.all(|(counter, units)| {
+            let lease = counter.limit.info().lease;
+            lease.is_none_or(|lease| *units <= lease.most())
+        });
+        let is_due = self.requested.is_empty() && self.sizing.may_request(now.monotonic);
+        (is_leasable && is_due).then(|| self.request(counters, units, now))
+    }
+
     /// The request of a lease of so many units under each counter.
     pub(super) fn request(
         &mut self,

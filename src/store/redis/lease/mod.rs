@@ -15,7 +15,10 @@ pub(super) use self::table::{DueLease, LeaseDecision, Leases};
 use tokio::time::{Instant, timeout_at};
 
 use self::{grant::UnsettledGuard, held_lease::ClockReading, leased_key::LeasedKey};
-use crate::store::{CounterOp, Op};
+use crate::{
+    background::background_runtime,
+    store::{CounterOp, Op},
+};
 
 mod demand;
 mod grant;
@@ -36,6 +39,14 @@ impl DueLease {
     /// Requests the lease.
     pub(super) fn send(self) {
         grant::send(&self.leases, self.location, self.request);
+    }
+
+    /// Requests the lease on the background thread, for a caller that may be outside of a runtime, or keep its own from running.
+    pub(super) fn send_in_background(self) {
+        match background_runtime() {
+            Some(background) => drop(background.spawn(async move { self.send() })),
+            None => self.send(),
+        }
     }
 }
 

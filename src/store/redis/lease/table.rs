@@ -70,6 +70,21 @@ impl ResponseRecorder {
             key.record_response(self.requested_at, result, now);
         });
     }
+
+    /// The lease of one request's units, for a request that is not sent, if the key has none that is requested.
+    #[cold]
+    pub(in crate::store::redis) fn lease_of_one(
+        self,
+        counters: &[CounterOp<'_>],
+    ) -> Option<DueLease> {
+        let lease = |key: &mut LeasedKey| key.lease_of_one(counters, ClockReading::read());
+        let request = self.leases.with_key(self.location, self.key_id, lease)??;
+        Some(DueLease {
+            leases: self.leases,
+            location: self.location,
+            request,
+        })
+    }
 }
 
 /// How often a full shard is searched for idle keys.

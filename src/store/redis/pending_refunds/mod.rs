@@ -16,11 +16,11 @@ use tokio::time::sleep;
 use self::unsettled::{Retry, Unsettled};
 use super::{
     Inner,
-    background::background_runtime,
     batch::MAX_BATCH_KEYS,
     request::{PendingRequest, Sent, UndeliveredGuard, ended, limit::store_of, op::CounterOps},
 };
 use crate::{
+    background::background_runtime,
     error::StoreError,
     log::LogThrottle,
     observe::{Event, SharedObservers},

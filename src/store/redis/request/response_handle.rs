@@ -17,14 +17,12 @@ use tokio::{
 
 use super::{PendingRequest, RequestState, Waiter, limit::store_of, response_slot::ResponseSlot};
 use crate::{
+    background::background_runtime,
     error::StoreError,
     runtime::runtime_with_timers,
     store::{
         OpResult,
-        redis::{
-            background::background_runtime,
-            breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
-        },
+        redis::breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
     },
     sync::lock,
 };

@@ -15,15 +15,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use super::probe;
 use super::runtimes::{RuntimeWorkers, Runtimes, is_current_thread, worker_of};
 use crate::{
+    background::background_runtime,
     error::StoreError,
     key::Key,
     runtime::runtime_with_io,
     store::{
         Op, OpResult,
         redis::{
-            background::background_runtime,
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
@@ -91,6 +92,21 @@ impl WorkerPool {
         };
         let first = keys.next().map(|key| tags.of(key));
         keys.any(|key| Some(tags.of(key)) != first)
+    }
+
+    /// The error of a request for these keys, if a circuit breaker is open.
+    pub(crate) fn find_open_breaker<'a>(
+        &self,
+        mut keys: impl Iterator<Item = &'a Key>,
+    ) -> Option<StoreError> {
+        let shared = &self.shared;
+        keys.find_map(|key| {
+            let tag = shared.topology.tag_of(key);
+            let breaker = shared.breaker(tag);
+            let open = breaker.check().err()?;
+            probe::start(shared, breaker, tag);
+            Some(open)
+        })
     }
 
     /// The sets of all runtimes, with this one's among them unless it is shutting down.

@@ -16,11 +16,11 @@ use tokio::{
 use tracing::instrument::WithSubscriber;
 
 use crate::{
+    background::background_runtime,
     error::StoreError,
     observe::BreakerState,
     runtime::runtime_with_io,
     store::redis::{
-        background::background_runtime,
         breaker::{
             Breaker, ProbingGuard,
             confirmation::{Confirmation, MAX_REPEATS, TIMER_GRANULARITY},

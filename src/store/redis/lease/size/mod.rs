@@ -93,6 +93,11 @@ impl Sizing {
         now >= self.not_before && !self.awaits_response
     }
 
+    /// Whether a lease that is not sized may be requested now.
+    pub(super) fn may_request(&self, now: Timestamp) -> bool {
+        now >= self.not_before && self.is_hot(now)
+    }
+
     /// Records what this process was charged.
     pub(super) fn record_own(&mut self, counters: &CounterOps, result: &OpResult) {
         if let Some((index, _)) = first_leased(counters) {

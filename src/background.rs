@@ -1,13 +1,20 @@
 //! The background thread: one per process, for what may not wait for the threads of the application.
 
 use std::{
-    future::pending,
-    io, process,
-    sync::{Mutex, mpsc},
-    thread,
+    cell::Cell,
+    future::{Future, pending},
+    io,
+    pin::pin,
+    process,
+    sync::{Arc, Mutex, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
 };
 
-use tokio::runtime::{Builder, Handle};
+use tokio::{
+    runtime::{Builder, Handle},
+    task::coop::unconstrained,
+};
 
 use crate::{log::LogThrottle, sync::lock};
 
@@ -37,14 +44,48 @@ pub(crate) fn background_runtime() -> Option<Handle> {
     }
 }
 
+thread_local! {
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The runtime of the background thread, for another thread to [block on](block_on). `None` also on the background thread itself, as in
+/// an observer: it would wait for itself.
+pub(crate) fn runtime_to_block_on() -> Option<Handle> {
+    let is_background = IS_BACKGROUND.try_with(Cell::get).unwrap_or(false);
+    (!is_background).then(background_runtime).flatten()
+}
+
+/// Runs a future on this thread, which parks while it waits. Its timers, sockets and tasks are those of `runtime`, not of the caller's
+/// runtime, which may stand still meanwhile. For the same reason the budget of the caller's task does not apply.
+pub(crate) fn block_on<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    let _entered = runtime.enter();
+    let mut future = pin!(unconstrained(future));
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            // A future that polls this code may have been woken while the thread was parked here.
+            thread::current().unpark();
+            return output;
+        }
+        thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 /// Starts the thread. The runtime is built there: one that is dropped in a task panics.
 fn start() -> io::Result<Handle> {
     let (started, runtime) = mpsc::channel();
     let run = move || {
-        let runtime = Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build();
+        IS_BACKGROUND.set(true);
+        // Timers and, with the feature `redis`, IO.
+        let runtime = Builder::new_current_thread().enable_all().build();
         let handle = runtime.as_ref().map(|runtime| runtime.handle().clone());
         let error = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
         let _ = started.send(handle.map_err(error));

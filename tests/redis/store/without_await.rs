@@ -1,0 +1,175 @@
+//! Calls without await, on Redis: what is decided at once, and calls that block a thread.
+
+use std::{
+    sync::{Arc, OnceLock, mpsc},
+    thread,
+};
+
+use testkit::Server;
+use tokio::runtime::Builder;
+use tollgate::{
+    Decision, Key, Limiter, OnStoreError, StoreError,
+    error::NotNow,
+    limiter::{DecisionKind, LimiterBuilder},
+    observe::{DecisionSource, Observer, StoreCallEvent},
+};
+use tollgate_tests::{bare_thread::on_bare_thread, stores};
+
+use crate::store::support::{StrategyKind, TEST_TIMEOUT, admitted_by_store, store_error, used};
+
+const KEY: Key = Key::global();
+
+fn builder(server: &Server) -> LimiterBuilder {
+    let policies = [
+        StrategyKind::Gcra.policy("p", "20/month"),
+        StrategyKind::Fixed.policy("q", "30/month"),
+    ];
+    let builder = Limiter::builder().store(stores::redis(server));
+    let builder = builder.on_store_error(OnStoreError::Reject);
+    policies.into_iter().fold(builder, LimiterBuilder::policy)
+}
+
+fn limiter(server: &Server) -> Limiter {
+    builder(server).build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn a_call_that_needs_the_store_is_not_decided_and_charges_nothing() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    let undecided = move |limiter: &Limiter| {
+        for _ in 0..50 {
+            assert_eq!(limiter.check(KEY).now().err(), Some(NotNow::Store));
+            let several = limiter.check(KEY).times(3).now();
+            assert_eq!(several.err(), Some(NotNow::Store));
+            let charged = limiter.charge(KEY, 1).now();
+            assert_eq!(charged.err(), Some(NotNow::Store));
+        }
+    };
+    undecided(&limiter);
+    let on_thread = limiter.clone();
+    on_bare_thread(move || undecided(&on_thread));
+    assert_eq!(used(&limiter, KEY).await, [0, 0]);
+}
+
+#[test]
+fn a_cached_rejection_is_returned_at_once_on_a_thread_without_a_runtime() {
+    let server = Server::start();
+    on_bare_thread(move || {
+        let limiter = limiter(&server);
+        let check = || limiter.check(KEY);
+        assert_eq!(check().times(25).blocking().admitted(), 20);
+        let rejected = check().blocking();
+        assert!(!admitted_by_store(&rejected), "{rejected:?}");
+        let cached = check().now().expect("a cached rejection");
+        assert_eq!(cached.source(), DecisionSource::RejectionCache);
+        assert!(matches!(cached.kind(), DecisionKind::Rejected));
+        // It costs more than the requests whose rejection is cached, and less than none.
+        assert!(check().cost(2).now().is_ok());
+        assert_eq!(check().cost(0).now().err(), Some(NotNow::Store));
+    });
+}
+
+#[tokio::test]
+async fn threads_that_block_are_admitted_as_often_as_the_quota_allows() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    let call = |limiter: Limiter| {
+        let decisions = (0..10).map(move |_| limiter.check(KEY).blocking());
+        decisions.filter(Decision::is_admitted).count()
+    };
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let limiter = limiter.clone();
+            thread::spawn(move || call(limiter))
+        })
+        .collect();
+    let admitted = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("a count"));
+    assert_eq!(admitted.sum::<usize>(), 20);
+    assert_eq!(used(&limiter, KEY).await, [20, 20]);
+}
+
+/// On a thread for blocking code, and by mistake in async code, whose runtime stands still meanwhile and may have no timers.
+#[test]
+fn a_call_may_block_within_any_runtime() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    let on_thread = limiter.clone();
+    let mut runtimes = [
+        Builder::new_current_thread(),
+        Builder::new_current_thread(),
+        Builder::new_multi_thread(),
+    ];
+    runtimes[1].enable_all();
+    runtimes[2].worker_threads(1);
+    for mut runtime in runtimes {
+        let limiter = on_thread.clone();
+        on_bare_thread(move || {
+            let runtime = runtime.build().expect("a runtime");
+            runtime.block_on(async {
+                let by_mistake = limiter.check(KEY).blocking();
+                assert!(admitted_by_store(&by_mistake), "{by_mistake:?}");
+                let limiter = limiter.clone();
+                let blocking = tokio::task::spawn_blocking(move || limiter.check(KEY).blocking());
+                let blocking = blocking.await.expect("no panic");
+                assert!(admitted_by_store(&blocking), "{blocking:?}");
+            });
+        });
+    }
+    on_bare_thread(move || {
+        let status = limiter.peek(KEY).blocking().expect("a status");
+        assert_eq!(status.policy("p").map(|p| p.remaining()), Some(14));
+    });
+}
+
+#[test]
+fn a_blocking_call_refunds_charges_and_resets_like_one_that_is_awaited() {
+    let server = Server::start();
+    let limiter = limiter(&server);
+    on_bare_thread(move || {
+        let remaining = || {
+            let status = limiter.peek(KEY).blocking().expect("a status");
+            status.policy("p").map(|p| p.remaining())
+        };
+        assert!(limiter.charge(KEY, 5).blocking().is_ok());
+        assert_eq!(remaining(), Some(15));
+        let admission = limiter.admit(KEY).blocking().expect("admitted");
+        assert_eq!(admission.remaining("p"), Some(14));
+        assert!(limiter.reset(KEY).blocking().is_ok());
+        assert_eq!(remaining(), Some(20));
+    });
+}
+
+/// Makes a blocking call where the background thread reports a call of the store.
+#[derive(Debug)]
+struct Blocks {
+    limiter: Arc<OnceLock<Limiter>>,
+    sender: mpsc::Sender<Decision>,
+}
+
+impl Observer for Blocks {
+    fn on_store_call(&self, _event: &StoreCallEvent<'_>) {
+        if let Some(limiter) = self.limiter.get() {
+            let _ = self.sender.send(limiter.check(KEY).blocking());
+        }
+    }
+}
+
+#[test]
+fn the_background_thread_does_not_wait_for_itself() {
+    let server = Server::start();
+    let (sender, decisions) = mpsc::channel();
+    let shared = Arc::new(OnceLock::new());
+    let observer = Blocks {
+        limiter: shared.clone(),
+        sender,
+    };
+    let observed = builder(&server).observe(Arc::new(observer)).build();
+    let limiter = shared.get_or_init(|| observed.expect("a limiter")).clone();
+    on_bare_thread(move || assert!(admitted_by_store(&limiter.check(KEY).blocking())));
+    let decision = decisions.recv_timeout(TEST_TIMEOUT).expect("a decision");
+    let error = store_error(&decision);
+    assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+}

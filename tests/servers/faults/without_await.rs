@@ -1,0 +1,44 @@
+//! Calls without await while the store fails.
+
+use tollgate::{Key, LocalFallback, StoreError, observe::DecisionSource};
+use tollgate_tests::{bare_thread::on_bare_thread, lateness::Lateness};
+
+use crate::faults::support::{
+    KEY, NOWHERE, SHORT_TIMEOUT, builder, hasty, policy, rejecting, resumed, store_error, under,
+};
+use testkit::Server;
+
+#[tokio::test]
+async fn a_blocking_call_of_a_silent_server_ends_by_its_timeout() {
+    let server = Server::start();
+    let limiter = rejecting(hasty(server.url()), 100);
+    resumed(&limiter).await;
+    server.pause();
+    let lateness = Lateness::measure();
+    let on_thread = limiter.clone();
+    let call = tokio::task::spawn_blocking(move || on_thread.check(KEY).blocking());
+    let decision = lateness.within(SHORT_TIMEOUT, call).await;
+    let error = store_error(&decision.expect("no panic"));
+    assert!(matches!(error, StoreError::Timeout), "{error:?}");
+    // By mistake on the only thread of a runtime, which has used the store before: it ends, too.
+    let error = store_error(&limiter.check(KEY).blocking());
+    assert!(matches!(error, StoreError::Timeout), "{error:?}");
+}
+
+#[test]
+fn while_the_circuit_breaker_is_open_calls_are_decided_at_once_by_the_share() {
+    on_bare_thread(|| {
+        let store = builder(NOWHERE).circuit_breaker_threshold(1).build();
+        let fallback = LocalFallback::shared_by(2);
+        let limiter = under(policy(20), store.expect("a store"), fallback);
+        let first = limiter.check(Key::new("first")).blocking();
+        assert_eq!(first.source(), DecisionSource::Fallback);
+        let mut admitted = 0;
+        for _ in 0..30 {
+            let decision = limiter.check(KEY).now().expect("the breaker is open");
+            assert_eq!(decision.source(), DecisionSource::Fallback);
+            admitted += u64::from(decision.is_admitted());
+        }
+        assert_eq!(admitted, 10);
+    });
+}
