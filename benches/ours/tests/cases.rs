@@ -70,6 +70,7 @@ cases! {
     requests_of_large_costs: "costs",
     a_known_denial: "denied",
     in_process: "memory",
+    in_process_without_await: "now",
     outgoing_requests: "outgoing",
     metrics_in_process: "metrics",
     through_the_layer_admitted: "admitting",

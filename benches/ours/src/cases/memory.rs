@@ -1,4 +1,4 @@
-//! In process, called directly.
+//! In process, called directly, and without await.
 
 use axum::body::Body;
 use http::Request;
@@ -9,7 +9,7 @@ use super::{busy, keys};
 use crate::{
     contenders::governor::{Alone, Governor},
     contenders::layers::Bare,
-    contenders::tollgate::{TollgateLimiter, in_process},
+    contenders::tollgate::{Now, TollgateLimiter, in_process},
     keys::{Callers, Rule},
     load::{Contender, Rng},
     outcome::{Outcome, Target},
@@ -36,6 +36,28 @@ pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {
     let outcome = Outcome::of("memory", title, &turns);
     let outcome = outcome.compare(&turns, Measure::Rate, 1, Target::AtLeast(0.7));
     vec![outcome.compare(&turns, Measure::Rate, 2, Target::None)]
+}
+
+/// A task that never waits keeps its thread.
+pub(super) async fn now(plan: Plan) -> Vec<Outcome> {
+    let n = plan.keys;
+    let rule = Rule::ample(n);
+    let mut outcomes = Vec::new();
+    for (threads, title) in [(1, "one thread"), (2, "two threads")] {
+        let one = || TollgateLimiter::one(in_process(), rule, Callers::kept(n));
+        let entrants = vec![
+            Entrant::new("tollgate, now()", Now(one())),
+            Entrant::new("governor", Governor::new(rule, Callers::kept(n))),
+            Entrant::new("tollgate, awaited", one()),
+        ];
+        let load = busy(&plan, threads);
+        let turns = run_comparison(&plan, load, Expect::Admitted, entrants).await;
+        let title = format!("in process without await, {title}, {}", keys(n));
+        let outcome = Outcome::of("now", title, &turns);
+        let outcome = outcome.compare(&turns, Measure::Rate, 1, Target::None);
+        outcomes.push(outcome.compare(&turns, Measure::Rate, 2, Target::None));
+    }
+    outcomes
 }
 
 /// Calls of a service that does nothing, which are admitted at once.

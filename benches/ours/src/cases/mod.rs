@@ -36,7 +36,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 28] = [
+pub const CASES: [Case; 29] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -126,6 +126,11 @@ pub const CASES: [Case; 28] = [
         name: "memory",
         about: "in process, called directly",
         run: |plan| Box::pin(memory::direct(plan)),
+    },
+    Case {
+        name: "now",
+        about: "in process, without await",
+        run: |plan| Box::pin(memory::now(plan)),
     },
     Case {
         name: "outgoing",

@@ -115,6 +115,18 @@ impl TollgateLimiter {
     }
 }
 
+/// `Check::now`, under one policy in process.
+#[derive(Debug)]
+pub struct Now(pub TollgateLimiter);
+
+impl Contender for Now {
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let limiter = &self.0;
+        let check = limiter.limiter.check(limiter.callers.pick(rng));
+        limiter.passed(&check.now().expect("in process"))
+    }
+}
+
 impl Contender for TollgateLimiter {
     async fn decide(&self, rng: &mut Rng) -> bool {
         let decision = if self.apart {
