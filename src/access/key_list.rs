@@ -147,7 +147,10 @@ impl KeyList {
 
     /// Whether a key is on the list.
     pub fn contains(&self, key: &Key) -> bool {
-        self.shared.keys.load().contains(key)
+        let keys = self.shared.keys.load();
+        // A list may have the hash of a UUID, as version 0.1 showed it.
+        let has_hash = || key.hash_of_uuid().is_some_and(|hash| keys.contains(&hash));
+        keys.contains(key) || has_hash()
     }
 
     /// The name of the policy whose keys these are.
@@ -176,7 +179,8 @@ impl KeyList {
             Some(hash) => format!("hash:{hash}"),
             None => key.to_owned(),
         };
-        let parts: Vec<&str> = key.as_str().split('+').collect();
+        let shown = key.to_string();
+        let parts: Vec<&str> = shown.split('+').collect();
         match self.shared.sources.get(key) {
             Some(KeyText::Parts(sources)) if sources.len() == parts.len() => {
                 let parts = parts.iter().zip(sources);
@@ -194,7 +198,7 @@ impl KeyList {
             }
             // The text of a key that is hashed may be a credential.
             Some(source) if !key.as_str().contains('#') || is_hash(source) => source.clone(),
-            _ if parts.len() == 1 => KeyText::One(text(key.as_str())),
+            _ if parts.len() == 1 => KeyText::One(text(&shown)),
             // The parts of a tuple.
             _ => KeyText::Parts(parts.into_iter().map(text).collect()),
         }

@@ -56,7 +56,8 @@
 //!   lower-case one: `apiKey`.
 //!
 //! `.readable()` stores such a value readably, and `.secret()` hashes any other. [`extension`] and [`from_fn`] return a
-//! [`Key`](crate::Key) that the application makes: use [`Key::secret`](crate::Key::secret) there.
+//! [`Key`](crate::Key) that the application makes: use [`Key::secret`](crate::Key::secret) there. A UUID is readable like a name:
+//! declare one that is a credential secret.
 //!
 //! # Requests without a key
 //!

@@ -15,9 +15,11 @@ use std::{
 #[cfg(test)]
 mod tests;
 mod text;
+mod uuid;
 
 use crate::random::random_u64;
 use text::{MAX_DOTTED_LEN, TextBuf, dotted};
+use uuid::UUID_MARKER;
 
 /// The longest text that stays readable; longer text is hashed. An IPv6 /64 fits. The byte after it holds the text's length.
 const MAX_READABLE_LEN: usize = 23;
@@ -38,7 +40,8 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 ///
 /// A key has a fixed size of 24 bytes and never allocates. Text of up to 23 plain characters (`A-Z a-z 0-9 . _ - @ : /`) stays
 /// readable, also in the store; other text, and everything [secret](Key::secret), is stored as 120 bits of its BLAKE3 hash.
-/// Different texts never make the same key, and no text can pass for a hash or a tuple.
+/// A UUID is stored in 23 characters, and displayed as it is. Different texts never make the same key, and no text can pass for a
+/// hash, a tuple or a stored UUID.
 ///
 /// The documentation of each key extractor in [`extract`](crate::extract) names the constructor of its keys, so that calls by
 /// hand can use the same bucket.
@@ -50,6 +53,9 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 /// assert_eq!(Key::secret("sk_live_abc").as_str(), "#7lEM2SSxGPnYHjFZP0wx");
 /// assert_eq!(Key::ip("2001:db8::7".parse().unwrap()), Key::ip("2001:db8::8".parse().unwrap()));
 /// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
+/// let uuid = Key::new("550e8400-e29b-41d4-a716-446655440000");
+/// assert_eq!(uuid.to_string(), "550e8400-e29b-41d4-a716-446655440000");
+/// assert_eq!(uuid.as_str(), "~VQ6EAOKbQdSnFkRmVUQAAA");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 // Aligned, so that it is copied in whole words.
@@ -58,13 +64,26 @@ pub struct Key([u8; MAX_READABLE_LEN + 1]);
 
 impl Key {
     /// A key of text that may be readable in the store and in logs: a user's name, a tenant, a path. Text of more than 23 bytes
-    /// or with other characters is hashed.
+    /// or with other characters is hashed, but for a UUID in its canonical form of 36 characters, all in lower or all in upper case.
+    /// A UUID that whoever knows it may act by, such as a session, is a [secret](Key::secret).
     pub fn new(text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         if text.is_empty() || !text.iter().all(is_plain) {
             return Self::hash("text", text);
         }
-        Self::readable(text).unwrap_or_else(|| Self::hash("text", text))
+        Self::readable(text)
+            .or_else(|| Self::uuid(text))
+            .unwrap_or_else(|| Self::hash("text", text))
+    }
+
+    /// The key of a UUID in canonical form, all in lower or all in upper case; `None` for other text.
+    pub(crate) fn uuid(text: &[u8]) -> Option<Self> {
+        Self::readable(&uuid::stored(text)?)
+    }
+
+    /// The hash by which version 0.1 counted this UUID; `None` for other keys. Lists may have it until version 0.3.
+    pub(crate) fn hash_of_uuid(&self) -> Option<Self> {
+        uuid::text(self.as_bytes()).map(|text| Self::hash("text", &text))
     }
 
     /// A key of secret text, such as a token, which is always hashed.
@@ -222,13 +241,15 @@ impl Key {
             [HASH_MARKER, hash @ ..] => {
                 hash.len() == HASH_CHARS && hash.iter().all(|c| ALPHABET.contains(c))
             }
+            [UUID_MARKER, ..] => uuid::text(part).is_some(),
             part => !part.is_empty() && part.iter().all(is_plain),
         };
         let mut parts = text.split(|byte| *byte == TUPLE_SEPARATOR);
         Self::readable(text).filter(|_| parts.all(is_part))
     }
 
-    /// The key's text in the store: readable text, or `#` and a hash of 20 characters.
+    /// The key's text in the store: readable text, `#` and a hash of 20 characters, or `~` and the 22 characters of a UUID, which
+    /// [`Display`](fmt::Display) shows in its usual form.
     pub fn as_str(&self) -> &str {
         // Only ASCII is ever written.
         str::from_utf8(self.as_bytes()).unwrap_or_default()
@@ -288,7 +309,10 @@ impl fmt::Debug for Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+        match uuid::text(self.as_bytes()) {
+            Some(uuid) => f.pad(str::from_utf8(&uuid).unwrap_or_default()),
+            None => f.pad(self.as_str()),
+        }
     }
 }
 

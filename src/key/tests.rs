@@ -8,6 +8,32 @@ fn ip(text: &str) -> Key {
     Key::ip(text.parse().expect(text))
 }
 
+/// A UUID in canonical form and lower case.
+fn uuid_text(bits: u128) -> String {
+    let digits = format!("{bits:032x}");
+    let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);
+    format!("{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..])
+}
+
+/// UUIDs, and what is almost one.
+fn uuids_and_the_like() -> impl Strategy<Value = String> {
+    let bits = prop_oneof![any::<u128>(), Just(0), Just(u128::MAX), 0..1_000u128];
+    (bits, 0..8u8, 0..36usize).prop_map(|(bits, form, place)| {
+        let lower = uuid_text(bits);
+        let upper = lower.to_ascii_uppercase();
+        match form {
+            0 => lower,
+            1 => upper,
+            2 => [&lower[..place], &upper[place..]].concat(),
+            3 => lower.replace('-', ""),
+            4 => format!("{{{lower}}}"),
+            5 => [&lower[..place], "_", &lower[place + 1..]].concat(),
+            6 => Key::new(lower).as_str().to_owned(),
+            _ => Key::new(upper).as_str().to_owned(),
+        }
+    })
+}
+
 #[test]
 fn short_safe_text_stays_readable_and_other_text_is_hashed() {
     for text in ["alice", "bob@example.org", "/users/1", "a", "10.0.0.1"] {
@@ -90,7 +116,132 @@ fn a_tuple_in_a_tuple_is_not_the_flat_one() {
     }
 }
 
+#[test]
+fn a_uuid_is_stored_in_23_characters_and_displayed_as_it_is() {
+    for (text, stored) in [
+        (
+            "550e8400-e29b-41d4-a716-446655440000",
+            "~VQ6EAOKbQdSnFkRmVUQAAA",
+        ),
+        (
+            "550E8400-E29B-41D4-A716-446655440000",
+            "~VQ6EAOKbQdSnFkRmVUQAAB",
+        ),
+        // Without letters it is in lower case.
+        (
+            "00000000-0000-0000-0000-000000000000",
+            "~AAAAAAAAAAAAAAAAAAAAAA",
+        ),
+        (
+            "ffffffff-ffff-ffff-ffff-ffffffffffff",
+            "~_____________________w",
+        ),
+    ] {
+        let key = Key::new(text);
+        assert_eq!((key.as_str(), &*key.to_string()), (stored, text));
+        assert_eq!(Key::parse_stored(stored.as_bytes()), Some(key));
+        assert!(Key::secret(text).as_str().starts_with('#'));
+    }
+    for text in [
+        "550e8400-E29B-41d4-a716-446655440000",
+        "550e8400-e29b-41d4-a716-44665544000",
+        "550e8400-e29b-41d4-a716-44665544000g",
+        "550e8400-e29b-41d4-a7164-46655440000",
+        "550e8400e29b41d4a716446655440000",
+        "{550e8400-e29b-41d4-a716-446655440000}",
+        "urn:uuid:550e8400-e29b-41d4-a716-446655440000",
+        "~VQ6EAOKbQdSnFkRmVUQAAA",
+    ] {
+        assert!(Key::new(text).as_str().starts_with('#'), "{text}");
+    }
+}
+
+#[test]
+fn the_hash_that_version_0_1_counted_a_uuid_by_is_known() {
+    let uuid = Key::new("550e8400-e29b-41d4-a716-446655440000");
+    let hash = uuid.hash_of_uuid().map(|hash| hash.to_string());
+    assert_eq!(hash.as_deref(), Some("#bU_IUGHE1fr1HhExzVjA"));
+    assert_eq!(Key::new("alice").hash_of_uuid(), None);
+}
+
+#[test]
+fn a_stored_text_that_no_uuid_has_is_no_key() {
+    for text in [
+        "~",
+        "~VQ6EAOKbQdSnFkRmVUQAA",
+        "~VQ6EAOKbQdSnFkRmVUQAAAA",
+        // Other spare bits.
+        "~VQ6EAOKbQdSnFkRmVUQAAC",
+        "~VQ6EAOKbQdSnFkRmVUQAAP",
+        // In upper case, without a letter.
+        "~AAAAAAAAAAAAAAAAAAAAAB",
+        "~VQ6EAOKbQdSnFkRmVUQA+A",
+        "a~VQ6EAOKbQdSnFkRmVUQAA",
+        "~VQ6EAOKbQdSnFkRmVU+a",
+    ] {
+        assert_eq!(Key::parse_stored(text.as_bytes()), None, "{text}");
+    }
+}
+
+#[test]
+fn a_uuid_in_a_tuple_is_a_key_of_its_own() {
+    let uuid = Key::new(uuid_text(7));
+    let other = Key::new("a");
+    let keys = [
+        Key::tuple([uuid]),
+        Key::tuple([uuid, other]),
+        Key::tuple([other, uuid]),
+        Key::tuple([uuid, uuid]),
+        Key::tuple([Key::tuple([uuid, other]), other]),
+        Key::tuple([Key::new(uuid.as_str()), other]),
+        uuid,
+    ];
+    for (i, key) in keys.iter().enumerate() {
+        assert!(keys[..i].iter().all(|other| other != key), "{keys:?}");
+    }
+}
+
 proptest! {
+    #[test]
+    fn uuids_and_what_looks_like_them_have_different_keys(
+        texts in prop::collection::vec(prop::collection::vec(uuids_and_the_like(), 1..3), 2..30),
+    ) {
+        let mut seen = HashMap::new();
+        for parts in texts {
+            let keys = [parts.first().map(Key::new), Some(Key::tuple(parts.iter().map(Key::new)))];
+            let named = [parts[..1].to_vec(), [&["a tuple of".to_owned()], &*parts].concat()];
+            for (key, parts) in keys.into_iter().flatten().zip(named) {
+                prop_assert_eq!(Key::parse_stored(key.as_bytes()), Some(key));
+                let other = seen.insert(key, parts.clone());
+                prop_assert_eq!(other.unwrap_or_else(|| parts.clone()), parts);
+            }
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_displayed_as_it_was_written(bits: u128, is_upper: bool) {
+        let mut text = uuid_text(bits);
+        if is_upper {
+            text.make_ascii_uppercase();
+        }
+        let key = Key::new(&text);
+        prop_assert!(key.as_str().starts_with('~'));
+        prop_assert_eq!(key.to_string(), text);
+    }
+
+    #[test]
+    fn only_one_stored_text_is_that_of_a_uuid(digits in "[A-Za-z0-9_-]{22}") {
+        let stored = format!("~{digits}");
+        match Key::parse_stored(stored.as_bytes()) {
+            Some(key) => {
+                prop_assert_eq!(key.as_str(), stored);
+                prop_assert_eq!(Key::new(key.to_string()), key);
+            }
+            // One of the last character's spare bits is set.
+            None => prop_assert!(!"AQgw".contains(&stored[22..])),
+        }
+    }
+
     #[test]
     fn different_text_makes_different_keys(
         texts in prop::collection::vec(prop::collection::vec("[ab#+:{ ]{0,3}", 1..4), 2..30),

@@ -8,7 +8,7 @@ use crate::{extract::KeyExtractor, key::Key};
 /// Stands before the hash of a key.
 const HASH: &str = "hash:";
 
-/// Stands before a key's text in the store.
+/// Stands before a key's text in the store, or before a UUID.
 const STORED: &str = "key:";
 
 /// Stands before the hash in the key itself.
@@ -31,7 +31,8 @@ impl Policy {
     /// The key that a text stands for: a key as [`key_text`](Self::key_text) shows it, or what a request has.
     pub(crate) fn parse_key(&self, text: &str) -> Option<Key> {
         if let Some(stored) = text.strip_prefix(STORED) {
-            return Key::parse_stored(stored.as_bytes());
+            let stored = stored.as_bytes();
+            return Key::parse_stored(stored).or_else(|| Key::uuid(stored));
         }
         if let Some(tuple) = tuple_with_hash(text) {
             return Some(tuple);
@@ -47,7 +48,7 @@ impl Policy {
     }
 
     /// The text of a key, which [`parse_key`](Self::parse_key) reads: readable text, or `hash:` and 20 characters. In a tuple,
-    /// both may occur. A key that this text does not stand for is `key:` and its text in the store.
+    /// both may occur. A key that this text does not stand for is `key:` and its text in the store, or the UUID.
     pub(crate) fn key_text(&self, key: &Key) -> String {
         let text = short_text(key);
         match self.parse_key(&text) == Some(*key) {
@@ -60,7 +61,7 @@ impl Policy {
 /// The text of a key of no known policy, for reading alone.
 pub(crate) fn short_text(key: &Key) -> String {
     // Only a hash has the marker.
-    key.as_str().replace(MARKER, HASH)
+    key.to_string().replace(MARKER, HASH)
 }
 
 /// The text of a caller that a charge has recorded: what a policy that counts by callers reads. One that looks like a hash or a
@@ -97,7 +98,7 @@ fn tuple_with_hash(text: &str) -> Option<Key> {
 /// The key of all requests, or that of those without a key.
 fn shared(extractor: &dyn KeyExtractor, text: &str) -> Option<Key> {
     let fixed = extractor.fixed_key();
-    let fixed = fixed.filter(|fixed| fixed.as_str() == text);
+    let fixed = fixed.filter(|fixed| fixed.to_string() == text);
     fixed.or_else(|| (text == Key::missing().as_str()).then(Key::missing))
 }
 
@@ -175,6 +176,42 @@ mod tests {
         let either = policy(extract::header("x-api-key").or_else(extract::peer()));
         is_read_back(&either, Key::tuple([Key::new("2"), Key::ip(address)]));
         is_read_back(&either, Key::tuple([Key::new("1"), Key::secret("sk_1")]));
+    }
+
+    #[test]
+    fn a_uuid_is_shown_as_it_is_under_every_policy_and_read_back() {
+        for text in [
+            "550e8400-e29b-41d4-a716-446655440000",
+            "550E8400-E29B-41D4-A716-446655440000",
+            "00000000-0000-0000-0000-000000000000",
+        ] {
+            let key = Key::new(text);
+            let by_code = policy(extract::from_fn(|_| None));
+            let tenant = policy(extract::header("x-tenant"));
+            for policy in [&by_code, &tenant] {
+                assert_eq!(policy.key_text(&key), text);
+                is_read_back(policy, key);
+            }
+            let by_address = policy(extract::peer());
+            let api_key = policy(extract::header("x-api-key"));
+            let both = policy((extract::header("x-tenant"), extract::method()));
+            for policy in [&by_address, &api_key, &both] {
+                assert_eq!(policy.key_text(&key), format!("key:{text}"));
+                is_read_back(policy, key);
+            }
+            for policy in [&by_code, &tenant, &by_address, &api_key, &both] {
+                let stored = format!("key:{}", key.as_str());
+                assert_eq!(policy.parse_key(&stored), Some(key));
+                is_read_back(policy, Key::secret(text));
+                is_read_back(policy, Key::tuple([key, Key::new("GET")]));
+                is_read_back(policy, key.hash_of_uuid().expect("a UUID"));
+            }
+            assert_eq!(api_key.parse_key(text), Some(Key::secret(text)));
+            assert_eq!(
+                both.extractor().key_from_text(&[text, "GET"]),
+                Some(Key::tuple([key, Key::new("GET")]))
+            );
+        }
     }
 
     #[test]

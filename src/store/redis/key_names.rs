@@ -14,7 +14,7 @@ const MAX_PREFIX_BYTES: usize = 16;
 
 /// The prefix of a policy's keys: the store's prefix, the state format and the policy's name. The caller's key follows
 /// as it is. `tg:g3:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g3:burst:#` and 20
-/// characters is a hashed key.
+/// characters is a hashed key, and `tg:g3:burst:~` and 22 characters a UUID.
 ///
 /// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the
 /// state format nor the name holds a colon, and no part of a prefix has the form of a state format: a key can be parsed
@@ -229,6 +229,8 @@ mod tests {
             Key::secret("token"),
             Key::tuple([Key::new("tenant"), Key::new("user")]),
             Key::tuple([Key::global(), Key::missing()]),
+            Key::new("550e8400-e29b-41d4-a716-446655440000"),
+            Key::new("550E8400-E29B-41D4-A716-446655440000"),
             Key::global(),
             Key::missing(),
         ];
@@ -242,7 +244,7 @@ mod tests {
                 }
                 let own = names.of(&Key::new("a")).into_bytes();
                 for foreign in [
-                    "", " ", "a b", "#", "#abc", "a#", "a+", "\u{e9}", "a*", "{a}",
+                    "", " ", "a b", "#", "#abc", "a#", "a+", "\u{e9}", "a*", "{a}", "~abc",
                 ] {
                     let name = [&own[..own.len() - 1], foreign.as_bytes()].concat();
                     assert_eq!(names.parse(&name), None, "{foreign}");

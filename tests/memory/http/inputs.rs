@@ -83,7 +83,7 @@ fn assert_no_text_makes(key: &Key) {
 
 fn assert_plain(key: &Key) {
     let text = key.as_str();
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:/#+*?".contains(&byte);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-@:/#+*?~".contains(&byte);
     assert!(
         (1..=23).contains(&text.len()) && text.bytes().all(plain),
         "{text:?}"

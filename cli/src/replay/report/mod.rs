@@ -187,7 +187,7 @@ impl PolicyReport {
 impl TopKey {
     fn new(counted: &RejectedKey) -> Self {
         Self {
-            key: counted.key.as_str().replace('#', "hash:"),
+            key: counted.key.to_string().replace('#', "hash:"),
             rejected: counted.count,
             at_most_over: counted.at_most_over,
             first: Instant(counted.first),
