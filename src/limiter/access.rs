@@ -54,8 +54,13 @@ impl LimiterRef {
             let mut policies = self.policies.iter();
             policies.find(|bound| bound.policy.name() == name)
         };
-        let key = |name: &str| bound(name).map_or(Extracted::Absent, |bound| bound.extract(head));
-        if let Some((lists, found)) = self.find_listed(&HttpSubject { parts, key }) {
+        let given = trace.given_keys();
+        let key = |name: &str| match given.and_then(|keys| keys.of(name)) {
+            Some(key) => Extracted::Key(*key),
+            None => bound(name).map_or(Extracted::Absent, |bound| bound.extract(head)),
+        };
+        let listed = self.find_listed(&HttpSubject { parts, key });
+        if let Some((lists, found)) = listed {
             trace.on_list(|| lists.describe(found));
             let ambiguous = || match found {
                 ListMatch::Ambiguous(policy) => Some(bound(policy)?.missing_key_kind(parts).into()),

@@ -17,6 +17,7 @@ use super::{
     decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::PolicyRole,
+    keys::Keys,
     mode::Mode,
     policy_decision::PolicyDecision,
     quota_lookup::run_lookups,
@@ -62,6 +63,7 @@ impl Explanation {
             list,
             exemption,
             not_applied,
+            ..
         } = trace;
         let policies = policies.into_iter().enumerate();
         let policies = policies.map(|(index, (name, role))| {
@@ -232,10 +234,10 @@ impl fmt::Debug for ExplainedPolicy<'_> {
 pub struct Explain(Pin<Box<dyn Future<Output = Result<Explanation, CallError>> + Send>>);
 
 impl Explain {
-    pub(super) fn new(limiter: Arc<LimiterRef>, parts: Parts) -> Self {
+    pub(super) fn new(limiter: Arc<LimiterRef>, parts: Parts, keys: Option<Keys>) -> Self {
         Self(Box::pin(async move {
             consume_budget().await;
-            limiter.explain(parts).await
+            limiter.explain(parts, keys).await
         }))
     }
 }
@@ -255,10 +257,17 @@ impl fmt::Debug for Explain {
 }
 
 impl LimiterRef {
-    async fn explain(self: Arc<Self>, parts: Parts) -> Result<Explanation, CallError> {
+    async fn explain(
+        self: Arc<Self>,
+        parts: Parts,
+        keys: Option<Keys>,
+    ) -> Result<Explanation, CallError> {
         // Of a peek, so that shadows and bans are evaluated and not counted.
         let mut builder = DecisionBuilder::new(Op::Peek, Mode::PEEK);
-        let mut trace = RecordedTrace::default();
+        let mut trace = RecordedTrace {
+            keys,
+            ..RecordedTrace::default()
+        };
         let lookups = without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         let lookups = lookups.filter(|lookups| !lookups.is_empty());
         if let Some(lookups) = lookups {
@@ -339,6 +348,12 @@ impl fmt::Display for NotApplied {
 
 /// Receives what the evaluation of a request finds before its policies are evaluated.
 pub(crate) trait EvaluationTrace {
+    /// The keys that are given in place of the request's own.
+    #[inline(always)]
+    fn given_keys(&self) -> Option<&Keys> {
+        None
+    }
+
     /// Finds a policy's key in a request.
     fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted;
 
@@ -372,6 +387,7 @@ impl EvaluationTrace for Untraced {
 /// The trace of a request that is not made.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedTrace {
+    keys: Option<Keys>,
     pub(crate) list: Option<MatchedList>,
     pub(crate) exemption: Option<Exemption>,
     /// By the index of the policy.
@@ -379,6 +395,10 @@ pub(crate) struct RecordedTrace {
 }
 
 impl EvaluationTrace for RecordedTrace {
+    fn given_keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
     fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted {
         bound.peek_key(head)
     }

@@ -337,7 +337,14 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says. Dropping the future is harmless.
     pub fn explain(&self, parts: &Parts) -> Explain {
-        Explain::new(self.local_ref(), parts.clone())
+        Explain::new(self.local_ref(), parts.clone(), None)
+    }
+
+    /// [`explain`](Self::explain) with keys in place of those that these policies find in the request. A policy by hand that has one
+    /// applies.
+    #[cfg(feature = "admin")]
+    pub(crate) fn explain_with_keys(&self, parts: &Parts, keys: Keys) -> Explain {
+        Explain::new(self.local_ref(), parts.clone(), Some(keys))
     }
 
     /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which has to refill

@@ -62,7 +62,9 @@ impl LimiterRef {
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
-            if policy.is_by_hand() {
+            let given = trace.given_keys();
+            let given = given.and_then(|keys| self.key_of(bound, keys)).copied();
+            if policy.is_by_hand() && given.is_none() {
                 trace.on_not_applied(index, || NotApplied::ByHand);
                 continue;
             }
@@ -71,7 +73,10 @@ impl LimiterRef {
                 trace.on_not_applied(index, || NotApplied::Exempt(exemption()));
                 continue;
             }
-            let found = trace.find_key(bound, head);
+            let found = match given {
+                Some(key) => Extracted::Key(key),
+                None => trace.find_key(bound, head),
+            };
             let Extracted::Key(key) = found else {
                 let rejects = bound.rejects_without_key(found);
                 trace.on_not_applied(index, || NotApplied::NoKey {

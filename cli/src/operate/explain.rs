@@ -1,6 +1,6 @@
 //! `tollgate explain`.
 
-use std::io;
+use std::{collections::BTreeMap, io};
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -28,6 +28,11 @@ pub(crate) struct Explain {
     /// The address of the peer, such as 192.0.2.1.
     #[arg(long)]
     peer: Option<String>,
+    /// The key of a policy, such as account=alice, in place of the one that it finds in the request: what a request has where the
+    /// policy looks for it, or a key as tables show it, such as hash:7lEM2SSxGPnYHjFZP0wx. Given again for the same policy, it is
+    /// the next part of its key. A policy by hand is evaluated if it has one.
+    #[arg(long = "key", value_name = "POLICY=KEY")]
+    keys: Vec<String>,
 }
 
 impl Explain {
@@ -41,10 +46,30 @@ impl Explain {
         if let Some(peer) = &self.peer {
             body["peer"] = json!(peer);
         }
+        if !self.keys.is_empty() {
+            body["keys"] = json!(self.keys()?);
+        }
         let answer = client.post("/explain", &body).await?;
         output.print(|| answer.clone(), || explanation(&answer))?;
         let admitted = ["admitted", "allow_listed", "skipped"];
         Ok(Answer::from(admitted.contains(&&*text(&answer, "outcome"))))
+    }
+
+    /// The keys by the names of their policies.
+    fn keys(&self) -> Outcome<BTreeMap<&str, Value>> {
+        let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for key in &self.keys {
+            // Without the text, which may be a credential.
+            let no_policy = || Failure::Invalid("--key is a policy, = and its key".to_owned());
+            let (policy, text) = key.split_once('=').ok_or_else(no_policy)?;
+            keys.entry(policy).or_default().push(text);
+        }
+        let value = |texts: Vec<&str>| match &*texts {
+            [text] => json!(text),
+            texts => json!(texts),
+        };
+        let keys = keys.into_iter();
+        Ok(keys.map(|(policy, texts)| (policy, value(texts))).collect())
     }
 
     /// The names and values of the headers.

@@ -84,6 +84,12 @@ fn explain_says_how_to_give_an_address_that_a_policy_counts_by() {
     let run = world.direct(&[&explain[..], &["--peer", "192.0.2.1"]].concat());
     run.assert_stdout("  192.0.2.1  ");
     assert!(!run.stdout.contains("no peer address"), "{}", run.stdout);
+    let run = world.direct(&[&explain[..], &["--key", "api=192.0.2.2"]].concat());
+    run.assert_stdout("  192.0.2.2  ");
+    assert!(!run.stdout.contains("no peer address"), "{}", run.stdout);
+    let run = world.direct(&[&explain[..], &["--key", "sk_1"]].concat());
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    assert!(!run.stderr.contains("sk_1"), "{}", run.stderr);
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! How a request would be decided.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use super::KeyText;
 
 /// The body of `POST /explain`: the head of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +22,10 @@ pub struct ExplainRequest {
     /// The address of the peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
+    /// Keys by the names of their policies, in place of those that the policies find in the request. A policy by hand that has one
+    /// is evaluated, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<String, KeyText>,
 }
 
 /// The answer of `POST /explain`.
@@ -85,6 +93,7 @@ impl ExplainRequest {
             uri: uri.into(),
             headers: Vec::new(),
             peer: None,
+            keys: BTreeMap::new(),
         }
     }
 }

@@ -17,11 +17,15 @@ use crate::{
             input::Body,
             problem::{Answer, Failure},
         },
+        key_text,
         state::AdminState,
     },
     extract::PeerAddr,
     key::Key,
-    limiter::explain::{ExplainedPolicy, Explanation, NotApplied},
+    limiter::{
+        Keys, Limiter,
+        explain::{ExplainedPolicy, Explanation, NotApplied},
+    },
     log::without_events,
     policy::Policy,
 };
@@ -39,14 +43,17 @@ pub(in crate::admin) async fn explain(
     Body(request): Body<ExplainRequest>,
 ) -> Answer<ExplanationInfo> {
     let parts = parts(&request)?;
-    let explanation = state.limiter().explain(&parts).await?;
+    let keys = keys(state.limiter(), &request)?;
+    let explanation = state.limiter().explain_with_keys(&parts, keys).await?;
     let in_force = state.limiter().policies();
     let mut counts_by_peer = false;
     let policies = explanation.policies().map(|explained| {
         let mut in_force = in_force.iter();
         let policy = in_force.find(|policy| policy.name() == explained.name());
         counts_by_peer |= looks_for_key(&explained)
-            && policy.is_some_and(|policy| depends_on_peer(policy, &parts));
+            && policy.is_some_and(|policy| {
+                !has_given_key(policy, &request) && depends_on_peer(policy, &parts)
+            });
         info(explained, policy, &parts)
     });
     let policies = policies.collect();
@@ -75,7 +82,7 @@ fn by_hand_hint(explanation: &Explanation) -> Option<String> {
     (explanation.would_admit() && !names.is_empty()).then(|| {
         format!(
             "policies by hand are not evaluated, and a call of the application may still reject the request: {}; \
-             `/peek` (`tollgate peek`) says what they answer to a key",
+             give their keys as `keys` (`--key POLICY=KEY` of the command line)",
             names.join(", ")
         )
     })
@@ -84,6 +91,14 @@ fn by_hand_hint(explanation: &Explanation) -> Option<String> {
 /// Whether the policy looks for the request's key, found or not.
 fn looks_for_key(policy: &ExplainedPolicy<'_>) -> bool {
     policy.applies() || matches!(policy.not_applied(), Some(NotApplied::NoKey { .. }))
+}
+
+/// Whether the policy has a key that is given, or that of the policy it would replace.
+fn has_given_key(policy: &Policy, request: &ExplainRequest) -> bool {
+    let mut names = [Some(policy.name()), policy.live_policy()]
+        .into_iter()
+        .flatten();
+    names.any(|name| request.keys.contains_key(name))
 }
 
 /// Whether the request has another key with a peer address.
@@ -122,6 +137,15 @@ fn info(
         would_admit: policy.would_admit(),
         shadow: policy.is_shadow(),
     }
+}
+
+/// The keys that are given for policies.
+fn keys(limiter: &Limiter, request: &ExplainRequest) -> Result<Keys, Failure> {
+    let keys = request.keys.iter().map(|(policy, text)| {
+        let key = key_text::require(&limiter.policy(policy)?.policy()?, text)?;
+        Ok((policy, key))
+    });
+    keys.collect()
 }
 
 /// The head of the request. Values are left out of problems, since they may be credentials.

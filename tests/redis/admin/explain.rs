@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tollgate::{
-    KeyExtractor, Limiter, Policy, Quota,
+    Key, KeyExtractor, Limiter, Policy, Quota,
+    access::KeyList,
     extract::{self, MissingKey},
 };
 
@@ -98,10 +99,71 @@ async fn policies_by_hand_are_said_to_be_left_out_of_what_admits() {
         "{shown}"
     );
 
+    // With its key it is evaluated.
+    let mut with_key = request.clone();
+    with_key["keys"] = json!({"account": "bob"});
+    let explained = api.done("/explain", with_key.clone()).await;
+    assert_eq!(
+        (&explained["outcome"], hint(&explained)),
+        (&json!("admitted"), "")
+    );
+    with_key["keys"] = json!({"account": "alice"});
+    let explained = api.done("/explain", with_key).await;
+    assert_eq!(explained["outcome"], "rejected");
+    assert_eq!(policy_of(&explained, "account")["key"], "alice");
+
     assert!(call("api").await);
     let explained = api.done("/explain", request).await;
     assert_eq!(
         (&explained["outcome"], hint(&explained)),
         (&json!("rejected"), "")
     );
+}
+
+#[tokio::test]
+async fn a_key_that_is_given_is_explained_in_place_of_the_requests_own() {
+    let policy = |name: &'static str| Policy::new(name, Quota::requests(1).per_hour());
+    let limiter = Limiter::builder()
+        .policy(policy("api").key(extract::header("x-api-key")))
+        .policy(policy("next").key(extract::peer()).shadow_of("api"))
+        .policy(policy("both").key((extract::peer(), extract::method())))
+        .deny(KeyList::new("api", [Key::secret("sk_stolen")]))
+        .build();
+    let limiter = limiter.expect("a limiter");
+    let api = Api::of(limiter.clone());
+    let used = [("api", Key::secret("sk_1"))];
+    assert!(limiter.check(used).await.is_admitted());
+
+    let request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_2"]]});
+    let mut with_keys = request.clone();
+    with_keys["keys"] = json!({"api": "sk_1", "both": ["192.0.2.7", "GET"]});
+    let explained = api.done("/explain", with_keys.clone()).await;
+    let hash = format!("hash:{}", &Key::secret("sk_1").as_str()[1..]);
+    let of = |name| policy_of(&explained, name);
+    assert_eq!(explained["outcome"], "rejected");
+    assert_eq!(
+        (&of("api")["key"], &of("api")["remaining"]),
+        (&json!(hash), &json!(0))
+    );
+    assert_eq!(of("both")["key"], "192.0.2.7+GET");
+    // A shadow has the key of the policy that it would replace, and no key needs a peer address.
+    assert_eq!((&of("next")["key"], hint(&explained)), (&json!(hash), ""));
+
+    // As the answer shows it.
+    with_keys["keys"] = json!({"api": hash});
+    let explained = api.done("/explain", with_keys.clone()).await;
+    assert_eq!(policy_of(&explained, "api")["key"], json!(hash));
+    // Access lists see it, too.
+    with_keys["keys"] = json!({"api": "sk_stolen"});
+    let explained = api.done("/explain", with_keys.clone()).await;
+    assert_eq!(explained["outcome"], "deny_listed");
+    with_keys["keys"] = json!({"none": "sk_1"});
+    assert_eq!(api.post("/explain", &with_keys).await.status, 404);
+    for mistake in [json!({"both": "sk_1"}), json!({"api": ["a", "b"]})] {
+        with_keys["keys"] = mistake;
+        let text = api.mistake("/explain", with_keys.clone()).await;
+        assert!(!text.contains("sk_1"), "{text}");
+    }
+    let explained = api.done("/explain", request).await;
+    assert_eq!(explained["outcome"], "admitted");
 }

@@ -196,8 +196,9 @@ async fn every_answer_in_the_document_is_given() {
                 note(working.call(method.clone(), path, body).await);
             }
             let mut unknown = support::good_body(path);
-            if path != "/explain" {
-                unknown["policy"] = "no-such-policy".into();
+            match path {
+                "/explain" => unknown["keys"] = json!({"no-such-policy": "alice"}),
+                _ => unknown["policy"] = "no-such-policy".into(),
             }
             note(working.post(path, &unknown).await);
             let mut untyped = support::signed(method.clone(), path, TOKEN).body(body().into());

@@ -156,7 +156,7 @@ pub(super) fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
             schema::<api::Status>(of),
         ),
         Route {
-            problems: &[400, 401, 413, 415, 503],
+            problems: &[400, 401, 404, 413, 415, 503],
             ..post(
                 "/explain",
                 "Which policies apply to a request, and how it would be decided; charges nothing",
