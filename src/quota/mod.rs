@@ -19,6 +19,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MONTH: u64 = 30 * DAY;
+const YEAR: u64 = 365 * DAY;
 
 /// A number of units per period, with a burst.
 ///
@@ -39,7 +40,7 @@ const MONTH: u64 = 30 * DAY;
 /// The most that is admitted in a period depends on the strategy. [`Gcra`](crate::Gcra), the default, refills evenly and admits
 /// up to `requests + burst` in some periods, so that 1,000 a day are up to 1,999 in the first 24 hours; a smaller
 /// [`burst`](Quota::burst) lowers that. [`SlidingLog`](crate::SlidingLog) never admits more than the requests in any period,
-/// and [`CalendarWindow`](crate::CalendarWindow) never more in a day, week or month of the calendar. The [table of
+/// and [`CalendarWindow`](crate::CalendarWindow) never more in a day, week, month or year of the calendar. The [table of
 /// strategies](crate::strategy) has the worst case of each.
 ///
 /// Any value can be constructed; one that its strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is
@@ -241,8 +242,21 @@ impl QuotaWithoutPeriod {
         self.per(Duration::from_nanos(WEEK))
     }
 
-    /// A quota per month of 30 days.
+    /// A quota per month of 30 days. [`CalendarWindow`](crate::CalendarWindow) counts it by the months of the calendar.
     pub const fn per_month(self) -> Quota {
         self.per(Duration::from_nanos(MONTH))
+    }
+
+    /// A quota per year of 365 days. [`CalendarWindow`](crate::CalendarWindow) counts it by the years of the calendar.
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// assert_eq!(Quota::requests(12).per_year(), "12/year".parse()?);
+    /// assert_eq!(Quota::requests(12).per_year().period().as_secs(), 365 * 86_400);
+    /// # Ok::<(), tollgate::error::ParseQuotaError>(())
+    /// ```
+    pub const fn per_year(self) -> Quota {
+        self.per(Duration::from_nanos(YEAR))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
-use super::{MONTH, Quota, SECOND, unit::Unit};
+use super::{Quota, SECOND, YEAR, unit::Unit};
 use crate::error::ParseQuotaError;
 
 impl fmt::Display for Quota {
@@ -14,7 +14,7 @@ impl fmt::Display for Quota {
                 .map_or(Ok(()), |burst| write!(f, " burst {burst}"));
         }
         write!(f, "{}/", self.requests)?;
-        match Unit::of(self.period.as_nanos(), MONTH) {
+        match Unit::of(self.period.as_nanos(), YEAR) {
             (1, unit) => f.write_str(unit)?,
             (many, unit) => write!(f, "{many}{unit}")?,
         }
@@ -29,7 +29,7 @@ impl FromStr for Quota {
     type Err = ParseQuotaError;
 
     /// Parses `N/PERIOD` or `N per PERIOD`, optionally followed by ` burst B`. A period is a unit (`s`, `min`, `h`, `day`,
-    /// `week`, `month`, `ms`, `us`, `ns`, and long forms), optionally with a number before it. `N concurrent` is
+    /// `week`, `month`, `year`, `ms`, `us`, `ns`, and long forms), optionally with a number before it. `N concurrent` is
     /// [`Quota::concurrent`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).map_err(|problem| ParseQuotaError {
@@ -103,6 +103,11 @@ mod tests {
             ("1_000_000/h", Quota::requests(1_000_000).per_hour()),
             ("1/month", Quota::requests(1).per_month()),
             (" 7 / week ", Quota::requests(7).per_week()),
+            ("12/year", Quota::requests(12).per_year()),
+            (
+                "12 per 2 years",
+                Quota::requests(12).per(Duration::from_secs(730 * 86_400)),
+            ),
         ] {
             assert_eq!(text.parse::<Quota>(), Ok(quota), "{text}");
         }
@@ -125,6 +130,8 @@ mod tests {
             "99999999999999999999/s",
             "1/99999999999999999999s",
             "1/18446744073709551615month",
+            "1/18446744073709551615year",
+            "1/y",
         ] {
             let error = text.parse::<Quota>().expect_err(text).to_string();
             assert!(error.contains("100/min"), "{error}");

@@ -1,6 +1,6 @@
 //! Units of time, in which periods and durations are parsed and displayed.
 
-use super::{DAY, HOUR, MINUTE, MONTH, SECOND, WEEK};
+use super::{DAY, HOUR, MINUTE, MONTH, SECOND, WEEK, YEAR};
 
 /// A unit of time.
 pub(super) struct Unit {
@@ -10,7 +10,8 @@ pub(super) struct Unit {
 }
 
 /// The largest first.
-pub(super) const UNITS: [Unit; 9] = [
+pub(super) const UNITS: [Unit; 10] = [
+    unit(&["year", "years"], YEAR),
     unit(&["month", "months"], MONTH),
     unit(&["week", "weeks", "w"], WEEK),
     unit(&["day", "days", "d"], DAY),

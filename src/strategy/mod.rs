@@ -5,7 +5,7 @@
 //! | [`Gcra`] (default) | a theoretical arrival time | burst | requests + burst | almost always: smooth, and the smallest |
 //! | [`TokenBucket`] | the units missing from a bucket, and when | burst | requests + burst | when other programs read the keys |
 //! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when the limit is documented as "so many per window" |
-//! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for quotas by the day, week or month |
+//! | [`CalendarWindow`] | a counter per second … year of the clock | requests | 2 x requests | for quotas by the day, week, month or year |
 //! | [`ListWindow`] | the callers, for one period from the first request | requests | 2 x requests | when it must be known which callers used a limit up |
 //! | [`SlidingWindow`] | counters of time buckets, the oldest weighted | requests | requests, and as many more as came within one bucket | for large limits that should slide |
 //! | [`SlidingLog`] | the instant and the units of every charge | requests | requests | for small limits that must hold in any period |
@@ -23,7 +23,7 @@
 //! |---|---|
 //! | `gcra`, `token_bucket`, `fixed_window`, `list_window`, `sliding_log` | those without settings |
 //! | `sliding_window`, `sliding_window buckets 10` | [`SlidingWindow`] |
-//! | `calendar_window utc`, `calendar_window east_of_utc 2h`, `calendar_window west_of_utc 5h`, `calendar_window zone Europe/Berlin`, each with `week_starts_on sunday` after it | [`CalendarWindow`] |
+//! | `calendar_window utc`, `calendar_window east_of_utc 2h`, `calendar_window west_of_utc 5h`, `calendar_window zone Europe/Berlin`, each with `week_starts_on sunday` after it; `calendar_window from_epoch` | [`CalendarWindow`] |
 //! | `concurrency`, `concurrency ttl 30s` | [`Concurrency`] |
 //! | `ban 10min`, `ban 10min max 1day` | [`Ban`] |
 //!

@@ -23,8 +23,9 @@ pub enum Rule {
     Window {
         period: i128,
     },
+    /// Of a time zone; without one, windows of the period follow each other from 1970 on.
     Calendar {
-        zone: TimeZone,
+        zone: Option<TimeZone>,
         period: i128,
     },
     Log {
@@ -248,7 +249,7 @@ impl Limit {
     fn place(&self, now: i128) -> i128 {
         match &self.rule {
             Rule::Sliding { width, .. } => now.div_euclid(*width),
-            Rule::Calendar { zone, period } => calendar_window(zone, *period, now).0,
+            Rule::Calendar { zone, period } => calendar_window(zone.as_ref(), *period, now).0,
             _ => now,
         }
     }
@@ -281,7 +282,9 @@ impl Limit {
         }
         let horizon = match &self.rule {
             Rule::Window { period } | Rule::Log { period } => now + period,
-            Rule::Calendar { zone, period } => return calendar_window(zone, *period, now).1,
+            Rule::Calendar { zone, period } => {
+                return calendar_window(zone.as_ref(), *period, now).1;
+            }
             Rule::Sliding { width, buckets, .. } => now + (buckets + 1) * width,
             Rule::Even { .. } => now,
         };
@@ -297,15 +300,20 @@ impl Limit {
     }
 }
 
-/// When the window of the calendar that contains an instant begins and ends: a day, a week from Monday or a month of a time zone,
-/// or an even one.
-fn calendar_window(zone: &TimeZone, period: i128, now: i128) -> (i128, i128) {
+/// When the window of the calendar that contains an instant begins and ends: a day, a week from Monday, a month or a year of a time
+/// zone, or an even one.
+fn calendar_window(zone: Option<&TimeZone>, period: i128, now: i128) -> (i128, i128) {
+    let Some(zone) = zone else {
+        let start = now.div_euclid(period) * period;
+        return (start, start + period);
+    };
     let instant = Timestamp::from_microsecond(now as i64).expect("an instant");
     let today = zone.to_datetime(instant).date();
     let first = match period {
         DAY => today,
         _ if period == 7 * DAY => today - i64::from(today.weekday().to_monday_zero_offset()).days(),
         _ if period == 30 * DAY => today.first_of_month(),
+        _ if period == 365 * DAY => today.first_of_year(),
         _ => {
             let ahead = i128::from(zone.to_offset(instant).seconds()) * 1_000_000;
             let start = (now + ahead).div_euclid(period) * period - ahead;
@@ -315,7 +323,8 @@ fn calendar_window(zone: &TimeZone, period: i128, now: i128) -> (i128, i128) {
     let next = match period {
         DAY => first + 1.day(),
         _ if period == 7 * DAY => first + 7.days(),
-        _ => first + 1.month(),
+        _ if period == 30 * DAY => first + 1.month(),
+        _ => first + 1.year(),
     };
     let begins = |date: jiff::civil::Date| {
         let begins = date

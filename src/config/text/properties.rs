@@ -168,10 +168,11 @@ proptest! {
         let [duration, ttl] = [seconds, seconds * 7 % 86_400].map(Duration::from_secs);
         let ban = Ban::for_duration(duration);
         let longest = more.map(|more| duration + Duration::from_secs(more));
-        let strategies: [Arc<dyn crate::strategy::Strategy>; 5] = [
+        let strategies: [Arc<dyn crate::strategy::Strategy>; 6] = [
             Arc::new(SlidingWindow::buckets(buckets)),
             Arc::new(CalendarWindow::east_of_utc(ttl).week_starts_on(day)),
             Arc::new(CalendarWindow::west_of_utc(ttl).week_starts_on(day)),
+            Arc::new(CalendarWindow::from_epoch().week_starts_on(day)),
             Arc::new(Concurrency::with_ttl(ttl)),
             Arc::new(longest.map_or(ban, |longest| ban.max_duration(longest))),
         ];

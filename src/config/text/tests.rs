@@ -155,6 +155,7 @@ fn a_strategy_is_parsed_to_the_one_that_has_its_text() {
         "calendar_window east_of_utc 5400s",
         "calendar_window west_of_utc 5h week_starts_on sunday",
         "calendar_window zone Europe/Berlin week_starts_on saturday",
+        "calendar_window from_epoch",
         "concurrency",
         "concurrency ttl 10s",
         "ban 10min",
@@ -180,7 +181,7 @@ fn a_mistake_in_a_strategy_says_what_was_found_and_what_is_valid() {
         ("ban", "the end in the strategy \"ban\"; expected a duration, such as ban 10min max 1day".to_owned()),
         ("ban 10m", "the duration \"10m\": \"m\" is no unit of time; expected a duration such as \"50ms\", \"2s\", \"10min\" or \"1day\"".to_owned()),
         ("calendar_window week_starts_on Sunday", "\"Sunday\" in the strategy \"calendar_window week_starts_on Sunday\"; expected a day such as week_starts_on sunday".to_owned()),
-        ("calendar_window Europe/Berlin", "\"Europe/Berlin\" in the strategy \"calendar_window Europe/Berlin\"; expected utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday".to_owned()),
+        ("calendar_window Europe/Berlin", "\"Europe/Berlin\" in the strategy \"calendar_window Europe/Berlin\"; expected from_epoch, or utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday".to_owned()),
     ] {
         let error = parse_strategy(text, &registry()).expect_err(text);
         assert_eq!(message(error), expected);

@@ -2,7 +2,7 @@
 -- "starts-ends:count". A window of another length, which the policy had before, counts as the current one while both last.
 --
 -- p: 1 requests, 2 period in us, 3 offset: one window begins so many us after the epoch;
---    or, for days, weeks and months of a time zone: 2 is 0, and 4 to 7 are the boundaries of the previous, the current and
+--    or, for days, weeks, months and years of a time zone: 2 is 0, and 4 to 7 are the boundaries of the previous, the current and
 --    the next window
 -- state: count, ends, starts (of the current window), is_other (1: the key holds another window)
 -- luacheck: read globals call format now now_ms floor ceil min max match foreign cap_ttl

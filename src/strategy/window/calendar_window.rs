@@ -23,12 +23,13 @@ use crate::{
     },
 };
 
-/// A strategy with one counter per calendar window: each second, minute, hour, day, week or month, in UTC, at an offset from
+/// A strategy with one counter per calendar window: each second, minute, hour, day, week, month or year, in UTC, at an offset from
 /// it, or in a time zone.
 ///
 /// - **Rule**: a charge of n units is admitted if the count of the current window stays within the quota. Days, weeks (from
-///   Monday unless set) and months (periods of 30 days) are those of the calendar, with their varying lengths, daylight-saving
-///   time included. Windows of other periods follow each other from midnight, January 1, 1970.
+///   Monday unless set), months (periods of 30 days) and years (periods of 365 days) are those of the calendar, with their varying
+///   lengths, daylight-saving time included. Windows of other periods follow each other from midnight, January 1, 1970; those
+///   [`from_epoch`](CalendarWindow::from_epoch) all do.
 /// - **Clock**: windows follow the [wall clock](crate::clock::Clock::wall), also in process. A window that has ended doesn't open
 ///   again if the clock steps back: the next one stays current, and takes all charges. Only a clock that steps back by more
 ///   than a window's length opens earlier windows, less the usage of the newest. A key whose next window was not used keeps the
@@ -73,6 +74,8 @@ enum Zone {
     Offset(i64),
     /// A name of the IANA database.
     Named(String),
+    /// No time zone: windows of fixed lengths from 1970 on.
+    Epoch,
 }
 
 impl CalendarWindow {
@@ -110,7 +113,38 @@ impl CalendarWindow {
         Self::in_zone(Zone::Named(name.into()))
     }
 
-    /// Sets the first day of weeks. Default: Monday.
+    /// Windows of the quota's period that follow each other from 1970-01-01 00:00 UTC, whatever the calendar says: weeks from
+    /// Thursday, months of 30 days and years of 365 days. Envoy's reference rate limit service counts so.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{CalendarWindow, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// // Friday, 2027-01-15 at 08:00 UTC.
+    /// let clock = ManualClock::default();
+    /// let weekly = |name: &str| Policy::new(name, Quota::requests(9).per_week());
+    /// let limiter = Limiter::builder()
+    ///     .store(MemoryStore::builder().clock(clock.clone()).build())
+    ///     .policy(weekly("calendar").strategy(CalendarWindow::utc()))
+    ///     .policy(weekly("from 1970").strategy(CalendarWindow::from_epoch()))
+    ///     .build()?;
+    /// let decision = limiter.check("alice").await;
+    /// let hours = |policy| decision.policy(policy).map(|policy| policy.reset_after().as_secs() / 3_600);
+    /// assert_eq!((hours("calendar"), hours("from 1970")), (Some(2 * 24 + 16), Some(5 * 24 + 16)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_epoch() -> Self {
+        Self {
+            zone: Zone::Epoch,
+            week_start: EPOCH_WEEKDAY,
+        }
+    }
+
+    /// Sets the first day of weeks. Default: Monday. Those [from the epoch](CalendarWindow::from_epoch) begin on Thursday: another
+    /// day is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     #[must_use]
     pub fn week_starts_on(mut self, day: Weekday) -> Self {
         self.week_start = day;
@@ -126,6 +160,7 @@ impl CalendarWindow {
 
     fn time_zone(&self) -> Result<TimeZone, InvalidValue> {
         match &self.zone {
+            Zone::Epoch => Ok(TimeZone::UTC),
             Zone::Offset(seconds) => {
                 let offset = i32::try_from(*seconds).ok().map(Offset::from_seconds);
                 match offset {
@@ -151,6 +186,10 @@ impl CalendarWindow {
 const DAY: i64 = 86_400_000_000;
 const WEEK: i64 = 7 * DAY;
 const MONTH: i64 = 30 * DAY;
+const YEAR: i64 = 365 * DAY;
+
+/// The day of the week of 1970-01-01.
+const EPOCH_WEEKDAY: Weekday = Weekday::Thursday;
 
 /// What becomes of the counts under other windows.
 const CURRENT_COUNT: &str = "the current window's count counts in the new one";
@@ -159,7 +198,7 @@ impl CalendarWindow {
     pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
         text: "calendar_window",
         parse: |tokens| Ok(Arc::new(Self::parse(tokens)?)),
-        settings: "utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday",
+        settings: "from_epoch, or utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday",
         rule: TypeId::of::<CalendarRule>,
         state_format: "c1",
         counts: Counts::Units([CURRENT_COUNT; 3]),
@@ -176,6 +215,8 @@ impl CalendarWindow {
             Self::east_of_utc(tokens.take_duration("east_of_utc 2h")?)
         } else if tokens.take_word("west_of_utc") {
             Self::west_of_utc(tokens.take_duration("west_of_utc 5h")?)
+        } else if tokens.take_word("from_epoch") {
+            Self::from_epoch()
         } else {
             tokens.take_word("utc");
             Self::utc()
@@ -200,9 +241,20 @@ impl Strategy for CalendarWindow {
             DAY => Some(CalendarUnit::Day),
             WEEK => Some(CalendarUnit::Week(self.week_start.civil())),
             MONTH => Some(CalendarUnit::Month),
+            YEAR => Some(CalendarUnit::Year),
             _ => None,
         };
         let windows = match (unit, &self.zone) {
+            (_, Zone::Epoch) if self.week_start != EPOCH_WEEKDAY => {
+                return Err(InvalidValue::new(
+                    format!(
+                        "weeks from the epoch that start on {}",
+                        self.week_start.name()
+                    ),
+                    "thursday, on which 1970 began, or windows in a time zone",
+                ));
+            }
+            (_, Zone::Epoch) => Windows::Even { period, offset: 0 },
             (Some(unit), _) => Windows::Calendar { zone, unit },
             (None, Zone::Offset(seconds)) => Windows::Even {
                 period,
@@ -211,7 +263,7 @@ impl Strategy for CalendarWindow {
             (None, Zone::Named(name)) => {
                 return Err(InvalidValue::new(
                     format!("{quota} in time zone {name:?}"),
-                    "a day, a week or a month; shorter windows don't differ between time zones, except by their offset",
+                    "a day, a week, a month or a year; shorter windows don't differ between time zones, except by their offset",
                 ));
             }
         };
@@ -232,9 +284,14 @@ impl Strategy for CalendarWindow {
             Zone::Offset(seconds @ 1..) => format!("east_of_utc {}", offset(*seconds)),
             Zone::Offset(seconds) => format!("west_of_utc {}", offset(*seconds)),
             Zone::Named(name) => format!("zone {name}"),
+            Zone::Epoch => "from_epoch".to_owned(),
+        };
+        let default = match &self.zone {
+            Zone::Epoch => EPOCH_WEEKDAY,
+            _ => Weekday::Monday,
         };
         let week = match self.week_start {
-            Weekday::Monday => String::new(),
+            day if day == default => String::new(),
             day => format!(" week_starts_on {}", day.name()),
         };
         Some(format!("calendar_window {zone}{week}").into())

@@ -126,7 +126,7 @@ impl Weekday {
 enum Windows {
     /// Of equal length; one begins `offset` after the epoch. In microseconds.
     Even { period: i64, offset: i64 },
-    /// Days, weeks or months.
+    /// Days, weeks, months or years.
     Calendar { zone: TimeZone, unit: CalendarUnit },
 }
 
@@ -136,6 +136,7 @@ enum CalendarUnit {
     /// A week from this day on.
     Week(civil::Weekday),
     Month,
+    Year,
 }
 
 impl Windows {
@@ -179,6 +180,10 @@ impl CalendarUnit {
             Self::Month => {
                 let first = date.first_of_month();
                 (first, first.checked_add(1.month()).ok()?)
+            }
+            Self::Year => {
+                let first = date.first_of_year();
+                (first, first.checked_add(1.year()).ok()?)
             }
         };
         // Where midnight doesn't exist, a day begins with its first instant.

@@ -135,7 +135,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_the_parser_of_quotas_panic(
-        text in "\\PC{0,20}|[0-9_]{0,22} ?(/|per|concurrent)? ?[0-9_]{0,22} ?(s|ms|us|ns|min|h|day|week|month|m)?( burst [0-9_]{0,22})?",
+        text in "\\PC{0,20}|[0-9_]{0,22} ?(/|per|concurrent)? ?[0-9_]{0,22} ?(s|ms|us|ns|min|h|day|week|month|year|m)?( burst [0-9_]{0,22})?",
     ) {
         a_quota_reads_back_or_is_none(&text);
     }

@@ -134,6 +134,30 @@ async fn months_are_as_long_as_they_are() {
 }
 
 #[tokio::test]
+async fn years_are_those_of_the_calendar() {
+    // From 2027-01-01 00:00: 2028 has 366 days. In New York from 00:00 -05:00.
+    let hours = [8_760., 8_784., 8_760.];
+    windows("year", CalendarWindow::utc(), 1_798_761_600, &hours).await;
+    windows("year", zone("America/New_York"), 1_798_779_600, &hours).await;
+}
+
+#[tokio::test]
+async fn windows_from_the_epoch_have_one_length_and_weeks_begin_on_thursday() {
+    let days = |days: u64| days * 86_400;
+    for (unit, begins, hours) in [
+        // 2027-01-14 Thu, 20,832 days after 1970: 2,976 weeks.
+        ("week", days(20_832), 168.),
+        // 57 years of 365 days, from 2026-12-18 on; 694 months of 30 days, from 2027-01-02 on.
+        ("year", days(57 * 365), 8_760.),
+        ("month", days(694 * 30), 720.),
+        ("day", days(20_832), 24.),
+        ("h", days(20_832), 1.),
+    ] {
+        windows(unit, CalendarWindow::from_epoch(), begins, &[hours; 3]).await;
+    }
+}
+
+#[tokio::test]
 async fn weeks_begin_on_monday_unless_set() {
     // From 2026-10-26 Mon 00:00 -04:00, and from 2026-12-28 Mon 00:00, over New Year.
     let new_york = [169., 168., 168.];

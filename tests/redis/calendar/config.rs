@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{CalendarWindow, ConfigError, Limiter, Policy, Quota};
+use tollgate::{CalendarWindow, ConfigError, Limiter, Policy, Quota, strategy::Weekday};
 
 fn build(quota: Quota, windows: CalendarWindow) -> Result<Limiter, ConfigError> {
     let policy = Policy::new("calendar", quota).strategy(windows);
@@ -37,9 +37,9 @@ fn an_unknown_zone_is_an_error_that_names_it_and_shows_a_valid_one() {
 
 #[test]
 fn windows_that_a_zone_cannot_have_are_errors_that_list_those_it_can() {
-    for quota in ["1/s", "1/min", "1/h", "1/2days", "1/365days"] {
+    for quota in ["1/s", "1/min", "1/h", "1/2days", "1/366days"] {
         let berlin = CalendarWindow::zone("Europe/Berlin");
-        let expected = ["a day, a week or a month"];
+        let expected = ["a day, a week, a month or a year"];
         is_mistake(quota, berlin, "Europe/Berlin", &expected);
         let in_utc = build(quota.parse().expect(quota), CalendarWindow::utc());
         assert!(in_utc.is_ok(), "UTC has all of them");
@@ -47,12 +47,21 @@ fn windows_that_a_zone_cannot_have_are_errors_that_list_those_it_can() {
 }
 
 #[test]
-fn a_zone_can_have_windows_of_days_weeks_and_months() {
-    for quota in ["1/day", "1/week", "1/month"] {
+fn a_zone_can_have_windows_of_days_weeks_months_and_years() {
+    for quota in ["1/day", "1/week", "1/month", "1/year"] {
         for zone in ["America/New_York", "Asia/Kolkata", "UTC", "Etc/GMT+12"] {
             let built = build(quota.parse().expect(quota), CalendarWindow::zone(zone));
             assert!(built.is_ok(), "{quota} {zone}");
         }
+    }
+}
+
+#[test]
+fn weeks_from_the_epoch_begin_on_no_other_day() {
+    let from = |day| CalendarWindow::from_epoch().week_starts_on(day);
+    for quota in ["1/s", "1/week", "1/90min"] {
+        is_mistake(quota, from(Weekday::Monday), "monday", &["thursday"]);
+        assert!(build(quota.parse().expect(quota), from(Weekday::Thursday)).is_ok());
     }
 }
 

@@ -121,6 +121,9 @@ fn unleased(name: &str, trace: &Value) -> Policy {
 
 fn calendar(name: &str, requests: u64, period: Duration, options: &Value) -> Policy {
     let requests = Quota::requests(requests);
+    if options["from_epoch"] == true {
+        return Policy::new(name, requests.per(period)).strategy(CalendarWindow::from_epoch());
+    }
     let Some(zone) = options["zone"].as_str() else {
         return Policy::new(name, requests.per(period)).strategy(even(period, options));
     };
@@ -128,6 +131,7 @@ fn calendar(name: &str, requests: u64, period: Duration, options: &Value) -> Pol
         Some("day") => requests.per_day(),
         Some("week") => requests.per_week(),
         Some("month") => requests.per_month(),
+        Some("year") => requests.per_year(),
         other => panic!("a window of an unknown unit, {other:?}"),
     };
     Policy::new(name, quota).strategy(CalendarWindow::zone(zone))

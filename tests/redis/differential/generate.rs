@@ -117,7 +117,7 @@ impl Generator {
     }
 
     fn any_strategy(&mut self) -> StrategyKind {
-        match self.below(12) {
+        match self.below(13) {
             0 => StrategyKind::Calendar(self.one_of(&[0, 0, 28_800, -18_000, 20_700])),
             1 => StrategyKind::Zone(self.one_of(&[
                 "Europe/Berlin",
@@ -126,6 +126,7 @@ impl Generator {
             ])),
             2 => Plain::Sliding(2 + self.below(10) as u32).into(),
             3 => Plain::Log.into(),
+            4 => StrategyKind::Epoch,
             _ => match self.one_of(&Plain::ALL) {
                 Plain::Calendar => StrategyKind::Calendar(0),
                 strategy => strategy.into(),
@@ -189,9 +190,9 @@ impl Generator {
         match strategy {
             strategy if strategy.is_even() => self.even_rate(),
             StrategyKind::Permits(_) => Rate::Concurrent(units),
-            StrategyKind::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY),
-            StrategyKind::Calendar(_) if self.one_in(2) => {
-                Rate::Per(units, self.one_of(&[1, 7, 30]) * DAY)
+            StrategyKind::Zone(_) => Rate::Per(units, self.one_of(&[1, 7, 30, 365]) * DAY),
+            StrategyKind::Calendar(_) | StrategyKind::Epoch if self.one_in(2) => {
+                Rate::Per(units, self.one_of(&[1, 7, 30, 365]) * DAY)
             }
             StrategyKind::Plain(Plain::Sliding(buckets)) => {
                 let bucket = u64::from(buckets) * ms;
@@ -202,7 +203,9 @@ impl Generator {
                 };
                 Rate::Per(units, period.div_ceil(bucket) * bucket)
             }
-            StrategyKind::Plain(Plain::Fixed) | StrategyKind::Calendar(_) if self.one_in(4) => {
+            StrategyKind::Plain(Plain::Fixed) | StrategyKind::Calendar(_) | StrategyKind::Epoch
+                if self.one_in(4) =>
+            {
                 Rate::Per(self.up_to(999_999_999_999_999), period.div_ceil(ms) * ms)
             }
             StrategyKind::Ban(..) => Rate::Per(1 + self.below(6), period.div_ceil(ms) * ms),

@@ -40,6 +40,8 @@ pub(crate) enum StrategyKind {
     /// At an offset from UTC, in seconds.
     Calendar(i64),
     Zone(&'static str),
+    /// In windows from 1970 on.
+    Epoch,
     /// Permits with a TTL in milliseconds.
     Permits(u64),
     /// The first ban and the longest one, in milliseconds.
@@ -249,6 +251,7 @@ impl StrategyKind {
                 policy.strategy(CalendarWindow::west_of_utc(behind))
             }
             Self::Zone(name) => policy.strategy(CalendarWindow::zone(name)),
+            Self::Epoch => policy.strategy(CalendarWindow::from_epoch()),
             Self::Permits(life) => policy.strategy(Concurrency::with_ttl(ms(life))),
             Self::Ban(first, longest) => {
                 policy.strategy(Ban::for_duration(ms(first)).max_duration(ms(longest)))

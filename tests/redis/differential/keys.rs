@@ -146,10 +146,14 @@ impl Keys {
                 (reset, longest)
             }
             // The window that ended is kept for an hour at most. If the clock stepped back, it is the next one.
-            StrategyKind::Calendar(_) | StrategyKind::Zone(_) if reset == 0 => {
-                (0, 2 * period.max(32 * DAY) + DAY / 24)
+            StrategyKind::Calendar(_) | StrategyKind::Zone(_) | StrategyKind::Epoch
+                if reset == 0 =>
+            {
+                (0, 2 * (period + DAY).max(32 * DAY) + DAY / 24)
             }
-            StrategyKind::Calendar(_) | StrategyKind::Zone(_) => (reset, reset + DAY / 24),
+            StrategyKind::Calendar(_) | StrategyKind::Zone(_) | StrategyKind::Epoch => {
+                (reset, reset + DAY / 24)
+            }
             StrategyKind::Permits(life) => (0, life * 1_000),
             StrategyKind::Ban(first, longest) => {
                 let longest = longest.max(first) * 1_000;

@@ -62,12 +62,14 @@ fn limit(policy: &PolicySpec, rate: Rate) -> Option<Limit> {
             Counting::Log => Rule::Log {
                 period: even_period + i128::from(spread),
             },
-            Counting::CalendarWindows => calendar(TimeZone::UTC),
+            Counting::CalendarWindows => calendar(Some(TimeZone::UTC)),
         },
         StrategyKind::Calendar(seconds) => {
-            calendar(TimeZone::fixed(Offset::from_seconds(seconds as i32).ok()?))
+            let offset = Offset::from_seconds(seconds as i32).ok()?;
+            calendar(Some(TimeZone::fixed(offset)))
         }
-        StrategyKind::Zone(name) => calendar(TimeZone::get(name).ok()?),
+        StrategyKind::Zone(name) => calendar(Some(TimeZone::get(name).ok()?)),
+        StrategyKind::Epoch => calendar(None),
         StrategyKind::Permits(_) | StrategyKind::Ban(..) => return None,
     };
     Some(Limit::counted(rule, requests))

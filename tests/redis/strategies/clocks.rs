@@ -93,7 +93,7 @@ async fn counts(world: &World, strategy: StrategyKind, policy: Policy) {
 async fn every_strategy_counts_whatever_the_clock_shows() {
     at_each_time(async |world| {
         for strategy in StrategyKind::ALL {
-            for quota in ["10/s", "10/min", "10/h", "10/day", "10/month"] {
+            for quota in ["10/s", "10/min", "10/h", "10/day", "10/month", "10/year"] {
                 counts(world, strategy, strategy.policy("p", quota)).await;
             }
         }
@@ -109,13 +109,14 @@ async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
         let policies = quotas.map(|quota: Quota| Policy::new("p", quota).strategy(windows.clone()));
         policies.collect::<Vec<_>>()
     };
-    let long = ["10/day", "10/week", "10/month"];
+    let long = ["10/day", "10/week", "10/month", "10/year"];
     let policies = [
         of(CalendarWindow::zone("Asia/Shanghai"), &long),
         of(CalendarWindow::zone("America/New_York"), &long),
         of(CalendarWindow::east_of_utc(secs(19_800)), &long),
         of(CalendarWindow::west_of_utc(secs(3_600)), &long),
         of(CalendarWindow::east_of_utc(secs(1_800)), &["10/h", "10/3h"]),
+        of(CalendarWindow::from_epoch(), &long),
     ];
     at_each_time(async |world| {
         for policy in policies.iter().flatten() {

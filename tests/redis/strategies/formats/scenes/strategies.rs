@@ -102,7 +102,7 @@ fn later_costs() -> [Call; 14] {
     ]
 }
 
-/// Windows of the calendar: days, weeks and months of time zones.
+/// Windows of the calendar: days, weeks, months and years of time zones, and those of fixed length.
 fn calendars() -> Vec<Scene> {
     let calls = || {
         [
@@ -139,6 +139,12 @@ fn calendars() -> Vec<Scene> {
                 "5/month",
                 CalendarWindow::zone("Asia/Shanghai"),
             )]
+        }),
+        of("calendar window, years in UTC", || {
+            vec![policy("p", "5/year", CalendarWindow::utc())]
+        }),
+        of("calendar window, months from the epoch", || {
+            vec![policy("p", "5/month", CalendarWindow::from_epoch())]
         }),
         of("calendar window, weeks from Sunday, west of UTC", || {
             let weeks = CalendarWindow::west_of_utc(secs(5 * 3_600));
