@@ -34,8 +34,15 @@ impl Change {
 pub(super) struct Audit {
     pub(super) user: AdminUser,
     pub(super) change: Change,
-    /// The policies' names, and the keys as they are shown in the log and in the answer.
-    keys: Vec<(String, String)>,
+    keys: Vec<AuditedKey>,
+}
+
+#[derive(Debug)]
+struct AuditedKey {
+    policy: String,
+    /// As it is shown in the log and in the answer.
+    key: String,
+    label: Option<String>,
 }
 
 impl Audit {
@@ -47,12 +54,13 @@ impl Audit {
         keys: &[(String, Key)],
     ) -> Self {
         let hash = key_text::hash_of_credential(text, keys);
-        let shown = keys.iter().map(|(policy, key)| {
-            let key = match &hash {
-                Some(hash) if !key_text::is_hashed(key) => hash.clone(),
+        let shown = keys.iter().map(|(policy, key)| AuditedKey {
+            policy: policy.clone(),
+            key: match &hash {
+                Some(hash) if !key.has_hash() => hash.clone(),
                 _ => key_text::shown(limiter, policy, key),
-            };
-            (policy.clone(), key)
+            },
+            label: key_text::label(limiter, policy, key),
         });
         Self {
             user,
@@ -66,8 +74,8 @@ impl Audit {
     pub(super) fn shown(&self, mut statuses: Vec<Status>) -> Vec<Status> {
         for status in &mut statuses {
             let mut keys = self.keys.iter();
-            if let Some((_, key)) = keys.find(|(policy, _)| *policy == status.policy) {
-                status.key.clone_from(key);
+            if let Some(one) = keys.find(|one| one.policy == status.policy) {
+                status.key.clone_from(&one.key);
             }
         }
         statuses
@@ -76,7 +84,7 @@ impl Audit {
     /// Logs that the change was made.
     pub(super) fn log(&self, before: &[Status], after: &[Status]) {
         let (change, units, seconds) = self.change.fields();
-        for (policy, key) in &self.keys {
+        for AuditedKey { policy, key, label } in &self.keys {
             let lifted = matches!(self.change, Change::Unblock).then(|| {
                 let mut statuses = before.iter().filter(|status| status.policy == *policy);
                 statuses.any(|status| status.blocked_until.is_some())
@@ -87,6 +95,7 @@ impl Audit {
                 change,
                 policy = &**policy,
                 key = &**key,
+                label = label.as_deref(),
                 units,
                 seconds,
                 lifted,
@@ -100,13 +109,14 @@ impl Audit {
     /// Logs that the change failed, and may have been made nevertheless.
     pub(super) fn log_failure(&self, failure: &Failure) {
         let (change, units, seconds) = self.change.fields();
-        for (policy, key) in &self.keys {
+        for AuditedKey { policy, key, label } in &self.keys {
             tracing::warn!(
                 target: "tollgate::admin",
                 user = self.user.name(),
                 change,
                 policy = &**policy,
                 key = &**key,
+                label = label.as_deref(),
                 units,
                 seconds,
                 error = failure.detail(),

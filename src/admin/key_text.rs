@@ -15,6 +15,11 @@ pub(super) fn shown(limiter: &Limiter, policy: &str, key: &Key) -> String {
     policy.map_or_else(|_| short_text(key), |policy| policy.key_text(key))
 }
 
+/// The name of a caller, if the policy names its callers.
+pub(super) fn label(limiter: &Limiter, policy: &str, key: &Key) -> Option<String> {
+    limiter.local_ref().label_of(policy, key).map(String::from)
+}
+
 /// The key that a text stands for under a policy.
 pub(super) fn read(policy: &Policy, text: &KeyText) -> Option<Key> {
     match text {
@@ -33,16 +38,10 @@ pub(super) fn hash_of_credential(text: &KeyText, keys: &[(String, Key)]) -> Opti
         KeyText::One(text) if text.parse::<IpAddr>().is_ok() => return None,
         KeyText::One(text) => Key::secret(text),
         // The same texts, of which one is a credential where their key is a hash.
-        KeyText::Parts(_) => *keys.iter().map(|(_, key)| key).find(|key| is_hashed(key))?,
+        KeyText::Parts(_) => *keys.iter().map(|(_, key)| key).find(|key| key.has_hash())?,
     };
     let is_secret = keys.iter().any(|(_, key)| *key == secret);
     is_secret.then(|| short_text(&secret))
-}
-
-/// Whether a key, or a part of it, is a hash.
-pub(super) fn is_hashed(key: &Key) -> bool {
-    // Only a hash has the sign.
-    key.as_str().contains('#')
 }
 
 /// [`read`], or the problem of a text that the policy's key is not made of.

@@ -255,6 +255,12 @@ impl Key {
         str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
+    /// Whether it is a hash, or a tuple with one.
+    pub(crate) fn has_hash(&self) -> bool {
+        // Only a hash has the marker.
+        self.as_bytes().contains(&HASH_MARKER)
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0[..usize::from(self.0[MAX_READABLE_LEN])]
     }

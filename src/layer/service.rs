@@ -61,7 +61,7 @@ where
         }
         let (mut parts, body) = request.into_parts();
         let limiter = Arc::clone(&snapshot.limiter);
-        let mut builder = DecisionBuilder::check();
+        let mut builder = DecisionBuilder::request();
         let admitted = match limiter.decide_request(&mut builder, &parts) {
             None if builder.is_admitted() => {
                 snapshot.admit(&mut Some(builder.finish(limiter)), &mut parts)

@@ -99,6 +99,7 @@ impl SettingsSnapshot {
         if let Some(outer) = parts.extensions.get::<Admission>() {
             outer.rollback();
         }
+        self.limiter.label_rejected(decision, parts);
         self.settings.rejection(decision, parts)
     }
 

@@ -16,6 +16,7 @@ use super::{
     bound_policy::{BoundPolicy, Enforcement},
     entry::PolicyEntry,
     health_checks::HealthChecks,
+    labels::Labels,
     permits::PermitRegistry,
     quota_overrides::QuotaOverride,
     wait_queues::WaitQueues,
@@ -69,6 +70,8 @@ pub(crate) struct LimiterCore {
     pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
     pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<WaitQueues>,
+    /// `None` if no policy names its callers.
+    pub(crate) labels: Option<Arc<Labels>>,
     pub(crate) health_checks: Arc<HealthChecks>,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,

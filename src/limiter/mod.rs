@@ -43,6 +43,7 @@ mod fallback;
 mod handle;
 mod health_checks;
 mod keys;
+mod labels;
 #[expect(
     clippy::module_inception,
     reason = "the folder's files are parts of a limiter"

@@ -22,6 +22,7 @@ pub(crate) mod charging;
 mod conditions;
 pub(crate) mod cost;
 mod key_text;
+pub(crate) mod label;
 pub(crate) mod on_store_error;
 pub(crate) mod quotas;
 pub(crate) mod settings;

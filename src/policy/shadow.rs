@@ -39,7 +39,7 @@ impl Policy {
     /// as well as stricter.
     ///
     /// Unless set on the candidate, these are the live policy's: key, [`missing_key`](Policy::missing_key), cost,
-    /// [`caller`](Policy::caller), strategy, and [conditions](Policy::skip_path), all of them or none. Its quota,
+    /// [`caller`](Policy::caller), [`label_with`](Policy::label_with), strategy, and [conditions](Policy::skip_path), all of them or none. Its quota,
     /// [`quota_with`](Policy::quota_with), [`quota_lookup`](Policy::quota_lookup) and [when it charges](Policy::charge_after)
     /// are its own. A key or cost that a call by hand sets for the live policy applies to the candidate too, unless the call
     /// names the candidate.
@@ -111,6 +111,9 @@ impl Policy {
         }
         if own.caller.is_none() {
             own.caller = live.caller.clone();
+        }
+        if own.label_with.is_none() {
+            own.label_with = live.label_with.clone();
         }
         // In-flight limits and block lists have strategies of their own.
         if own.strategy.is_none() && own.block_list != Some(true) && in_flight[0] == in_flight[1] {

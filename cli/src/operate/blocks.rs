@@ -14,7 +14,7 @@ use crate::{
     key::KeyText,
     output::{
         Output,
-        table::{Table, flag, list, text, wait},
+        table::{Table, flag, key_and_label, list, text, wait},
     },
 };
 
@@ -94,8 +94,13 @@ impl Blocks {
 fn listed(answer: &Value) -> String {
     let mut table = Table::new(&["POLICY", "KEY", "ENDS", "ENDS IN"]);
     for block in list(answer, "blocks") {
-        let [policy, key, ends_at] = ["policy", "key", "ends_at"].map(|field| text(block, field));
-        table.row([policy, key, ends_at, wait(block, "ends_in_ms")]);
+        let [policy, ends_at] = ["policy", "ends_at"].map(|field| text(block, field));
+        table.row([
+            policy,
+            key_and_label(block),
+            ends_at,
+            wait(block, "ends_in_ms"),
+        ]);
     }
     if flag(answer, "complete") {
         return table.or("no key is blocked\n");

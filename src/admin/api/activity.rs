@@ -168,6 +168,9 @@ pub struct TopPolicy {
 pub struct TopKeyInfo {
     /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// How often it was rejected, never too low.
     pub rejected: u64,
     /// The most by which `rejected` is too high.

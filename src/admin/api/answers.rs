@@ -219,6 +219,9 @@ pub struct BlockInfo {
     pub policy: String,
     /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// When the block ends (RFC 3339).
     pub ends_at: String,
     /// The time until then.

@@ -64,6 +64,9 @@ pub struct ExplainedPolicyInfo {
     /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// The request's cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,

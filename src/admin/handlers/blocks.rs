@@ -13,9 +13,10 @@ use crate::{
             input::Query,
             problem::{Answer, Failure},
         },
+        key_text,
         state::AdminState,
     },
-    limiter::Block,
+    limiter::{Block, Limiter},
     store::Incomplete,
 };
 
@@ -44,7 +45,10 @@ pub(in crate::admin) async fn blocks(
     Ok(Json(BlocksInfo {
         complete: blocks.is_complete(),
         incomplete: blocks.incomplete().map(reason),
-        blocks: blocks.iter().map(block).collect(),
+        blocks: blocks
+            .iter()
+            .map(|one| block(state.limiter(), one))
+            .collect(),
     }))
 }
 
@@ -56,10 +60,11 @@ fn reason(incomplete: Incomplete) -> IncompleteReason {
     }
 }
 
-fn block(block: &Block) -> BlockInfo {
+fn block(limiter: &Limiter, block: &Block) -> BlockInfo {
     BlockInfo {
         policy: block.policy().to_owned(),
         key: block.key_text(),
+        label: key_text::label(limiter, block.policy(), &block.key()),
         ends_at: rfc3339(block.ends_at()),
         ends_in_ms: millis(block.ends_in()),
     }

@@ -54,7 +54,7 @@ pub(in crate::admin) async fn explain(
             && policy.is_some_and(|policy| {
                 !has_given_key(policy, &request) && depends_on_peer(policy, &parts)
             });
-        info(explained, policy, &parts)
+        info(state.limiter(), explained, policy, &parts)
     });
     let policies = policies.collect();
     let lacks_peer = request.peer.is_none() && counts_by_peer;
@@ -111,6 +111,7 @@ fn depends_on_peer(policy: &Policy, parts: &Parts) -> bool {
 
 /// How a policy concerns a request.
 fn info(
+    limiter: &Limiter,
     policy: ExplainedPolicy<'_>,
     in_force: Option<&Policy>,
     parts: &Parts,
@@ -129,6 +130,7 @@ fn info(
         applies: policy.applies(),
         reason: reason.or(shared),
         key: status.map(|status| status.key_text()),
+        label: status.and_then(|status| key_text::label(limiter, policy.name(), &status.key())),
         cost: status.map(|status| status.cost()),
         limit: status.and_then(limit),
         remaining: status.and_then(remaining),

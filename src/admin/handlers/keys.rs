@@ -287,7 +287,7 @@ fn hides_credentials(text: &KeyText, keys: &[(String, Key)]) -> Result<(), Failu
     if key_text::hash_of_credential(text, keys).is_none() {
         return Ok(());
     }
-    let readable = keys.iter().filter(|(_, key)| !key_text::is_hashed(key));
+    let readable = keys.iter().filter(|(_, key)| !key.has_hash());
     let readable: Vec<&str> = readable.map(|(policy, _)| &**policy).collect();
     if readable.is_empty() {
         Ok(())

@@ -10,6 +10,7 @@ use crate::{
     policy::{
         charging::OutcomeFn,
         cost::CostFn,
+        label::LabelFn,
         quotas::{QuotaFn, QuotaLookupFn, TierFn},
         skip::ConditionFn,
     },
@@ -92,6 +93,10 @@ impl Registry {
 
     pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
         find(&self.quotas, "quota", name)
+    }
+
+    pub(crate) fn find_label(&self, name: &str) -> Result<Slot<LabelFn>, InvalidValue> {
+        find(&self.labels, "label", name)
     }
 
     pub(crate) fn find_quota_lookup(

@@ -16,6 +16,7 @@ use crate::{
     policy::{
         charging::OutcomeFn,
         cost::CostFn,
+        label::LabelFn,
         quotas::{QuotaFn, QuotaLookupFn, QuotaLookupFuture, TierFn},
         skip::ConditionFn,
     },
@@ -62,6 +63,7 @@ pub struct Registry {
     outcomes: Names<OutcomeFn>,
     conditions: Names<ConditionFn>,
     quotas: Names<QuotaFn>,
+    labels: Names<LabelFn>,
     quota_lookups: Names<QuotaLookupFn>,
     responses: Names<OnRejection>,
     observers: Vec<Arc<dyn Observer>>,
@@ -228,6 +230,24 @@ impl Registry {
             &mut self.quotas,
             &mut self.mistakes,
             "quota_with",
+            name.into(),
+            code,
+            &[],
+        );
+        self
+    }
+
+    /// Registers the function of [`Policy::label_with`](crate::Policy::label_with), for `label_with`.
+    #[must_use]
+    pub fn label<F>(mut self, name: impl Into<Cow<'static, str>>, label: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    {
+        let code = Arc::new(label);
+        register(
+            &mut self.labels,
+            &mut self.mistakes,
+            "label_with",
             name.into(),
             code,
             &[],

@@ -41,6 +41,10 @@ pub(crate) fn registry() -> Registry {
         })
         .condition("internal", |parts| parts.headers.contains_key("x-internal"))
         .condition("paid", |parts| parts.headers.contains_key("x-paid"))
+        .label("label", |parts| {
+            let name = parts.headers.get("x-name")?;
+            Some(name.to_str().ok()?.to_owned())
+        })
         .quota("quota", |_| Some(Quota::requests(7).per_minute()))
         .quota_lookup("lookup", |_| async {
             Some(Quota::requests(7).per_minute())

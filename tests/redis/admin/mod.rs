@@ -8,6 +8,7 @@ mod document;
 mod explain;
 mod health;
 mod input;
+mod labels;
 mod leases;
 mod openapi;
 mod panics;
