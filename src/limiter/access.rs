@@ -3,8 +3,15 @@
 use std::net::IpAddr;
 
 use super::{
-    check::CheckOverrides, core::LimiterRef, decide::EarlyDecision, decision::DecisionKind,
-    explain::EvaluationTrace, keys::Keys, mode::Mode, resolve::RequestHead,
+    bound_policy::BoundPolicy,
+    check::CheckOverrides,
+    core::LimiterRef,
+    decide::EarlyDecision,
+    decision::DecisionKind,
+    explain::EvaluationTrace,
+    keys::{CallEntry, Keys},
+    mode::Mode,
+    resolve::RequestHead,
 };
 use crate::{
     access::{AddressList, HttpSubject, ListMatch, ListSubject, Lists},
@@ -17,6 +24,8 @@ use crate::{
 struct KeyedCall<'a> {
     op: Op,
     keys: &'a Keys,
+    /// The entry whose key is looked for, if the call has entries.
+    entry: Option<&'a CallEntry>,
     overrides: Option<&'a CheckOverrides>,
 }
 
@@ -28,7 +37,11 @@ impl ListSubject for KeyedCall<'_> {
     }
 
     fn key(&self, policy: &str) -> Extracted {
-        self.keys.of(policy).copied().into()
+        let key = match self.entry {
+            Some(entry) => Some(entry.key).filter(|_| &*entry.policy == policy),
+            None => self.keys.of(policy).copied(),
+        };
+        key.into()
     }
 
     fn needs_address(&self) -> bool {
@@ -119,12 +132,22 @@ impl LimiterRef {
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<EarlyDecision> {
-        let (_, found) = self.find_listed(&KeyedCall {
-            op,
-            keys,
-            overrides,
-        })?;
-        list_decision(found)
+        self.lists.as_ref()?;
+        let decide = |entry| {
+            let (_, found) = self.find_listed(&KeyedCall {
+                op,
+                keys,
+                entry,
+                overrides,
+            })?;
+            list_decision(found)
+        };
+        let Some(entries) = keys.entries().filter(|entries| !entries.is_empty()) else {
+            return decide(None);
+        };
+        // A key that is denied rejects them all.
+        let decisions = entries.iter().filter_map(|entry| decide(Some(entry)));
+        decisions.max_by_key(|early| matches!(early.kind, DecisionKind::DenyListed))
     }
 
     /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
@@ -160,7 +183,10 @@ impl LimiterRef {
         }
         let kind = self.find_unknown(keys, overrides);
         let kind = kind.or_else(|| {
-            let policy = keys.duplicate()?.into();
+            let policy = match keys.entries() {
+                Some(entries) => self.ambiguous_quota(entries)?.policy.clone(),
+                None => keys.duplicate()?.into(),
+            };
             Some(DecisionKind::DuplicatePolicy { policy })
         });
         let kind = kind.or_else(|| self.find_lacking((op, mode), keys, overrides))?;
@@ -185,7 +211,12 @@ impl LimiterRef {
         let settings = costs.map(|(name, _)| &**name);
         let settings = settings.chain(quotas.map(|(name, _)| &**name));
         let mut names = keys.names().chain(settings);
-        names.find_map(|name| self.find(name).err().map(DecisionKind::UnknownPolicy))
+        let unknown = names.find_map(|name| self.find(name).err());
+        let unknown = unknown.or_else(|| {
+            let mut entries = keys.entries()?.iter();
+            entries.find_map(|entry| self.index_of(entry).err())
+        });
+        unknown.map(DecisionKind::UnknownPolicy)
     }
 
     /// A policy that applies and takes settings from requests, which the call does not set.
@@ -196,29 +227,34 @@ impl LimiterRef {
         overrides: Option<&CheckOverrides>,
     ) -> Option<DecisionKind> {
         let has_parts = overrides.is_some_and(|overrides| overrides.parts.is_some());
-        if has_parts || matches!(op, Op::Reset) {
+        if !self.reads_parts || has_parts || matches!(op, Op::Reset) {
             return None;
         }
-        self.policies.iter().find_map(|bound| {
+        let lacks = |bound: &BoundPolicy, is_named: bool, entry: Option<&CallEntry>| {
             let policy = &bound.policy;
-            let name = policy.name();
+            let quota = policy.has_quota_of_request()
+                && self.quota_in_call(bound, entry, overrides).is_none();
+            let cost = mode.conditions
+                && policy.has_cost_of_request()
+                && !bound.is_ban()
+                && self.cost_in_call(bound, entry, overrides).is_none();
+            let conditions = mode.conditions && policy.has_skips() && !is_named;
+            let lacks = lacking_settings(quota, cost, conditions)?;
+            let policy = policy.shared_name();
+            Some(DecisionKind::PartsRequired { policy, lacks })
+        };
+        if let Some(entries) = keys.entries() {
+            let mut entries = self.entries_of_policies(entries).into_iter();
+            return entries
+                .find_map(|(index, entry)| lacks(&self.policies[index], true, Some(entry)));
+        }
+        self.policies.iter().find_map(|bound| {
             let is_named = self.is_named(bound, keys);
             if self.key_of(bound, keys).is_none() || bound.is_ban() && !mode.conditions && !is_named
             {
                 return None;
             }
-            let quota = policy.has_quota_of_request()
-                && overrides
-                    .and_then(|overrides| overrides.quota(name))
-                    .is_none();
-            let cost = mode.conditions
-                && policy.has_cost_of_request()
-                && !bound.is_ban()
-                && self.cost_in_call(bound, overrides).is_none();
-            let conditions = mode.conditions && policy.has_skips() && !is_named;
-            let lacks = lacking_settings(quota, cost, conditions)?;
-            let policy = policy.shared_name();
-            Some(DecisionKind::PartsRequired { policy, lacks })
+            lacks(bound, is_named, None)
         })
     }
 

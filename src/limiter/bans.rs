@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    error::{CallError, StoreError},
+    error::{CallError, StoreError, UnknownPolicy},
     key::Key,
     observe::{DecisionSource, Event},
     store::{CounterOp, LimitHandle, Op, OpResult},
@@ -72,6 +72,11 @@ impl LimiterRef {
         for name in keys.names() {
             self.find(name)?;
         }
+        let entries = keys.entries().unwrap_or_default();
+        let entries = entries
+            .iter()
+            .map(|entry| Ok((self.index_of(entry)? as u32, entry.key)));
+        let entries: Vec<_> = entries.collect::<Result<_, UnknownPolicy>>()?;
         let bounds = (0..).zip(&self.policies);
         let bans = bounds.filter(|(_, bound)| bound.is_ban());
         let bans = bans.filter_map(|(policy, bound)| {
@@ -81,7 +86,13 @@ impl LimiterRef {
             });
             Some((policy, *key?))
         });
-        let bans: SmallVec<[_; 1]> = bans.collect();
+        let bans: SmallVec<[_; 1]> = match keys.entries() {
+            Some(_) => entries
+                .into_iter()
+                .filter(|(policy, _)| self.bound(*policy).is_ban())
+                .collect(),
+            None => bans.collect(),
+        };
         if bans.is_empty() {
             let named = self.policies.iter().filter(|bound| !bound.is_ban());
             let named = named.map(|bound| &bound.policy);

@@ -224,6 +224,7 @@ impl Binder<'_> {
             fixed_key: policy.extractor().fixed_key(),
             shared_key: None,
             shared_caller: None,
+            shadows: Vec::new(),
             role: enforcement.role(),
             arrival_mode: match enforcement {
                 Enforcement::Ban => CounterMode::CountRejections,

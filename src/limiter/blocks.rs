@@ -28,23 +28,23 @@ impl Blocks {
     ) -> Result<Self, CallError> {
         consume_budget().await;
         let core = limiter.local_ref();
-        let bans: Vec<_> = core
-            .policies
-            .iter()
-            .filter(|bound| concerns(bound))
-            .collect();
+        let policies = core.policies.iter().enumerate();
+        let bans: Vec<_> = policies.filter(|(_, bound)| concerns(bound)).collect();
         if bans.is_empty() {
             return Ok(Self {
                 blocks: Vec::new(),
                 incomplete: None,
             });
         }
-        let limits: Vec<LimitHandle> = bans.iter().map(|bound| bound.limit.clone()).collect();
+        let limits: Vec<LimitHandle> = bans.iter().map(|(_, bound)| bound.limit.clone()).collect();
         let mut found = core.store.blocked_keys(&limits, max).await?;
         found
             .keys
             .sort_by_key(|found| (found.limit, found.ends_at, found.key));
-        let handle = |limit: &usize| Some(PolicyHandle::new(limiter, bans.get(*limit)?));
+        let handle = |limit: &usize| {
+            let (index, bound) = bans.get(*limit)?;
+            Some(PolicyHandle::new(limiter, *index, bound))
+        };
         let block = |found: BlockedKey| {
             Some(Block {
                 policy: handle(&found.limit)?,

@@ -50,6 +50,8 @@ pub(crate) struct BoundPolicy {
     pub(crate) shared_key: Option<usize>,
     /// The same for the extractor of callers.
     pub(crate) shared_caller: Option<usize>,
+    /// The candidates that would replace it, by index.
+    pub(crate) shadows: Vec<u32>,
     pub(crate) missing_keys: Arc<MissingKeys>,
     /// The bans that began most recently, so that each is reported once.
     pub(crate) bans_begun: RecentBans,

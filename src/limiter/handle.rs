@@ -6,7 +6,7 @@ use tokio::task::coop::consume_budget;
 
 use super::{
     Limiter, blocks::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
-    status::LimitStatus,
+    keys::CallEntry, status::LimitStatus,
 };
 use crate::{
     error::{CallError, UnknownPolicy},
@@ -22,20 +22,34 @@ use crate::{
 pub struct PolicyHandle {
     limiter: Limiter,
     name: Arc<str>,
+    /// The policy's index when this was made.
+    index: u32,
 }
 
 impl PolicyHandle {
     /// A handle to a policy of a limiter.
-    pub(super) fn new(limiter: &Limiter, bound: &BoundPolicy) -> Self {
+    pub(super) fn new(limiter: &Limiter, index: usize, bound: &BoundPolicy) -> Self {
         Self {
             limiter: limiter.clone(),
             name: bound.policy.shared_name(),
+            index: index as u32,
         }
     }
 
     /// The policy's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// An entry of a call for a key under this policy: see [`CallEntry`].
+    pub fn entry(&self, key: impl Into<Key>) -> CallEntry {
+        CallEntry {
+            policy: self.name.clone(),
+            index: self.index,
+            key: key.into(),
+            cost: None,
+            quota: None,
+        }
     }
 
     /// The policy in force.

@@ -1,12 +1,13 @@
 //! The keys of a call.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use smallvec::SmallVec;
 
-use crate::key::Key;
+use crate::{key::Key, quota::Quota};
 
-/// The keys of a call: one [`Key`] for all policies, or pairs of a policy's name and its key.
+/// The keys of a call: one [`Key`] for all policies, pairs of a policy's name and its key, or [entries](CallEntry) of policies'
+/// handles.
 ///
 /// A single key identifies the caller under all policies, except those that count all requests together, by
 /// [`extract::global`](crate::extract::global), which keep their own key. Policies that count by something other than the
@@ -45,6 +46,64 @@ pub struct Keys {
 enum KeySpec {
     All(Key),
     Each(Vec<(String, Key)>),
+    Entries(Vec<CallEntry>),
+}
+
+/// An entry of a call: a policy, a key under it, and what the call sets for them. It is made by a handle to the policy
+/// ([`PolicyHandle::entry`](crate::limiter::PolicyHandle::entry)), by which the policy is found without looking for its name: the time
+/// of a call depends on its entries, not on the policies that the limiter has.
+///
+/// A call takes any number of entries, of the policies that apply and of no others, and admits and charges them together or not at
+/// all. A policy may have several entries with different keys. Entries of one policy and key are one charge of the sum of their
+/// costs. If they set different quotas, the call is [invalid](crate::CallError::DuplicatePolicy), and so is one with an entry of a policy
+/// that the limiter [no longer has](crate::CallError::UnknownPolicy). The decision has a policy's keys in the order of their texts;
+/// what names a policy, as [`Decision::policy`](crate::Decision::policy), means the first of them.
+///
+/// ```
+/// use tollgate::{Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("user", Quota::units(10).per_day()))
+///     .policy(Policy::new("model", Quota::units(1_000).per_day()))
+///     .build()?;
+/// let (user, model) = (limiter.policy("user")?, limiter.policy("model")?);
+/// // A conversation of two users with one model: all three are charged, or none.
+/// let call = || [user.entry("alice").cost(4), user.entry("bob").cost(4), model.entry("large").cost(8)];
+/// assert!(limiter.check(call()).await.is_admitted());
+/// assert!(limiter.check(call()).await.is_admitted());
+/// let decision = limiter.check(call()).await;
+/// assert!(!decision.is_admitted());
+/// let left: Vec<_> = decision.policies().map(|policy| policy.remaining()).collect();
+/// assert_eq!(left, [2, 2, 984]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CallEntry {
+    pub(super) policy: Arc<str>,
+    /// Where the policy was when its handle was made.
+    pub(super) index: u32,
+    pub(super) key: Key,
+    pub(super) cost: Option<u64>,
+    pub(super) quota: Option<Quota>,
+}
+
+impl CallEntry {
+    /// Sets the cost to `units`, in place of the policy's own and of [`Check::cost`](crate::limiter::Check::cost).
+    #[must_use]
+    pub fn cost(mut self, units: u64) -> Self {
+        self.cost = Some(units);
+        self
+    }
+
+    /// Sets the quota, in place of the policy's own: see [`Check::quota_for`](crate::limiter::Check::quota_for).
+    #[must_use]
+    pub fn quota(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
+        self
+    }
 }
 
 impl Keys {
@@ -65,10 +124,20 @@ impl Keys {
     pub(super) fn all(&self) -> Option<&Key> {
         match &self.spec {
             KeySpec::All(key) => Some(key),
-            KeySpec::Each(_) => None,
+            KeySpec::Each(_) | KeySpec::Entries(_) => None,
         }
     }
 
+    /// The entries, if it has such.
+    #[inline]
+    pub(super) fn entries(&self) -> Option<&[CallEntry]> {
+        match &self.spec {
+            KeySpec::Entries(entries) => Some(entries),
+            KeySpec::All(_) | KeySpec::Each(_) => None,
+        }
+    }
+
+    /// The key under a policy, or the first of several.
     #[inline]
     pub(super) fn of(&self, policy: &str) -> Option<&Key> {
         match &self.spec {
@@ -77,15 +146,19 @@ impl Keys {
                 let mut named = keys.iter().filter(|(name, _)| name == policy);
                 named.next().map(|(_, key)| key)
             }
+            KeySpec::Entries(entries) => {
+                let mut named = entries.iter().filter(|entry| &*entry.policy == policy);
+                named.next().map(|entry| &entry.key)
+            }
         }
     }
 
     /// Whether the policy is named, rather than one of all.
     pub(super) fn names_policy(&self, policy: &str) -> bool {
-        matches!(self.spec, KeySpec::Each(_)) && self.of(policy).is_some()
+        self.all().is_none() && self.of(policy).is_some()
     }
 
-    /// A policy that is named more than once.
+    /// A policy that is named more than once, other than by entries.
     pub(super) fn duplicate(&self) -> Option<&str> {
         let names: SmallVec<[&str; 8]> = self.names().collect();
         let mut indexed = names.iter().enumerate();
@@ -93,10 +166,10 @@ impl Keys {
         Some(name)
     }
 
-    /// The policies that are named.
+    /// The policies that are named, other than by entries.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let named = match &self.spec {
-            KeySpec::All(_) => &[][..],
+            KeySpec::All(_) | KeySpec::Entries(_) => &[][..],
             KeySpec::Each(keys) => keys,
         };
         named.iter().map(|(name, _)| &**name)
@@ -152,5 +225,32 @@ impl<S: Into<String>> FromIterator<(S, Key)> for Keys {
             spec: KeySpec::Each(keys.collect()),
             caller: None,
         }
+    }
+}
+
+impl From<Vec<CallEntry>> for Keys {
+    fn from(entries: Vec<CallEntry>) -> Self {
+        Self {
+            spec: KeySpec::Entries(entries),
+            caller: None,
+        }
+    }
+}
+
+impl<const N: usize> From<[CallEntry; N]> for Keys {
+    fn from(entries: [CallEntry; N]) -> Self {
+        Vec::from(entries).into()
+    }
+}
+
+impl From<CallEntry> for Keys {
+    fn from(entry: CallEntry) -> Self {
+        vec![entry].into()
+    }
+}
+
+impl FromIterator<CallEntry> for Keys {
+    fn from_iter<I: IntoIterator<Item = CallEntry>>(entries: I) -> Self {
+        entries.into_iter().collect::<Vec<_>>().into()
     }
 }

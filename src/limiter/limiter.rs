@@ -525,7 +525,8 @@ impl Limiter {
         Blocks::find(self, max, BoundPolicy::is_ban).await
     }
 
-    /// Returns a handle to the policy of that name, for calls by operators. Get it once, when the application starts, so that a
+    /// Returns a handle to the policy of that name, for calls by operators and for [calls](crate::limiter::CallEntry) of a program with
+    /// many policies or several keys for one. Get it once, when the application starts, so that a
     /// mistyped name is an error there.
     ///
     /// ```
@@ -555,7 +556,7 @@ impl Limiter {
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
         let limiter = self.local_ref();
         let index = limiter.find(name)?;
-        Ok(PolicyHandle::new(self, &limiter.policies[index]))
+        Ok(PolicyHandle::new(self, index, &limiter.policies[index]))
     }
 
     /// The policies in force, in their order of evaluation: live policies, then bans, then shadow policies.

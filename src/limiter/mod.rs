@@ -95,7 +95,7 @@ pub use self::{
     credit::{Credit, CreditFuture, Credited},
     decision::{DecisionKind, Refund},
     handle::PolicyHandle,
-    keys::Keys,
+    keys::{CallEntry, Keys},
     meter::UnitMeter,
     policy_admission::PolicyAdmission,
     policy_decision::PolicyDecision,

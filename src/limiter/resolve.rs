@@ -14,12 +14,13 @@ use super::{
     decision::DecisionKind,
     entry::PolicyEntry,
     explain::{EvaluationTrace, NotApplied, Untraced},
-    keys::Keys,
+    keys::{CallEntry, Keys},
+    mode::Mode,
     quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
     quota_overrides::QuotaOverride,
 };
 use crate::{
-    error::NotNow,
+    error::{NotNow, UnknownPolicy},
     extract::{Extracted, KeyExtractor},
     key::Key,
     policy::skip::path::RequestPath,
@@ -157,12 +158,24 @@ impl LimiterRef {
             self.apply_early(builder, early);
             return None;
         }
+        let call = CallSettings {
+            op,
+            mode,
+            keys,
+            overrides,
+            head: head.as_ref(),
+        };
+        let mut lookups = Vec::new();
+        if let Some(entries) = keys.entries() {
+            for (index, entry) in self.entries_of_policies(entries) {
+                self.add_policy(builder, &mut lookups, &call, index, entry.key, Some(entry));
+            }
+            return Some(lookups);
+        }
         // A reset by one key leaves out policies with a fixed key, which count all callers together, unless all policies have one.
         let resets_caller =
             op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
-        let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
-            let policy = &bound.policy;
             // A policy that is not named does not apply.
             let Some(key) = self.key_of(bound, keys) else {
                 continue;
@@ -170,28 +183,111 @@ impl LimiterRef {
             if resets_caller && keys.all().is_some_and(|all| all != key) {
                 continue;
             }
-            // A charge by hand counts as rejections only under a ban that it names.
-            if bound.is_ban() && op == Op::ForceAcquire && !keys.names_policy(policy.name()) {
-                continue;
-            }
-            let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
-            if mode.conditions && head.as_ref().is_some_and(skips) {
-                continue;
-            }
-            let call_quota = overrides.and_then(|overrides| overrides.quota(policy.name()));
-            let quota = call_quota.or_else(|| {
-                quota_of_request(policy, parts?, builder.entries.len(), mode, &mut lookups)
-            });
-            let call_cost = self.cost_in_call(bound, overrides);
-            let cost = match call_cost {
-                Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
-                _ => bound.cost_of(head.as_ref().filter(|_| mode.request_costs)),
-            };
-            let caller = || bound.extract_caller(head.as_ref()?);
-            let caller = bound.caller_key(|| keys.caller_override().or_else(caller));
-            self.add_entry(builder, (index, bound), *key, cost, caller, quota);
+            self.add_policy(builder, &mut lookups, &call, index, *key, None);
         }
         Some(lookups)
+    }
+
+    /// Adds an entry for a policy of a call with its own keys, unless its conditions leave it out.
+    #[inline(always)]
+    fn add_policy(
+        &self,
+        builder: &mut DecisionBuilder,
+        lookups: &mut Vec<QuotaLookup>,
+        call: &CallSettings<'_>,
+        index: usize,
+        key: Key,
+        entry: Option<&CallEntry>,
+    ) {
+        let (bound, op, overrides) = (&self.policies[index], call.op, call.overrides);
+        let policy = &bound.policy;
+        // A charge by hand counts as rejections only under a ban that it names.
+        if bound.is_ban() && op == Op::ForceAcquire && !call.keys.names_policy(policy.name()) {
+            return;
+        }
+        let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
+        if call.mode.conditions && call.head.is_some_and(skips) {
+            return;
+        }
+        let cost = match self.cost_in_call(bound, entry, overrides) {
+            Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
+            _ => bound.cost_of(call.head.filter(|_| call.mode.request_costs)),
+        };
+        // Entries of one counter follow each other.
+        if entry.is_some()
+            && let Some(last) = builder.entries.last_mut()
+            && (last.policy, last.key) == (index as u32, key)
+        {
+            // A ban counts a request as one, whatever the call asks.
+            last.cost = match bound.is_ban() && op != Op::ForceAcquire {
+                true => last.cost,
+                false => last.cost.saturating_add(cost),
+            };
+            return;
+        }
+        let quota = self.quota_in_call(bound, entry, overrides);
+        let of_request = || {
+            quota_of_request(
+                policy,
+                call.head?.parts,
+                builder.entries.len(),
+                call.mode,
+                lookups,
+            )
+        };
+        let quota = quota.or_else(of_request);
+        let caller = || bound.extract_caller(call.head?);
+        let caller = bound.caller_key(|| call.keys.caller_override().or_else(caller));
+        self.add_entry(builder, (index, bound), key, cost, caller, quota);
+    }
+
+    /// The policies of a call's entries by index, each with its entry: those that the entries name, and their candidates. They are in
+    /// the order of the policies, and under each policy in the order of the keys.
+    pub(super) fn entries_of_policies<'a>(
+        &self,
+        entries: &'a [CallEntry],
+    ) -> SmallVec<[(usize, &'a CallEntry); 4]> {
+        let mut all = SmallVec::<[(usize, &CallEntry); 4]>::new();
+        for entry in entries {
+            // An unknown policy has made the call invalid.
+            let Ok(index) = self.index_of(entry) else {
+                continue;
+            };
+            all.push((index, entry));
+            for shadow in &self.policies[index].shadows {
+                let shadow = *shadow as usize;
+                let name = self.policies[shadow].policy.name();
+                if !entries.iter().any(|entry| &*entry.policy == name) {
+                    all.push((shadow, entry));
+                }
+            }
+        }
+        all.sort_by_key(|(index, entry)| (*index, entry.key));
+        all
+    }
+
+    /// The index of an entry's policy.
+    pub(super) fn index_of(&self, entry: &CallEntry) -> Result<usize, UnknownPolicy> {
+        let index = entry.index as usize;
+        let is_there = |bound: &BoundPolicy| bound.policy.name() == &*entry.policy;
+        match self.policies.get(index).is_some_and(is_there) {
+            true => Ok(index),
+            // The policies were replaced.
+            false => self.find(&entry.policy),
+        }
+    }
+
+    /// An entry that sets another quota than one before it of the same policy and key.
+    pub(super) fn ambiguous_quota<'a>(&self, entries: &'a [CallEntry]) -> Option<&'a CallEntry> {
+        if entries.iter().all(|entry| entry.quota.is_none()) {
+            return None;
+        }
+        let all = self.entries_of_policies(entries);
+        let mut pairs = all.iter().zip(all.iter().skip(1));
+        let (_, (_, ambiguous)) = pairs.find(|((index, entry), (next_index, next))| {
+            (index, entry.key) == (next_index, next.key) && entry.quota != next.quota
+        })?;
+        Some(ambiguous)
     }
 
     /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
@@ -222,13 +318,15 @@ impl LimiterRef {
 
     /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
     /// that in place of one key for all policies.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
-        if keys.all().is_some() && bound.fixed_key.is_some() {
-            return bound.fixed_key.as_ref();
+        match keys.all() {
+            Some(all) => Some(bound.fixed_key.as_ref().unwrap_or(all)),
+            None => {
+                let own = keys.of(bound.policy.name());
+                own.or_else(|| keys.of(self.shadowed_policy(bound)?))
+            }
         }
-        let own = keys.of(bound.policy.name());
-        own.or_else(|| keys.of(self.shadowed_policy(bound)?))
     }
 
     /// Whether a call names a policy, or the live policy that it would replace.
@@ -242,9 +340,26 @@ impl LimiterRef {
     pub(crate) fn cost_in_call(
         &self,
         bound: &BoundPolicy,
+        entry: Option<&CallEntry>,
         overrides: Option<&CheckOverrides>,
     ) -> Option<u64> {
-        overrides?.cost(bound.policy.name(), self.shadowed_policy(bound))
+        let of_entry = entry.and_then(|entry| entry.cost);
+        of_entry.or_else(|| overrides?.cost(bound.policy.name(), self.shadowed_policy(bound)))
+    }
+
+    /// The quota that a call sets for a policy.
+    #[inline]
+    pub(crate) fn quota_in_call(
+        &self,
+        bound: &BoundPolicy,
+        entry: Option<&CallEntry>,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<Quota> {
+        let name = bound.policy.name();
+        // A candidate that an entry does not name has a quota of its own.
+        let own = entry.filter(|entry| &*entry.policy == name);
+        let of_entry = own.and_then(|entry| entry.quota);
+        of_entry.or_else(|| overrides?.quota(name))
     }
 
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
@@ -346,7 +461,10 @@ impl LimiterRef {
             Enforcement::Ban => (bound.arrival_mode, entry.units()),
             Enforcement::Shadow { of, .. } => {
                 let replaces = of.filter(|_| !will_retry);
-                (bound.shadow_mode(replaces, entries), entry.units())
+                (
+                    bound.shadow_mode(replaces, &entry.key, entries),
+                    entry.units(),
+                )
             }
         };
         CounterOp {
@@ -371,6 +489,15 @@ impl LimiterRef {
         builder.decide_early(early);
         self.log_rejected(builder);
     }
+}
+
+/// A call with its own keys.
+struct CallSettings<'a> {
+    op: Op,
+    mode: Mode,
+    keys: &'a Keys,
+    overrides: Option<&'a CheckOverrides>,
+    head: Option<&'a RequestHead<'a>>,
 }
 
 /// The head of a request that is evaluated: its path is decoded once for the conditions of all policies, and extractors that

@@ -15,6 +15,7 @@ use super::{
     entry::{PolicyEntry, PolicyRole},
 };
 use crate::{
+    key::Key,
     log::LogThrottle,
     observe::{ShadowStats, UnitsKind},
     policy::Policy,
@@ -43,11 +44,16 @@ pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) {
     let live: HashMap<_, u32> = live
         .map(|(bound, index)| (bound.policy.shared_name(), index))
         .collect();
-    for bound in policies {
+    for index in 0..policies.len() {
+        let bound = &mut policies[index];
         let shadowed = bound.policy.live_policy();
         let found = shadowed.and_then(|name| live.get(name).copied());
-        if let Enforcement::Shadow { of, .. } = &mut bound.enforcement {
-            *of = found;
+        let Enforcement::Shadow { of, .. } = &mut bound.enforcement else {
+            continue;
+        };
+        *of = found;
+        if let Some(live) = found {
+            policies[live as usize].shadows.push(index as u32);
         }
     }
 }
@@ -64,9 +70,16 @@ impl BoundPolicy {
     pub(crate) fn shadow_mode(
         &self,
         replaces: Option<u32>,
+        key: &Key,
         entries: &[PolicyEntry],
     ) -> CounterMode {
-        let index = |live| entries.iter().position(|entry| entry.policy == live);
+        // A call by entries may have several keys of the live policy.
+        let index = |live| {
+            let of_live = |entry: &PolicyEntry| entry.policy == live;
+            let of_key = |entry: &PolicyEntry| of_live(entry) && entry.key == *key;
+            let same_key = entries.iter().position(of_key);
+            same_key.or_else(|| entries.iter().position(of_live))
+        };
         CounterMode::Shadow {
             replaces: replaces.and_then(index),
             charges: self.charges_on_arrival(),

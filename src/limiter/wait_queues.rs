@@ -20,12 +20,12 @@ struct QueueMap {
     newest_generation: u64,
 }
 
-/// Identifies a queue: the limiter's policies, and the request's key, or none, for each of them.
+/// Identifies a queue: the limiter's policies, and the keys of the request, each with the index of its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
     /// Of the [`LimiterCore`](super::core::LimiterCore).
     pub(crate) generation: u64,
-    pub(crate) keys: Box<[Option<Key>]>,
+    pub(crate) keys: Box<[(u32, Key)]>,
 }
 
 impl WaitQueues {
@@ -72,9 +72,7 @@ impl WaitQueues {
     /// Forgets the last rejection of each queue of these policies and keys, and has its first request try again: the keys were reset.
     pub(super) fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
         let is_reset = |(queue, _): &(&QueueKey, &Arc<WaitQueue>)| {
-            let is_of =
-                |(policy, key): &(u32, Key)| queue.keys.get(*policy as usize) == Some(&Some(*key));
-            queue.generation == generation && keys.iter().any(is_of)
+            queue.generation == generation && keys.iter().any(|key| queue.keys.contains(key))
         };
         let locked = lock(&self.0);
         let reset = locked.queues.iter().filter(is_reset);
@@ -100,9 +98,12 @@ impl WaitQueues {
         for (key, queue) in &lock(&self.0).queues {
             if key.generation == generation {
                 let waiting = queue.lock().waiting() as u64;
-                let policies = key.keys.iter().zip(counts.iter_mut());
-                for (_, count) in policies.filter(|(key, _)| key.is_some()) {
-                    *count += waiting;
+                // In the order of the policies, of which one may have several keys.
+                for of_policy in key.keys.chunk_by(|(own, _), (next, _)| own == next) {
+                    let policy = of_policy.first().map(|(policy, _)| *policy as usize);
+                    if let Some(count) = policy.and_then(|policy| counts.get_mut(policy)) {
+                        *count += waiting;
+                    }
                 }
             }
         }
@@ -111,6 +112,6 @@ impl WaitQueues {
 
 /// Whether two queues are for requests with a key in common.
 fn has_key_of(queue: &QueueKey, other: &QueueKey) -> bool {
-    let mut keys = queue.keys.iter().flatten();
-    keys.any(|key| other.keys.iter().flatten().any(|own| own == key))
+    let mut keys = queue.keys.iter();
+    keys.any(|(_, key)| other.keys.iter().any(|(_, own)| own == key))
 }

@@ -82,13 +82,10 @@ impl WaitRequest {
 
     /// The keys by policy.
     pub(crate) fn queue_key(&self) -> QueueKey {
-        let mut keys = vec![None; self.limiter.policies.len()];
-        for entry in &self.entries {
-            keys[entry.policy as usize] = Some(entry.key);
-        }
+        let keys = self.entries.iter().map(|entry| (entry.policy, entry.key));
         QueueKey {
             generation: self.limiter.generation,
-            keys: keys.into(),
+            keys: keys.collect(),
         }
     }
 

@@ -5,6 +5,7 @@ mod access_list_files;
 mod access_lists;
 mod ambiguous_keys;
 mod browser_rejections;
+mod call_entries;
 mod call_errors;
 mod calls;
 mod calls_with_request;

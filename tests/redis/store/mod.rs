@@ -5,6 +5,7 @@ mod cache_invalidation;
 mod cache_lifetime;
 mod cached_bans;
 mod cached_retry_after;
+mod call_entries;
 mod clock_steps;
 mod config;
 mod contention;
