@@ -196,6 +196,7 @@
 //! | call by hand | a call of a [`Limiter`] by the application, rather than by a layer |
 //! | admit, reject, deny | the policies allow a request; a policy rejects it; a deny list forbids it |
 //! | charge, refund, credit, settle | take units; give a charge's units back; add units by hand; correct a charge to the true cost. A dropped request is rolled back by a refund |
+//! | override | what an operator has set for one key under one policy: another quota, or an exemption, until an instant or for good |
 //! | decision, policy decision | the result for a request; for one policy of it: limit, remaining, retry-after, reset-after |
 //! | receipt | what was charged where, so that it can be refunded once |
 //! | admission | a handler's handle to its request's decision |

@@ -140,6 +140,8 @@ mod tests {
                         "fn log_recovery(",
                         "fn log_failure(",
                         "fn log(&self, before:",
+                        "fn log_override(&self, before:",
+                        "fn log_restored(",
                         "let outcome = kind.outcome(",
                     ];
                     let throttles = |line: &&str| throttles.iter().any(|by| line.contains(by));

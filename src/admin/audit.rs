@@ -6,7 +6,10 @@ use super::{
     key_text,
     token::AdminUser,
 };
-use crate::{key::Key, limiter::Limiter};
+use crate::{
+    key::Key,
+    limiter::{Limiter, Override},
+};
 
 /// A change, as the log names it.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +18,8 @@ pub(super) enum Change {
     Credit { units: u64 },
     Block { seconds: u64 },
     Unblock,
+    SetOverride,
+    RemoveOverride,
 }
 
 impl Change {
@@ -25,6 +30,8 @@ impl Change {
             Self::Credit { units } => ("credit", Some(units), None),
             Self::Block { seconds } => ("block", None, Some(seconds)),
             Self::Unblock => ("unblock", None, None),
+            Self::SetOverride => ("set override", None, None),
+            Self::RemoveOverride => ("remove override", None, None),
         }
     }
 }
@@ -106,6 +113,22 @@ impl Audit {
         }
     }
 
+    /// The policy and the key of a change of one key.
+    pub(super) fn key(&self) -> (&str, &str) {
+        let first = self.keys.first();
+        first.map_or(("", ""), |one| (&one.policy, &one.key))
+    }
+
+    /// Logs that an override was changed.
+    pub(super) fn log_override(&self, before: Option<&Override>, after: Option<&Override>) {
+        let [before, after] = [before, after].map(|setting| setting.map(Override::to_string));
+        let ((change, ..), (policy, key)) = (self.change.fields(), self.key());
+        let (user, none) = (self.user.name(), || "none".to_owned());
+        let [before, after] = [before, after].map(|text| text.unwrap_or_else(none));
+        let label = self.keys.first().and_then(|one| one.label.as_deref());
+        tracing::info!(target: "tollgate::admin", user, change, policy, key, label, before, after, "changed by the admin API");
+    }
+
     /// Logs that the change failed, and may have been made nevertheless.
     pub(super) fn log_failure(&self, failure: &Failure) {
         let (change, units, seconds) = self.change.fields();
@@ -124,6 +147,12 @@ impl Audit {
             );
         }
     }
+}
+
+/// Logs that overrides were written back to the store.
+pub(super) fn log_restored(user: &AdminUser, overrides: usize) {
+    let user = user.name();
+    tracing::info!(target: "tollgate::admin", user, change = "restore", overrides, "overrides restored by the admin API");
 }
 
 /// The status under a policy in a few words.

@@ -12,12 +12,12 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use super::{
     api::OPENAPI,
     auth, dashboard,
-    handlers::{activity, blocks, explain, health, keys, policies},
+    handlers::{activity, blocks, explain, health, keys, overrides, policies},
     http::{problem::Failure, with_type},
     state::AdminState,
 };
 
-/// A route: its path, and its method with a handler.
+/// A route: its path, and its methods, each with a handler.
 type Route = (&'static str, MethodRouter<Arc<AdminState>>);
 
 /// The routes without authentication.
@@ -29,7 +29,7 @@ fn open_routes() -> [Route; 2] {
 }
 
 /// The routes that need a token.
-fn protected_routes() -> [Route; 15] {
+fn protected_routes() -> [Route; 17] {
     [
         ("/policies", get(policies::policies)),
         ("/config", get(policies::config)),
@@ -46,6 +46,13 @@ fn protected_routes() -> [Route; 15] {
         ("/block", post(keys::block)),
         ("/unblock", post(keys::unblock)),
         ("/callers", post(keys::callers)),
+        (
+            "/overrides",
+            get(overrides::list)
+                .put(overrides::set)
+                .delete(overrides::remove),
+        ),
+        ("/overrides/restore", post(overrides::restore)),
     ]
 }
 
@@ -85,7 +92,7 @@ async fn not_found() -> Failure {
 async fn method_not_allowed() -> Failure {
     Failure::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "the route has another method: changes and questions about a key are POST, others GET",
+        "the route has another method: changes and questions about a key are POST, others GET; an override is set by PUT and removed by DELETE",
     )
 }
 

@@ -29,6 +29,17 @@ impl Timestamp {
         Self(self.0.saturating_add(micros))
     }
 
+    /// The instant on the machine's wall clock's scale.
+    pub(crate) fn to_system_time(self) -> SystemTime {
+        let since = Duration::from_micros(self.0.unsigned_abs());
+        let time = match self.0 {
+            0.. => UNIX_EPOCH.checked_add(since),
+            _ => UNIX_EPOCH.checked_sub(since),
+        };
+        // Out of the range that the system has.
+        time.unwrap_or(UNIX_EPOCH)
+    }
+
     /// The duration from `earlier` to this instant; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);

@@ -4,6 +4,7 @@ use std::{error, fmt, sync::Arc};
 
 pub(crate) mod call;
 pub(crate) mod config;
+pub(crate) mod overrides;
 #[cfg(feature = "config")]
 pub(crate) mod reference;
 pub(crate) mod store;

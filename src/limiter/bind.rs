@@ -15,6 +15,7 @@ use super::{
     builder::LimiterBuilder,
     core::LimiterCore,
     local_share::LocalShare,
+    overrides::BoundOverrides,
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,
     shadow,
@@ -198,6 +199,14 @@ impl Binder<'_> {
                 limit
             }
         };
+        // Those that count alike keep their limits.
+        let overrides = match same_limit {
+            Some(old) => old.overrides.clone(),
+            None => self
+                .store
+                .overrides()
+                .map(|table| Arc::new(BoundOverrides::new(table, policy.name()))),
+        };
         let enforcement = match policy.is_shadow() {
             true => Enforcement::Shadow {
                 of: None,
@@ -240,6 +249,7 @@ impl Binder<'_> {
             enforcement,
             limit,
             quota_overrides,
+            overrides,
             on_store_error,
             local_share,
             unclaimed_logged: AtomicBool::new(false),

@@ -16,11 +16,13 @@ use super::{
     entry::{PolicyEntry, PolicyRole},
     local_share::LocalShare,
     missing_keys::MissingKeys,
-    quota_overrides::{QuotaOverride, QuotaOverrideCache},
+    overrides::BoundOverrides,
+    quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
     resolve::RequestHead,
     shadow::ShadowCounters,
 };
 use crate::{
+    error::InvalidValue,
     extract::{Extracted, MissingKey},
     key::Key,
     observe::PolicyStats,
@@ -40,6 +42,8 @@ pub(crate) struct BoundPolicy {
     pub(crate) arrival_mode: CounterMode,
     /// Limits for quotas other than the policy's own.
     pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
+    /// What operators have set for single keys; `None` if the store has no overrides.
+    pub(crate) overrides: Option<Arc<BoundOverrides>>,
     /// `None` unless it was configured.
     pub(crate) on_store_error: Option<OnStoreError>,
     /// The share of the local fallback; `None` if it is not configured.
@@ -151,17 +155,25 @@ impl BoundPolicy {
 
     /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
     pub(crate) fn quota_override(&self, store: &dyn Store, quota: Quota) -> Option<QuotaOverride> {
+        let cache = &self.quota_overrides;
+        cache.get(&self.policy, quota, || self.open_quota(store, quota))
+    }
+
+    /// A limit of the store for a quota other than the policy's own.
+    pub(crate) fn open_quota(
+        &self,
+        store: &dyn Store,
+        quota: Quota,
+    ) -> Result<OverridingQuota, InvalidValue> {
         let (policy, cache) = (&self.policy, &self.quota_overrides);
-        cache.get(policy, quota, || {
-            let opened = cache.open(policy, store, quota);
-            // A quota whose burst refills within a lease can't be leased, and is counted without leases. It is not replaced by the
-            // policy's own quota, which may be larger.
-            if policy.lease_setting().is_some() {
-                opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
-            } else {
-                opened
-            }
-        })
+        let opened = cache.open(policy, store, quota);
+        // A quota whose burst refills within a lease can't be leased, and is counted without leases. It is not replaced by the
+        // policy's own quota, which may be larger.
+        if policy.lease_setting().is_some() {
+            opened.or_else(|_| cache.open(&policy.clone().without_lease(), store, quota))
+        } else {
+            opened
+        }
     }
 
     /// The key that a request would be counted by, without recording whether requests have keys.
@@ -203,6 +215,10 @@ impl BoundPolicy {
             },
             permits: self.permits_held.load(Ordering::Relaxed),
             waiters,
+            overrides: self
+                .overrides
+                .as_ref()
+                .map_or(0, |overrides| overrides.len() as u64),
             shadow: match &self.enforcement {
                 Enforcement::Shadow { counters, .. } => Some(counters.stats()),
                 Enforcement::Live | Enforcement::Ban => None,

@@ -30,7 +30,7 @@ use crate::{
     log::without_events,
     observe::{DecisionOutcome, DecisionSource},
     policy::skip::Exemption,
-    store::{Op, OpResult, TOO_FEW_RESULTS},
+    store::{Op, OpResult, TOO_FEW_RESULTS, overrides::Override},
     strategy::RetryAfter,
 };
 
@@ -328,6 +328,8 @@ pub enum NotApplied {
     ByHand,
     /// One of its conditions exempts the request.
     Exempt(Exemption),
+    /// An operator has exempted the key: [`Override::exempt`](crate::limiter::Override::exempt).
+    Override(Arc<Override>),
     /// The request has no key for it.
     #[non_exhaustive]
     NoKey {
@@ -346,6 +348,7 @@ impl fmt::Display for NotApplied {
         match self {
             Self::ByHand => f.write_str("by hand"),
             Self::Exempt(exemption) => exemption.fmt(f),
+            Self::Override(setting) => write!(f, "override: {setting}"),
             Self::NoKey { missing, rejects } => {
                 let action = if *rejects { "rejected" } else { "exempt" };
                 write!(f, "{action} without {missing}")

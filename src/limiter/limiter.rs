@@ -702,7 +702,19 @@ impl Limiter {
                 replacing: Mutex::default(),
             }),
         };
-        limiter.report_policies(limiter.local_ref().core());
+        let first = limiter.local_ref();
+        limiter.report_policies(first.core());
+        if let Some(table) = first.store.overrides() {
+            // The queues stay when the policies are replaced.
+            let queues = Arc::downgrade(&first.wait_queues);
+            table.on_change(move |changed| {
+                let queues = queues.upgrade();
+                if let Some(queues) = queues.as_ref().filter(|_| !changed.is_empty()) {
+                    queues.overrides_changed(changed);
+                }
+                queues.is_some()
+            });
+        }
         limiter
     }
 

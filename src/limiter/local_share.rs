@@ -71,5 +71,6 @@ fn open(
         quota,
         limit: shares.open_share(policy.name(), rule, written_to)?,
         full_capacity: Some(full.info().capacity),
+        by_operator: None,
     })
 }

@@ -20,7 +20,7 @@
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
 // - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
-// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; while the store fails: `local_share`, `write_back`;
+// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `local_share`, `write_back`;
 // - charges in a handler: `policy_admission`, `meter`; what is left of each charge: `receipts`;
 // - requests without a key: `missing_keys`; for operators: `report_decision`, `report_units`, `health_checks`, `shutdown`.
 
@@ -53,6 +53,7 @@ mod local_share;
 mod meter;
 mod missing_keys;
 mod mode;
+mod overrides;
 mod permits;
 mod policy_admission;
 mod policy_decision;
@@ -97,6 +98,7 @@ pub use self::{
     handle::PolicyHandle,
     keys::{CallEntry, Keys},
     meter::UnitMeter,
+    overrides::{ListedOverride, Overrides},
     policy_admission::PolicyAdmission,
     policy_decision::PolicyDecision,
     settle::SettleError,
@@ -104,4 +106,8 @@ pub use self::{
     status::LimitStatus,
     wait::{Wait, WaitFuture},
 };
-pub use crate::policy::on_store_error::OnMisconfiguration;
+pub use crate::{
+    error::overrides::OverrideError,
+    policy::on_store_error::OnMisconfiguration,
+    store::overrides::{Override, OverrideLimit},
+};

@@ -11,6 +11,7 @@ use crate::{
     key::Key,
     policy::Policy,
     quota::Quota,
+    store::overrides::Override,
     strategy::{QuotaStatus, RetryAfter},
 };
 
@@ -90,6 +91,12 @@ impl<'a> PolicyDecision<'a> {
             Some(quota_override) => quota_override.quota,
             None => self.bound_policy().quota(),
         }
+    }
+
+    /// The [override](crate::limiter::Override) of the key whose quota was applied; `None` if the quota is the policy's own or the
+    /// request's, or the share of this process while the store fails.
+    pub fn applied_override(&self) -> Option<&'a Override> {
+        self.entry.quota_override.as_ref()?.by_operator.as_deref()
     }
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.

@@ -10,7 +10,7 @@ use crate::{
     log::LogThrottle,
     policy::Policy,
     quota::Quota,
-    store::{LimitHandle, Store},
+    store::{LimitHandle, Store, overrides::Override},
     strategy::{Rule, TierRefills},
     sync::{read, write},
 };
@@ -58,6 +58,7 @@ impl QuotaOverrideCache {
             quota,
             limit: store.register(policy.name(), rule)?,
             full_capacity: None,
+            by_operator: None,
         })
     }
 
@@ -101,7 +102,7 @@ impl QuotaOverrideCache {
     }
 }
 
-/// A quota that applies in place of a policy's own: a request's, or this process's share.
+/// A quota that applies in place of a policy's own: a request's, an operator's for its key (`overrides`), or this process's share.
 pub(crate) type QuotaOverride = Arc<OverridingQuota>;
 
 /// A quota, and its limit in a store.
@@ -111,6 +112,8 @@ pub(crate) struct OverridingQuota {
     pub(crate) limit: LimitHandle,
     /// The capacity of the full quota, if this is the share of it that limits requests in process while the store fails.
     pub(crate) full_capacity: Option<u64>,
+    /// The override that an operator has set for the key, if the quota is of one.
+    pub(crate) by_operator: Option<Arc<Override>>,
 }
 
 #[cfg(test)]

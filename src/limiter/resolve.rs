@@ -16,6 +16,7 @@ use super::{
     explain::{EvaluationTrace, NotApplied, Untraced},
     keys::{CallEntry, Keys},
     mode::Mode,
+    overrides::AppliedOverride,
     quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
     quota_overrides::QuotaOverride,
 };
@@ -90,13 +91,18 @@ impl LimiterRef {
                 }
                 continue;
             };
-            let quota = quota_of_request(
-                policy,
-                parts,
-                builder.entries.len(),
-                builder.mode,
-                &mut lookups,
-            );
+            let quota = match bound.override_of(&*self.store, &key) {
+                Some(AppliedOverride::Exempt(setting)) => {
+                    trace.on_not_applied(index, || NotApplied::Override(setting));
+                    continue;
+                }
+                Some(AppliedOverride::Quota(quota)) => Some(quota),
+                None => {
+                    let (entry, mode) = (builder.entries.len(), builder.mode);
+                    let quota = quota_of_request(policy, parts, entry, mode, &mut lookups);
+                    quota.and_then(|quota| self.quota_override(bound, quota))
+                }
+            };
             let cost = bound.cost_of(Some(head));
             let caller = bound.caller_key(|| bound.extract_caller(head));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
@@ -225,17 +231,24 @@ impl LimiterRef {
             };
             return;
         }
-        let quota = self.quota_in_call(bound, entry, overrides);
-        let of_request = || {
-            quota_of_request(
-                policy,
-                call.head?.parts,
-                builder.entries.len(),
-                call.mode,
-                lookups,
-            )
+        let quota = match bound.override_of(&*self.store, &key) {
+            Some(AppliedOverride::Exempt(_)) if call.mode.lists => return,
+            Some(AppliedOverride::Quota(quota)) => Some(quota),
+            _ => {
+                let quota = self.quota_in_call(bound, entry, overrides);
+                let of_request = || {
+                    quota_of_request(
+                        policy,
+                        call.head?.parts,
+                        builder.entries.len(),
+                        call.mode,
+                        lookups,
+                    )
+                };
+                let quota = quota.or_else(of_request);
+                quota.and_then(|quota| self.quota_override(bound, quota))
+            }
         };
-        let quota = quota.or_else(of_request);
         let caller = || bound.extract_caller(call.head?);
         let caller = bound.caller_key(|| call.keys.caller_override().or_else(caller));
         self.add_entry(builder, (index, bound), key, cost, caller, quota);
@@ -371,9 +384,8 @@ impl LimiterRef {
         key: Key,
         cost: u64,
         caller: Option<Box<Key>>,
-        quota: Option<Quota>,
+        quota_override: Option<QuotaOverride>,
     ) {
-        let quota_override = quota.and_then(|quota| self.quota_override(bound, quota));
         let policy = (index as u32, bound.role);
         builder
             .entries

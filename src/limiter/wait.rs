@@ -154,7 +154,7 @@ impl Wait {
                 WaitOutcome::Decided(decision) => {
                     return (limiter, request.finish(decision).await);
                 }
-                // It is decided, and waits, under the new policies.
+                // It is decided, and waits, under the new policies and overrides.
                 WaitOutcome::PoliciesReplaced(place) => last_place = Some(place),
             }
         }
@@ -165,7 +165,7 @@ impl Wait {
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
-    /// The limiter has other policies, so other queues.
+    /// The limiter has other policies, or the keys have other overrides, so other queues.
     PoliciesReplaced(Place),
 }
 
@@ -175,6 +175,7 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
     use WaitOutcome::Decided;
 
     let (limiter, deadline) = (&limits.request.limiter, limits.deadline);
+    let is_outdated = || limiter.replaced_flag().is_set() || limits.request.is_outdated();
     let mut known = None;
     if is_behind {
         if runtime_with_timers().is_none() {
@@ -196,7 +197,7 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
     }
     let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
-        if limiter.replaced_flag().is_set() && !place.has_call() {
+        if is_outdated() && !place.has_call() {
             return WaitOutcome::PoliciesReplaced(place);
         }
         let rejection = match known.take() {
@@ -204,8 +205,8 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
             None => match place.call_store().await {
                 Ok(Some(decision)) => return Decided(decision),
                 Ok(None) => continue,
-                // It says how long to wait under the old policies.
-                Err(_) if limiter.replaced_flag().is_set() => continue,
+                // It says how long to wait under the old policies or overrides.
+                Err(_) if is_outdated() => continue,
                 Err(rejection) => rejection,
             },
         };

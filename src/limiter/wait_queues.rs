@@ -1,12 +1,14 @@
 //! All queues of [`Limiter::wait`](crate::Limiter::wait), by their keys.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
 };
 
+use smallvec::SmallVec;
+
 use super::wait_queue::{QueueState, WaitQueue};
-use crate::{key::Key, sync::lock};
+use crate::{key::Key, store::overrides::PolicyKey, sync::lock};
 
 /// The queues of a limiter, also of policies that were replaced. The mutex is locked before that of a queue. While either is held,
 /// nothing is woken or dropped whose code may lock one.
@@ -26,6 +28,8 @@ pub(crate) struct QueueKey {
     /// Of the [`LimiterCore`](super::core::LimiterCore).
     pub(crate) generation: u64,
     pub(crate) keys: Box<[(u32, Key)]>,
+    /// The overrides in force for these keys: the index of the policy, and the override's id.
+    pub(crate) overrides: SmallVec<[(u32, u64); 1]>,
 }
 
 impl WaitQueues {
@@ -91,6 +95,20 @@ impl WaitQueues {
         let all: Vec<_> = locked.queues.values().cloned().collect();
         drop(locked);
         all.iter().for_each(|queue| queue.notify());
+    }
+
+    /// Has the first requests look again that these overrides concern.
+    pub(super) fn overrides_changed(&self, changed: &[PolicyKey]) {
+        let changed: HashSet<&Key> = changed.iter().map(|(_, key)| key).collect();
+        let locked = lock(&self.0);
+        let concerned = locked.queues.iter().filter(|(queue, _)| {
+            let mut keys = queue.keys.iter();
+            // A queue has no key under a policy from which its requests are exempt.
+            !queue.overrides.is_empty() || keys.any(|(_, key)| changed.contains(key))
+        });
+        let concerned: Vec<_> = concerned.map(|(_, queue)| queue.clone()).collect();
+        drop(locked);
+        concerned.iter().for_each(|queue| queue.notify());
     }
 
     /// Adds the number of requests that wait for each policy of this generation to `counts`.

@@ -31,9 +31,14 @@ impl LastRejection {
         let decided_at = Instant::now();
         let wait = request.retry_delay(&decision);
         let failed = matches!(decision.kind, DecisionKind::StoreFailed(_));
+        let retry_at = decided_at.checked_add(wait).unwrap_or(decided_at);
+        // Where an override ends before, the request is decided anew.
+        let override_end = request
+            .override_end()
+            .map(|end| end.max(decided_at + MIN_RETRY_DELAY));
         Arc::new(Self {
             decided_at,
-            retry_at: decided_at.checked_add(wait).unwrap_or(decided_at),
+            retry_at: override_end.map_or(retry_at, |end| end.min(retry_at)),
             needs_polling: failed || request.waits_for_permit(&decision),
             failed,
             decision,

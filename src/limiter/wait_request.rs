@@ -2,6 +2,8 @@
 
 use std::{ops::ControlFlow, ptr, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{
     check::CheckOverrides,
     core::LimiterRef,
@@ -11,6 +13,7 @@ use super::{
     fallback::FailureAction,
     keys::Keys,
     mode::Mode,
+    overrides::OverridesInForce,
     quota_lookup::QuotaLookup,
     wait_queues::QueueKey,
 };
@@ -26,6 +29,10 @@ pub(crate) struct WaitRequest {
     pub(crate) limiter: Arc<LimiterRef>,
     keys: Keys,
     overrides: CheckOverrides,
+    /// What operators had set for its keys.
+    in_force: OverridesInForce,
+    /// When it was resolved.
+    resolved_at: Instant,
     /// One for each policy that applies. Each attempt has copies of them.
     entries: Entries,
 }
@@ -38,7 +45,9 @@ impl WaitRequest {
         keys: Keys,
         overrides: CheckOverrides,
     ) -> ControlFlow<Decision, (Self, Vec<QuotaLookup>)> {
-        let mut builder = DecisionBuilder::check();
+        let (mut builder, resolved_at) = (DecisionBuilder::check(), Instant::now());
+        // Before they are applied: a change in between is found later.
+        let in_force = limiter.overrides_of_call(&keys);
         let selected = limiter.select_policies_of_call(&mut builder, &keys, Some(&overrides));
         let Some(lookups) = selected else {
             return ControlFlow::Break(builder.finish(limiter));
@@ -47,6 +56,8 @@ impl WaitRequest {
             limiter,
             keys,
             overrides,
+            in_force,
+            resolved_at,
             entries: builder.entries,
         };
         ControlFlow::Continue((request, lookups))
@@ -55,6 +66,18 @@ impl WaitRequest {
     /// Sets the quotas that were looked up.
     pub(crate) fn set_quotas(&mut self, quotas: Vec<(usize, Quota)>) {
         self.limiter.set_quotas(&mut self.entries, quotas);
+    }
+
+    /// Whether other overrides are in force for its keys now, so that it has to be resolved again.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.limiter.overrides_of_call(&self.keys).ids != self.in_force.ids
+    }
+
+    /// When the first of the overrides for its keys ends.
+    pub(crate) fn override_end(&self) -> Option<Instant> {
+        // A moment later, when it has ended.
+        let ends_in = self.in_force.ends_in? + Duration::from_millis(1);
+        self.resolved_at.checked_add(ends_in)
     }
 
     /// Whether both can be one call of the store, given equal keys; so can a request and itself.
@@ -86,6 +109,7 @@ impl WaitRequest {
         QueueKey {
             generation: self.limiter.generation,
             keys: keys.collect(),
+            overrides: self.in_force.ids.clone(),
         }
     }
 

@@ -16,10 +16,11 @@ use super::{
     recorder::LimiterRecorder,
     table::{
         ADMITTED_UNCOUNTED, BANS, CONFIG_LOADED_TIMESTAMP, CONFIG_LOADS, LEASE_UNITS,
-        LEASE_UNITS_HELD, MEMORY_EVICTIONS, MEMORY_KEYS, Metric, PERMITS, POLICY_BURST_UNITS,
-        POLICY_QUOTA_PERIOD_SECONDS, POLICY_QUOTA_UNITS, POLICY_REQUESTS, POLICY_UNITS,
-        REFUNDS_DROPPED, REFUNDS_QUEUED, REFUNDS_UNCONFIRMED, REJECTION_CACHE_ENTRIES, REQUESTS,
-        SHADOW_REQUESTS, WAITERS, WRITE_BACKS_DROPPED, WRITE_BACKS_QUEUED,
+        LEASE_UNITS_HELD, MEMORY_EVICTIONS, MEMORY_KEYS, Metric, OVERRIDES, PERMITS,
+        POLICY_BURST_UNITS, POLICY_QUOTA_PERIOD_SECONDS, POLICY_QUOTA_UNITS, POLICY_REQUESTS,
+        POLICY_UNITS, REFUNDS_DROPPED, REFUNDS_QUEUED, REFUNDS_UNCONFIRMED,
+        REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS, WRITE_BACKS_DROPPED,
+        WRITE_BACKS_QUEUED,
     },
 };
 use crate::observe::{
@@ -247,6 +248,7 @@ fn collect_policy_state(recorder: &LimiterRecorder, policy: &Arc<str>, now: Opti
         (&POLICY_BURST_UNITS, count(|now| now.limit)),
         (&PERMITS, count(|now| now.permits)),
         (&WAITERS, count(|now| now.waiters)),
+        (&OVERRIDES, count(|now| now.overrides)),
     ] {
         recorder.gauge(metric, [policy.clone().into()]).set(value);
     }

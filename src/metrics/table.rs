@@ -64,6 +64,8 @@ metrics! {
         "Permits of an in-flight limit that this process holds. One that is refunded early counts until its request ends";
     WAITERS: Gauge "tollgate_waiters" ["policy"] Count
         "Requests of this process that wait for a policy";
+    OVERRIDES: Gauge "tollgate_overrides" ["policy"] Count
+        "Overrides of keys of a policy that this process knows";
     BANS: Counter "tollgate_bans_total" ["policy"] Count
         "Bans that this process began, for rejections or by hand";
     SHADOW_REQUESTS: Counter "tollgate_shadow_requests_total" ["policy", "differs"] Count

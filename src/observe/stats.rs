@@ -54,6 +54,8 @@ pub struct PolicyStats {
     pub permits: u64,
     /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
     pub waiters: u64,
+    /// The [overrides](crate::limiter::Override) of its keys that this process knows.
+    pub overrides: u64,
     /// How a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made; `None` for other policies.
     pub shadow: Option<ShadowStats>,
 }

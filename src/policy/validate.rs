@@ -69,6 +69,21 @@ impl Policy {
         Ok(rule)
     }
 
+    /// An error if the policy can't count another quota than its own. One whose burst refills within a lease is counted without
+    /// leases. Nothing is registered.
+    pub(crate) fn validate_other_quota(
+        &self,
+        quota: Quota,
+        store: &dyn Store,
+    ) -> Result<(), InvalidValue> {
+        let leased = self.trial(&quota, Some(store));
+        let rule = match self.lease_setting() {
+            Some(_) => leased.or_else(|_| self.clone().without_lease().trial(&quota, Some(store))),
+            None => leased,
+        };
+        rule.map(drop)
+    }
+
     /// Reports each mistake in the settings but the name, with the field that it is in. The first one reported is the error of a
     /// builder. Nothing is registered.
     ///

@@ -30,6 +30,7 @@ mod handle;
 pub(crate) mod health;
 pub(crate) mod memory;
 mod op;
+pub(crate) mod overrides;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod result;
@@ -40,9 +41,11 @@ pub(crate) mod units;
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
+pub use overrides::{OverrideFuture, OverrideTable, SyncOverridesFuture};
 pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
+use self::overrides::Override;
 #[doc(inline)]
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStoreBuilder;
@@ -294,6 +297,30 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         let _ = (limits, max);
         let unsupported = StoreError::Unsupported("listing blocked keys");
         Box::pin(std::future::ready(Err(unsupported)))
+    }
+
+    /// Returns the overrides that this process knows, which the store keeps up to date: see
+    /// [`PolicyHandle::set_override`](crate::limiter::PolicyHandle::set_override). It is read once for each limiter, and returns
+    /// the same table each time. Default: `None`, for a store without overrides.
+    fn overrides(&self) -> Option<&OverrideTable> {
+        None
+    }
+
+    /// Sets (`Some`) or removes (`None`) the override of a key under the policy of that name, for all processes with this store,
+    /// and then in the [table](Store::overrides) of this one. Returns the override that was in force before. The limiter has
+    /// checked that the policy can count it.
+    ///
+    /// Dropping the future does not undo the change. Default: [`StoreError::Unsupported`].
+    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
+        let _ = (policy, key, setting);
+        let unsupported = StoreError::Unsupported("overrides");
+        Box::pin(std::future::ready(Err(unsupported.into())))
+    }
+
+    /// Reads what other processes have changed into the [table](Store::overrides), for a list of all overrides. Default: done
+    /// already.
+    fn sync_overrides(&self) -> SyncOverridesFuture {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter

@@ -12,6 +12,7 @@ mod inflight;
 mod metrics;
 mod observe;
 mod outgoing;
+mod overrides;
 mod reconfigure;
 mod store;
 mod strategies;

@@ -5,10 +5,11 @@ use std::{fmt, future::ready, sync::Arc};
 use tollgate::{
     Key, MemoryStore, StoreError,
     error::InvalidValue,
+    limiter::Override,
     observe::StoreStats,
     store::{
         BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
-        Store, StoreResponse,
+        OverrideFuture, OverrideTable, Store, StoreResponse,
     },
     strategy::Rule,
 };
@@ -20,6 +21,7 @@ pub struct StubStore {
     /// The response to an operation; that of the store in process if it is `None`.
     respond: Arc<dyn Fn(Op) -> Option<StoreResponse> + Send + Sync>,
     stats: Arc<dyn Fn() -> StoreStats + Send + Sync>,
+    has_overrides: bool,
     /// Why no search for blocked keys completes.
     incomplete: Option<Incomplete>,
 }
@@ -38,7 +40,16 @@ impl StubStore {
             counts: MemoryStore::new(),
             respond: Arc::new(respond),
             stats: Arc::new(StoreStats::default),
+            has_overrides: true,
             incomplete: None,
+        }
+    }
+
+    /// A store without overrides.
+    pub fn without_overrides() -> Self {
+        Self {
+            has_overrides: false,
+            ..Self::default()
         }
     }
 
@@ -103,6 +114,18 @@ impl Store for StubStore {
             Some(incomplete) => Ok(BlockedKeys::new(Vec::new(), Some(incomplete))),
             None => Err(StoreError::Unsupported("listing blocked keys")),
         }))
+    }
+
+    fn overrides(&self) -> Option<&OverrideTable> {
+        self.counts.overrides().filter(|_| self.has_overrides)
+    }
+
+    /// Fails as a reset does.
+    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
+        match (self.respond)(Op::Reset) {
+            Some(StoreResponse::Ready(Err(error))) => Box::pin(ready(Err(error.into()))),
+            _ => self.counts.set_override(policy, key, setting),
+        }
     }
 
     fn stats(&self) -> StoreStats {

@@ -30,7 +30,6 @@ pub struct World {
     time: Time,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum Backing {
     Memory(MemoryStore),
     Redis(RedisStore, Server),
@@ -50,11 +49,17 @@ impl World {
         }
     }
 
+    /// Without overrides, so that the server is called for requests alone.
     pub fn redis() -> Self {
+        Self::on_redis(0)
+    }
+
+    fn on_redis(max_overrides: usize) -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
         let store = RedisStore::builder()
             .url(server.url())
+            .max_overrides(max_overrides)
             .timeout(TEST_TIMEOUT)
             // Rejections are cached by this process's clock, and only the server's is set.
             .rejection_cache_staleness(Duration::ZERO);
@@ -66,6 +71,10 @@ impl World {
 
     pub fn both() -> [Self; 2] {
         [Self::memory(), Self::redis()]
+    }
+
+    pub fn both_with_overrides() -> [Self; 2] {
+        [Self::memory(), Self::on_redis(100)]
     }
 
     pub fn name(&self) -> &'static str {

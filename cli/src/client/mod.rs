@@ -88,6 +88,16 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
+    /// The answer of a `PUT` route.
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Outcome<Value> {
+        self.call(Method::PUT, path, Some(body)).await
+    }
+
+    /// The answer of a `DELETE` route.
+    pub(crate) async fn delete(&self, path: &str, body: &Value) -> Outcome<Value> {
+        self.call(Method::DELETE, path, Some(body)).await
+    }
+
     /// The answer of `GET /health`, which is an answer also if the store is unhealthy.
     pub(crate) async fn health(&self) -> Outcome<Value> {
         let (status, body) = self.send(Method::GET, "/health", None).await?;

@@ -144,7 +144,7 @@ fn lifted(answer: &Value) -> String {
 }
 
 /// A duration in the words of a quota's period.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "a number and a unit, such as 30s, 10min, 2h or 1day".to_owned();
     if !text.starts_with(|c: char| c.is_ascii_digit()) || text.contains(char::is_whitespace) {
         return Err(expected());

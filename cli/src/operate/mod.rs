@@ -3,6 +3,7 @@
 mod blocks;
 mod explain;
 mod keys;
+mod overrides;
 mod policies;
 mod process;
 mod watch;
@@ -34,6 +35,9 @@ pub(crate) enum Operate {
     Unblock(On<blocks::Unblock>),
     /// List the keys that are blocked now, by hand or by rejections, in any process.
     Blocks(On<blocks::Blocks>),
+    /// Set, remove and list the limits of single keys.
+    #[command(subcommand)]
+    Override(overrides::Override),
     /// Say which policies apply to a request, and whether it would be admitted. Nothing is charged.
     ///
     /// The exit code is 1 if it would be rejected.
@@ -72,6 +76,7 @@ pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
             Operate::Block(on) => on.options.run(&on.connection, output).await,
             Operate::Unblock(on) => on.options.run(&on.connection, output).await,
             Operate::Blocks(on) => on.options.run(&on.connection, output).await,
+            Operate::Override(command) => command.run(output).await,
             Operate::Explain(on) => on.options.run(&on.connection, output).await,
             Operate::Top(on) => on.options.run(&on.connection, output).await,
             Operate::Shadows(on) => on.options.run(&on.connection, output).await,

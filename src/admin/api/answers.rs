@@ -241,6 +241,72 @@ pub struct Unblocked {
     pub after: Vec<Status>,
 }
 
+/// The answer of `GET /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverridesInfo {
+    /// The overrides, ordered by policy and key.
+    pub overrides: Vec<OverrideInfo>,
+    /// How many there are; these are all if it is their number.
+    pub total: u64,
+    /// Why the store could not be read, so that these are what this process knows, which is in force here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_error: Option<String>,
+}
+
+/// The override of a key under a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverrideInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// The quota in place of the policy's, such as `1000/min`; left out for an exemption.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// Whether the policy does not apply to the key.
+    pub exempt: bool,
+    /// When it ends (RFC 3339); left out if it holds until it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Why it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Who set it: the user of the admin API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<String>,
+    /// Why it has no effect; left out if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused: Option<String>,
+    /// Whether the store has it. If not, the store has lost it: it holds in processes that know it, and can be restored.
+    pub stored: bool,
+}
+
+/// The answer of `PUT /overrides` and `DELETE /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverrideChanged {
+    /// The override that was in force before; left out if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<OverrideInfo>,
+    /// The override that is in force now; left out if it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<OverrideInfo>,
+}
+
+/// The answer of `POST /overrides/restore`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Restored {
+    /// How many overrides were written back that the store had lost.
+    pub restored: u64,
+}
+
 /// The answer of `POST /callers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]

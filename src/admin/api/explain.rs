@@ -58,7 +58,8 @@ pub struct ExplainedPolicyInfo {
     pub policy: String,
     /// Whether it applies to the request. Without, there are neither key nor numbers.
     pub applies: bool,
-    /// Why it does not apply; or, if the request has no key of its own, with which requests it is counted.
+    /// Why it does not apply; or else the override whose quota it has, or, if the request has no key of its own, with which requests it
+    /// is counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.

@@ -18,12 +18,12 @@ pub use self::{
     },
     answers::{
         BlockInfo, Blocked, BlockedKey, BlocksInfo, Callers, ConfigInForce, Credited, Health,
-        IncompleteReason, LeaseSettings, Policies, PolicyInfo, Problem, Reset, Role, Shadow,
-        Shadows, Status, Unblocked, WatchInfo,
+        IncompleteReason, LeaseSettings, OverrideChanged, OverrideInfo, OverridesInfo, Policies,
+        PolicyInfo, Problem, Reset, Restored, Role, Shadow, Shadows, Status, Unblocked, WatchInfo,
     },
     explain::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
     requests::{
-        BlockRequest, CallersRequest, CreditRequest, KeyText, PeekRequest, ResetRequest,
-        UnblockRequest,
+        BlockRequest, CallersRequest, CreditRequest, KeyText, OverrideKey, OverrideRequest,
+        PeekRequest, ResetRequest, RestoreRequest, UnblockRequest,
     },
 };

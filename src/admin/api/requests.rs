@@ -120,6 +120,90 @@ pub struct CallersRequest {
     pub key: KeyText,
 }
 
+/// The body of `PUT /overrides`: a quota, or an exemption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OverrideRequest {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+    /// The quota in place of the policy's, such as `1000/min`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// Whether the policy does not apply to the key, in place of a quota.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exempt: bool,
+    /// When it ends (RFC 3339). Left out, it holds until it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// For how long it holds from now on, in place of `until`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Why it is set: at most 200 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// The body of `DELETE /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OverrideKey {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+}
+
+/// The body of `POST /overrides/restore`: an empty object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RestoreRequest {}
+
+impl OverrideRequest {
+    /// A request to set another quota for a key under a policy, such as `1000/min`.
+    pub fn quota(
+        policy: impl Into<String>,
+        key: impl Into<KeyText>,
+        quota: impl Into<String>,
+    ) -> Self {
+        Self {
+            quota: Some(quota.into()),
+            exempt: false,
+            ..Self::exempt(policy, key)
+        }
+    }
+
+    /// A request to exempt a key from a policy.
+    pub fn exempt(policy: impl Into<String>, key: impl Into<KeyText>) -> Self {
+        Self {
+            policy: policy.into(),
+            key: key.into(),
+            quota: None,
+            exempt: true,
+            until: None,
+            seconds: None,
+            note: None,
+        }
+    }
+}
+
+impl OverrideKey {
+    /// A request about a key under a policy.
+    pub fn new(policy: impl Into<String>, key: impl Into<KeyText>) -> Self {
+        Self {
+            policy: policy.into(),
+            key: key.into(),
+        }
+    }
+}
+
 impl PeekRequest {
     /// A request about a key under a policy.
     pub fn new(policy: impl Into<String>, key: impl Into<KeyText>) -> Self {

@@ -30,11 +30,11 @@ async function problem(response) {
   return new Problem(response.status, body?.detail ?? body?.title ?? `The service responded with status ${response.status}.`);
 }
 
-/** GETs a route, or POSTs a body to it, and returns the JSON of the response. */
-async function call(path, body) {
+/** GETs a route, or sends a body to it, and returns the JSON of the response. */
+async function call(path, body, method = "POST") {
   const options = { headers: { accept: "application/json" }, signal: sessionEnd.signal };
   if (body !== undefined) {
-    options.method = "POST";
+    options.method = method;
     options.headers["content-type"] = "application/json";
     options.body = JSON.stringify(body);
   }

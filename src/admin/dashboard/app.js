@@ -76,6 +76,7 @@ async function signIn() {
   every(5_000, refreshTop);
   every(5_000, refreshShadows);
   refreshBlocks().catch((error) => fail(error, $("blocks-message")));
+  refreshOverrides();
 }
 
 /** Forgets the token and everything that was read with it. */
@@ -90,7 +91,7 @@ function signOut(reason = "") {
   live.history.clear();
   Object.assign(shown, { policy: "", key: "" });
   answer(false);
-  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "top", "shadows", "explain-result", "store-details", "config-details", "config-document", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
+  for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "override-rows", "top", "shadows", "explain-result", "store-details", "config-details", "config-document", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
   for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint, #config-note")) node.textContent = "";
   for (const form of document.forms) form.reset();
   $("dashboard").hidden = true;

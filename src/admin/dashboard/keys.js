@@ -42,8 +42,8 @@ async function change(message, action) {
   say(message, "");
   try {
     const text = await action();
-    const blocks = refreshBlocks().catch((error) => fail(error, $("blocks-message")));
-    await Promise.all([refreshLookup(), blocks]);
+    const lists = [refreshBlocks().catch((error) => fail(error, $("blocks-message"))), refreshOverrides()];
+    await Promise.all([refreshLookup(), ...lists]);
     say(message, text);
   } catch (error) {
     fail(error, message);
@@ -108,6 +108,7 @@ function showStatus(status) {
     el("div", { class: "actions" },
       button("Reset", () => reset(status)),
       ban ? null : button("Credit units", () => credit(status)),
+      button("Override", () => override(policy, key)),
       bans().length > 0 ? button("Block", () => block(policy, key), true) : null,
       ban ? button("Unblock", () => unblock(policy, key, $("lookup-message"))) : null,
       kind?.strategy === "list_window" ? button("List callers", () => listCallers(policy, key)) : null),
@@ -192,6 +193,65 @@ function showBlocks({ blocks, complete, incomplete }) {
   keepFocus($("block-rows"), rows, $("blocks-refresh"));
 }
 
+async function override(policy, key) {
+  const quota = el("input", { type: "text", placeholder: "1000/min", autocomplete: "off" });
+  const time = el("input", { type: "number", min: 1, step: 1, placeholder: "for good" });
+  const unit = el("select", {}, ...[["hours", 3600], ["days", 86_400]].map(([name, size]) => el("option", { value: size }, name)));
+  const note = el("input", { type: "text", maxlength: 200, autocomplete: "off" });
+  const fields = [field("Quota", quota), field("For", time), field("Unit", unit), field("Note", note)];
+  const text = `The quota of ${key} under ${policy} in all processes, in place of the policy's. Without a quota the key is exempt from the policy, without a time for good.`;
+  if (!(await confirmed({ title: "Override the limit of this key?", text, verb: "Override", fields }))) return;
+  await change($("lookup-message"), async () => {
+    const body = { policy, key };
+    if (quota.value.trim()) body.quota = quota.value.trim();
+    else body.exempt = true;
+    if (time.value) body.seconds = time.valueAsNumber * Number(unit.value);
+    if (note.value) body.note = note.value;
+    const { after } = await call("overrides", body, "PUT");
+    return `Set: ${overrideText(after)}.`;
+  });
+}
+
+async function liftOverride({ policy, key }) {
+  const text = `The policy's own quota applies to ${key} under ${policy} again, in all processes.`;
+  if (!(await confirmed({ title: "Lift this override?", text, verb: "Lift" }))) return;
+  await change($("overrides-message"), async () => {
+    const { before } = await call("overrides", { policy, key }, "DELETE");
+    return before ? `Lifted: ${overrideText(before)}.` : "There was no override any more.";
+  });
+}
+
+const overrideText = ({ policy, key, quota, until }) => `${key} under ${policy}, ${quota ?? "exempt"}${until ? ` until ${moment(until)}` : ""}`;
+
+/** Reads the overrides; a store without them has none to show. */
+async function refreshOverrides() {
+  try {
+    showOverrides(await call("overrides"));
+  } catch (error) {
+    $("override-rows").replaceChildren();
+    fail(error, $("overrides-message"));
+  }
+}
+
+function showOverrides({ overrides, total, store_error }) {
+  const rows = overrides.map((one) => {
+    const { policy, key, quota, until, note, set_by, unused, stored } = one;
+    const show = el("button", { type: "button", class: "link", onclick: () => openKey(policy, key) }, keyText(key));
+    const lift = el("button", { type: "button", class: "quiet", "aria-label": `Lift the override of ${key}`, "data-focus": `override ${policy} ${key}`, onclick: () => liftOverride(one) }, "Lift");
+    const state = unused ? badge("unused", "warn") : stored ? null : badge("lost by the store", "bad");
+    return el("tr", {},
+      el("td", { class: "wide" }, show), el("td", {}, policy),
+      el("td", {}, quota ?? "exempt", state, unused ? el("small", {}, unused) : null),
+      el("td", {}, until ? moment(until) : "for good"),
+      el("td", {}, note ?? "", el("small", {}, set_by ?? "")), el("td", { class: "number" }, lift));
+  });
+  const row = (text) => el("tr", {}, el("td", { colspan: 6, class: "wide empty" }, text));
+  if (overrides.length < total) rows.push(row(`There are ${count(total - overrides.length)} more.`));
+  if (store_error) rows.push(row(`The store could not be read: ${store_error}`));
+  if (rows.length === 0) rows.push(row("No key has an override."));
+  keepFocus($("override-rows"), rows, $("overrides-refresh"));
+}
+
 /** Shows a key that was chosen elsewhere on the page. */
 async function openKey(policy, key) {
   await lookup(policy, key);
@@ -209,6 +269,10 @@ function wireKeys() {
     } catch (error) {
       fail(error, $("blocks-message"));
     }
+  });
+  $("overrides-refresh").addEventListener("click", async () => {
+    say($("overrides-message"), "");
+    await refreshOverrides();
   });
   onSubmit($("confirm").querySelector("form"), () => answer(true));
   $("confirm-cancel").addEventListener("click", () => answer(false));

@@ -119,6 +119,8 @@ fn info(
     let status = policy.status();
     let status = status.as_ref();
     let reason = policy.not_applied().map(ToString::to_string);
+    let overridden = status.and_then(|status| status.applied_override());
+    let overridden = overridden.map(|setting| format!("override: {setting}"));
     let is_shared = status.is_some_and(|status| status.key() == Key::missing());
     let shared = |policy: &Policy| {
         let missing = policy.missing_key_name(parts);
@@ -128,7 +130,7 @@ fn info(
     ExplainedPolicyInfo {
         policy: policy.name().to_owned(),
         applies: policy.applies(),
-        reason: reason.or(shared),
+        reason: reason.or(overridden).or(shared),
         key: status.map(|status| status.key_text()),
         label: status.and_then(|status| key_text::label(limiter, policy.name(), &status.key())),
         cost: status.map(|status| status.cost()),

@@ -194,7 +194,7 @@ pub(in crate::admin) async fn callers(
 }
 
 /// Completes a change that was begun, also if the client disconnects.
-async fn completed<T: Send + 'static>(
+pub(super) async fn completed<T: Send + 'static>(
     change: impl Future<Output = Result<T, Failure>> + Send + 'static,
 ) -> Answer<T> {
     let changed = match tokio::runtime::Handle::try_current() {
@@ -211,7 +211,7 @@ async fn completed<T: Send + 'static>(
 
 /// Makes a change, and logs it if the store fails or code of the application panics. A change that a policy does not support
 /// is not begun.
-async fn audited<T>(
+pub(super) async fn audited<T>(
     audit: Audit,
     change: impl AsyncFnOnce(&Audit) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -242,7 +242,11 @@ async fn unless_panicked<T>(
 }
 
 /// The key of a text under a policy.
-fn named_key(limiter: &Limiter, policy: &str, text: &KeyText) -> Result<NamedKeys, Failure> {
+pub(super) fn named_key(
+    limiter: &Limiter,
+    policy: &str,
+    text: &KeyText,
+) -> Result<NamedKeys, Failure> {
     let key = key_text::require(&limiter.policy(policy)?.policy()?, text)?;
     Ok(vec![(policy.to_owned(), key)])
 }

@@ -14,6 +14,7 @@ pub(super) mod blocks;
 pub(super) mod explain;
 pub(super) mod health;
 pub(super) mod keys;
+pub(super) mod overrides;
 pub(super) mod policies;
 
 /// The statuses under all policies of a call, shadow policies included.

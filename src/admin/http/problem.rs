@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use super::{Json, json};
 use crate::{
     admin::api::Problem,
-    error::{CallError, StoreError, UnknownPolicy},
+    error::{CallError, StoreError, UnknownPolicy, overrides::OverrideError},
 };
 
 /// What a handler returns.
@@ -64,6 +64,16 @@ impl From<CallError> for Failure {
                 let remedy = remedy.map_or_else(String::new, |remedy| format!("; {remedy}"));
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, detail + &remedy)
             }
+        }
+    }
+}
+
+impl From<OverrideError> for Failure {
+    fn from(error: OverrideError) -> Self {
+        match error {
+            OverrideError::UnknownPolicy(error) => error.into(),
+            OverrideError::Store(error) => CallError::Store(error).into(),
+            error => Self::bad_request(error),
         }
     }
 }

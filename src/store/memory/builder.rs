@@ -1,7 +1,10 @@
 use std::{num::NonZeroUsize, sync::Arc};
 
 use super::{MemoryStore, shards::Shards};
-use crate::clock::{Clock, SystemClock};
+use crate::{
+    clock::{Clock, SystemClock},
+    store::overrides::{DEFAULT_MAX_OVERRIDES, OverrideTable},
+};
 
 /// The keys that a store holds by default.
 pub(crate) const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999_999);
@@ -11,6 +14,7 @@ pub(crate) const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::MIN.saturating_a
 #[must_use]
 pub struct MemoryStoreBuilder {
     max_keys: NonZeroUsize,
+    max_overrides: usize,
     clock: Arc<dyn Clock>,
 }
 
@@ -36,6 +40,7 @@ impl Default for MemoryStoreBuilder {
     fn default() -> Self {
         Self {
             max_keys: DEFAULT_MAX_KEYS,
+            max_overrides: DEFAULT_MAX_OVERRIDES,
             clock: Arc::new(SystemClock),
         }
     }
@@ -49,6 +54,13 @@ impl MemoryStoreBuilder {
         self
     }
 
+    /// Sets the number of [overrides](crate::limiter::Override) that the store holds at most, which are never evicted. Default:
+    /// 100,000.
+    pub fn max_overrides(mut self, overrides: usize) -> Self {
+        self.max_overrides = overrides;
+        self
+    }
+
     /// Sets the clock that the store counts by. Default: [`SystemClock`].
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -57,9 +69,12 @@ impl MemoryStoreBuilder {
 
     /// Builds the store.
     pub fn build(self) -> MemoryStore {
+        let overrides = OverrideTable::by(self.clock.clone());
         let shards = Shards::new(self.clock, self.max_keys);
         MemoryStore {
             shards: Arc::new(shards),
+            overrides: Arc::new(overrides),
+            max_overrides: self.max_overrides,
         }
     }
 }

@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 use self::shards::Shards;
 use super::{
     BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op,
-    OpResult, Store, StoreResponse,
+    OpResult, OverrideFuture, OverrideTable, Store, StoreResponse, overrides::Override,
 };
 use crate::{
     clock::{Timestamp, wall_offset_us},
-    error::{InvalidValue, StoreError},
+    error::{InvalidValue, StoreError, overrides::OverrideError},
     key::Key,
     observe::StoreStats,
     strategy::{ErasedLocalRule, Rule},
@@ -79,6 +79,8 @@ pub use builder::MemoryStoreBuilder;
 #[derive(Clone)]
 pub struct MemoryStore {
     shards: Arc<Shards>,
+    overrides: Arc<OverrideTable>,
+    max_overrides: usize,
 }
 
 impl MemoryStore {
@@ -154,6 +156,24 @@ impl Store for MemoryStore {
 
     fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
         Box::pin(ready(self.shards.blocked_keys(limits, max)))
+    }
+
+    fn overrides(&self) -> Option<&OverrideTable> {
+        Some(&self.overrides)
+    }
+
+    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
+        let (table, max) = (&self.overrides, self.max_overrides);
+        table.take_ended();
+        let before = match setting {
+            Some(setting) => table.set(policy, *key, setting),
+            None => table.remove(policy, key),
+        };
+        if before.is_none() && table.len() > max {
+            table.remove(policy, key);
+            return Box::pin(ready(Err(OverrideError::TooMany { max })));
+        }
+        Box::pin(ready(Ok(before)))
     }
 
     fn wall(&self, at: Timestamp) -> Timestamp {

@@ -112,13 +112,18 @@ pub(crate) fn scan_pattern(policies: &[&KeyNames]) -> Option<String> {
     Some(format!("{}{tag}{common}*", first.prefix))
 }
 
-/// A name for a probe, on the server of a hash tag's keys, that no policy's key has: theirs have a state format before
-/// any `#`.
+/// A name for a probe, on the server of a hash tag's keys, that no policy's key has.
 pub(crate) fn probe_key(prefix: &str, tags: Option<&HashTags>, tag: usize) -> String {
+    store_key(prefix, tags, tag, "probe")
+}
+
+/// The name of a key of the store itself, with this hash tag on a cluster. No policy's key has it: theirs have a state format before
+/// any `#`.
+pub(crate) fn store_key(prefix: &str, tags: Option<&HashTags>, tag: usize, name: &str) -> String {
     let tag = tags.map_or_else(String::new, |tags| {
         format!("{{{}}}", String::from_utf8_lossy(&tags.text(tag)))
     });
-    format!("{prefix}{tag}#probe")
+    format!("{prefix}{tag}#{name}")
 }
 
 /// A buffer for a key's name, which is ASCII.

@@ -17,6 +17,7 @@ use std::{fmt, iter::repeat_n, sync::Arc, time::Duration};
 use self::{
     key_names::KeyNames,
     lease::{LeaseDecision, Leases},
+    overrides::RedisOverrides,
     rejection_cache::CacheKey,
     request::{
         Recorder,
@@ -29,7 +30,8 @@ use self::{
 };
 use super::{
     BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
-    OpResult, Store, StoreResponse, health::HealthWarning,
+    OpResult, OverrideFuture, OverrideTable, Store, StoreResponse, SyncOverridesFuture,
+    health::HealthWarning, overrides::Override,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -52,6 +54,7 @@ pub(crate) mod error_class;
 pub(crate) mod health;
 pub(crate) mod key_names;
 mod lease;
+mod overrides;
 pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
@@ -103,6 +106,8 @@ struct Inner {
     shared: Arc<StoreState>,
     workers: Arc<WorkerPool>,
     leases: Arc<Leases>,
+    /// `None` if they are switched off.
+    overrides: Option<Arc<RedisOverrides>>,
     /// In the words of a document.
     #[cfg(feature = "config")]
     settings: config::settings::StoreSettings,
@@ -153,6 +158,16 @@ impl RedisStore {
         Some(result)
     }
 
+    /// Has the version of the overrides polled from the first request on.
+    #[inline]
+    fn poll_overrides(&self) {
+        if let Some(overrides) = &self.inner.overrides
+            && !overrides.is_polled()
+        {
+            overrides.poll(&self.inner.shared);
+        }
+    }
+
     /// The counter operations, owned.
     fn owned(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();
@@ -165,6 +180,8 @@ impl RedisStore {
         }
     }
 }
+
+const OVERRIDES_OFF: StoreError = StoreError::Unsupported("overrides, which are switched off");
 
 /// How often a flush retries what could not be sent, and checks whether it is done. A notification of the end would cost each
 /// refund and settlement a lock, and make a flush shorter by one interval at most.
@@ -239,6 +256,7 @@ impl Store for RedisStore {
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.poll_overrides();
         self.inner.leases.invalidate_on(op, counters);
         let LeaseDecision {
             result,
@@ -266,6 +284,7 @@ impl Store for RedisStore {
         if !matches!(op, Op::Acquire(_)) {
             return None;
         }
+        self.poll_overrides();
         let LeaseDecision {
             result,
             due,
@@ -294,6 +313,26 @@ impl Store for RedisStore {
     fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move { store.find_blocked_keys(&limits, max).await })
+    }
+
+    fn overrides(&self) -> Option<&OverrideTable> {
+        Some(&self.inner.overrides.as_ref()?.table)
+    }
+
+    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
+        let topology = self.inner.shared.topology.clone();
+        match self.inner.overrides.clone() {
+            Some(overrides) => Box::pin(overrides.set_override(topology, policy, key, setting)),
+            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
+        }
+    }
+
+    fn sync_overrides(&self) -> SyncOverridesFuture {
+        let topology = self.inner.shared.topology.clone();
+        match self.inner.overrides.clone() {
+            Some(overrides) => Box::pin(overrides.sync_overrides(topology)),
+            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
+        }
     }
 
     fn shard(&self, key: &Key) -> usize {
@@ -329,6 +368,13 @@ impl Store for RedisStore {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
             let report = store.check_health(&limits).await;
+            let report = match store.inner.overrides.clone() {
+                Some(overrides) => {
+                    let topology = store.inner.shared.topology.clone();
+                    overrides.add_to_health(topology, report).await
+                }
+                None => report,
+            };
             let refunds = &store.inner.shared.pending_refunds;
             let report = report.with_dropped_refunds(refunds.dropped());
             let report = report.with_unconfirmed(refunds.unconfirmed());

@@ -23,6 +23,31 @@ use crate::{
     sync::read,
 };
 
+/// An estimate of the server's clock.
+#[derive(Debug, Default)]
+pub(crate) struct ServerClock {
+    /// How far it is ahead of this machine's, in microseconds.
+    offset_us: AtomicI64,
+}
+
+impl ServerClock {
+    /// Notes what the server's clock shows now.
+    pub(super) fn set(&self, now: Timestamp) {
+        let offset = now
+            .as_micros()
+            .saturating_sub(SystemClock.now().as_micros());
+        self.offset_us.store(offset, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ServerClock {
+    fn now(&self) -> Timestamp {
+        SystemClock
+            .now()
+            .shifted(self.offset_us.load(Ordering::Relaxed))
+    }
+}
+
 /// The state that the workers of a store share.
 #[derive(Debug)]
 pub(crate) struct StoreState {
@@ -38,8 +63,7 @@ pub(crate) struct StoreState {
     pub(super) rejection_cache: RejectionCache,
     /// `None` on a cluster.
     pub(super) epoch: Option<EpochKey>,
-    /// Offset of the server's clock from this machine's, in microseconds.
-    pub(super) clock_offset_us: AtomicI64,
+    pub(super) server_clock: Arc<ServerClock>,
     /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: LogThrottle,
     pub(super) closed: LogThrottle,
@@ -53,13 +77,11 @@ pub(crate) struct StoreState {
 impl StoreState {
     /// An estimate of the server's clock.
     pub(super) fn server_time(&self) -> Timestamp {
-        let offset = self.clock_offset_us.load(Ordering::Relaxed);
-        Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(offset))
+        self.server_clock.now()
     }
 
     pub(super) fn update_clock_offset(&self, at: Timestamp) {
-        let offset = at.as_micros().saturating_sub(SystemClock.now().as_micros());
-        self.clock_offset_us.store(offset, Ordering::Relaxed);
+        self.server_clock.set(at);
     }
 
     /// The circuit breaker of the server that has the keys of a hash tag.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use redis::{Cmd, FromRedisValue, RedisError, Value};
+use redis::{Cmd, FromRedisValue, RedisError, Value, aio::MultiplexedConnection};
 
 use super::{
     cluster::{
@@ -113,19 +113,22 @@ impl Topology {
 }
 
 impl Topology {
+    /// Opens a connection beside those of pools to the server of a hash tag's keys.
+    pub(crate) async fn connect(&self, tag: usize) -> Result<MultiplexedConnection, StoreError> {
+        match self {
+            Self::One(source) => source.connect().await,
+            Self::Cluster(cluster) => cluster.slot_owner(tag).await?.source.connect().await,
+        }
+    }
+
     /// Runs an idempotent command on a connection of its own, which ends with it. No redirect is followed.
     pub(crate) async fn run_on_new_connection(
         &self,
         tag: usize,
         cmd: &Cmd,
     ) -> Result<Value, RunError> {
-        let connected = async {
-            match self {
-                Self::One(source) => source.connect().await,
-                Self::Cluster(cluster) => cluster.slot_owner(tag).await?.source.connect().await,
-            }
-        };
-        let mut connection = connected.await.map_err(RunError::NotConnected)?;
+        let connected = self.connect(tag).await;
+        let mut connection = connected.map_err(RunError::NotConnected)?;
         let reply = cmd.query_async(&mut connection).await;
         reply.map_err(|error| RunError::Failed(error_class::to_store_error(&error)))
     }

@@ -110,3 +110,37 @@ async fn everything_can_be_done_by_keyboard_and_the_focus_is_seen() {
     assert_eq!(service.remaining("alice").await, LIMIT);
     page.assert_clean().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_a_key_is_overridden_and_lifted_once_it_is_confirmed() {
+    let service = Service::start().await;
+    let mut page = Page::signed_in(&service).await;
+    let empty = "No key has an override.";
+    page.browser.until_shows("#override-rows", empty).await;
+    page.look_up("pages", "alice").await;
+    page.browser.until_shows("#lookup-result", "5 of 5").await;
+    page.ask("Override").await;
+    page.browser.fill("#confirm-quota", "100/h").await;
+    page.answer("Cancel").await;
+    page.ask("Override").await;
+    page.browser.fill("#confirm-quota", "no quota").await;
+    page.answer("Override").await;
+    page.until_says("invalid quota").await;
+    page.ask("Override").await;
+    page.browser.fill("#confirm-quota", "100/h").await;
+    page.browser.fill("#confirm-for", "3").await;
+    page.browser.fill("#confirm-note", "ticket 4711").await;
+    page.answer("Override").await;
+    page.until_says("Set: alice under pages, 100/h until ")
+        .await;
+    page.browser
+        .until_shows("#lookup-result", "100 of 100")
+        .await;
+    for shown in ["alice", "100/h", "ticket 4711"] {
+        page.browser.until_shows("#override-rows", shown).await;
+    }
+    page.browser.click("#override-rows button", "Lift").await;
+    page.answer("Lift").await;
+    page.browser.until_shows("#override-rows", empty).await;
+    page.browser.until_shows("#lookup-result", "5 of 5").await;
+}

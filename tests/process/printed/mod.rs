@@ -38,6 +38,7 @@ pages! {
     the_guide_to_the_command_line_prints_what_the_program_prints: "docs/cli.md", pages::cli::run;
     the_guide_to_metrics_names_dependencies_that_exist: "docs/metrics.md", pages::metrics::run;
     the_guide_to_operations_prints_what_operators_see: "docs/operations.md", pages::operations::run;
+    the_guide_to_overrides_prints_what_operators_see: "docs/overrides.md", pages::admin::run_sessions;
     the_guide_to_replay_prints_its_report: "docs/replay.md", pages::replay::run;
 }
 

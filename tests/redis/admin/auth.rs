@@ -8,7 +8,7 @@ use tower::ServiceExt;
 
 use crate::admin::{
     openapi,
-    support::{self, Api, Log, TOKEN, about, good_body, request, signed},
+    support::{self, Api, Log, TOKEN, about, good_body_of, request, signed},
 };
 
 /// The method and path of each route that needs a token.
@@ -23,8 +23,8 @@ async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
     let mut statuses = Vec::new();
     for (method, path) in protected() {
         let body = match method {
-            Method::POST => good_body(path).to_string(),
-            _ => String::new(),
+            Method::GET => String::new(),
+            _ => good_body_of(&method, path).to_string(),
         };
         let request = request(method, path);
         let request = match authorization {

@@ -11,6 +11,7 @@ mod input;
 mod labels;
 mod leases;
 mod openapi;
+mod overrides;
 mod panics;
 mod processes;
 mod secrets;

@@ -138,8 +138,8 @@ async fn first_frame(mut body: Body) -> Bytes {
 pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
     let request = Request::builder().method(&method).uri(path);
     match method {
-        Method::POST => request.header("content-type", "application/json"),
-        _ => request,
+        Method::GET => request,
+        _ => request.header("content-type", "application/json"),
     }
 }
 
@@ -195,6 +195,15 @@ pub(crate) fn unreachable() -> Limiter {
     stores::limiter(Limiter::builder().store(store), policies())
 }
 
+/// A good body of a method of a route.
+pub(crate) fn good_body_of(method: &Method, path: &str) -> Value {
+    let mut body = good_body(path);
+    if method == Method::PUT {
+        body["exempt"] = json!(true);
+    }
+    body
+}
+
 /// A good body of each route with one.
 pub(crate) fn good_body(path: &str) -> Value {
     match path {
@@ -205,6 +214,8 @@ pub(crate) fn good_body(path: &str) -> Value {
         "/block" => json!({"key": "sk_1", "seconds": 60}),
         "/unblock" => json!({"key": "sk_1"}),
         "/callers" => json!({"policy": "shared", "key": "*"}),
+        "/overrides" => json!({"policy": "api", "key": "sk_1"}),
+        "/overrides/restore" => json!({}),
         _ => panic!("no body for {path}"),
     }
 }

@@ -6,6 +6,7 @@ use tollgate_tests::every_policy;
 mod exact;
 mod faults;
 use tollgate_tests::load;
+mod overrides;
 mod probes;
 mod refunds;
 mod rejection_cache;

@@ -52,7 +52,8 @@ async fn an_unauthenticated_connection_is_dropped() {
     let server = Server::start();
     // The test's own connection is open before, and stays so.
     server.command(&["PING"]).ok();
-    let store = builder(server.url()).no_circuit_breaker().build();
+    let store = builder(server.url()).max_overrides(0).no_circuit_breaker();
+    let store = store.build();
     let limiter = rejecting(store.expect("a store"), 10);
     order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
     let opened = || {

@@ -52,7 +52,8 @@ async fn is_well_again(limiter: &Limiter, used: u64) {
 
 /// A limiter that has had a request admitted, and its connection.
 async fn begun(server: &Server) -> (Limiter, Connection) {
-    began(server, store(server)).await
+    let store = builder(server.url()).max_overrides(0).build();
+    began(server, store.expect("a store")).await
 }
 
 async fn began(server: &Server, store: RedisStore) -> (Limiter, Connection) {
@@ -263,7 +264,8 @@ async fn loading() {
 async fn noperm() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
-    let store = builder(server.url_as("gate", "secret")).build();
+    let store = builder(server.url_as("gate", "secret")).max_overrides(0);
+    let store = store.build();
     let (limiter, connection) = began(&server, store.expect("a store")).await;
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     assert_fails_with(&limiter, "NOPERM", Breaker::StaysClosed).await;
@@ -277,7 +279,8 @@ async fn noperm() {
 async fn wrongpass() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
-    let store = builder(server.url_as("gate", "secret")).build();
+    let store = builder(server.url_as("gate", "secret")).max_overrides(0);
+    let store = store.build();
     let (limiter, _) = began(&server, store.expect("a store")).await;
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "another", "~* +@all");

@@ -17,7 +17,9 @@ fn error(decision: &Decision) -> &StoreError {
 async fn a_repeated_reply_decides_no_other_request() {
     for policy in [policy as fn(u64) -> Policy, permits] {
         let (server, network) = network();
-        let one = builder(url(network.addr())).connections(1).build();
+        // The version of overrides is read over a connection of its own.
+        let one = builder(url(network.addr())).max_overrides(0).connections(1);
+        let one = one.build();
         let limiter = under(policy(1), one.expect("a store"), OnStoreError::Reject);
         let other = under(policy(1), store(&server), OnStoreError::Reject);
         let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;

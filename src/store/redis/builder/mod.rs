@@ -8,16 +8,18 @@ use super::{
     config::{ConnectConfig, ServerConfig},
     key_names,
     lease::Leases,
+    overrides::RedisOverrides,
     pending_refunds::PendingRefunds,
     rejection_cache::{RejectionCache, epoch::EpochKey},
     script::ScriptRegistry,
-    state::StoreState,
+    state::{ServerClock, StoreState},
     worker::pool::WorkerPool,
 };
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
     observe::SharedObservers,
+    store::overrides::DEFAULT_MAX_OVERRIDES,
 };
 
 #[cfg(feature = "config")]
@@ -41,6 +43,8 @@ pub struct RedisStoreBuilder {
     rejection_cache: Duration,
     rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
+    /// `None` if they are switched off.
+    max_overrides: Option<usize>,
     /// What a document says in place of each secret, if it opens the store.
     #[cfg(feature = "config")]
     sources: Option<Vec<(String, crate::secret::Secret)>>,
@@ -128,6 +132,7 @@ impl Default for RedisStoreBuilder {
             rejection_cache: Duration::from_secs(1),
             rejection_cache_capacity: 100_000,
             clock: Arc::new(SystemClock),
+            max_overrides: Some(DEFAULT_MAX_OVERRIDES),
             #[cfg(feature = "config")]
             sources: None,
         }
@@ -331,6 +336,18 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets the number of [overrides](crate::limiter::Override) that the store may have: one more is an error. Default: 100,000. 0
+    /// switches them off.
+    ///
+    /// Unless they are switched off, each process with the store reads one key each second, on its background thread, over a connection
+    /// of its own, from its first request on. The store needs the permissions of `GET`, `HGET`, `HMGET`, `HSCAN`, `HSET`, `HDEL`,
+    /// `HLEN`, `ZADD`, `ZREM`, `ZCARD`, `ZSCORE`, `ZRANGE`, `ZREVRANGE`, `ZRANGEBYSCORE`, `SET` and `TIME`; without them there are no
+    /// overrides, and nothing else changes.
+    pub fn max_overrides(mut self, overrides: usize) -> Self {
+        self.max_overrides = (overrides > 0).then_some(overrides);
+        self
+    }
+
     /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). Nothing connects.
     pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
         if let Err(error) = key_names::check_prefix(&self.prefix) {
@@ -383,8 +400,13 @@ impl RedisStoreBuilder {
         let breaker = || Arc::new(Breaker::new(threshold));
         let tags = topology.tags().map_or(1, |tags| tags.len());
         let observers = Arc::<SharedObservers>::default();
+        let server_clock = Arc::<ServerClock>::default();
+        let overrides = self.max_overrides.map(|max| {
+            RedisOverrides::new(&self.prefix, topology.tags(), server_clock.clone(), max)
+        });
         let shared = Arc::new(StoreState {
             id,
+            server_clock,
             epoch: EpochKey::new(&self.prefix, topology.tags()),
             topology,
             prefix: self.prefix,
@@ -398,7 +420,6 @@ impl RedisStoreBuilder {
                 self.rejection_cache_capacity,
                 self.clock,
             ),
-            clock_offset_us: Default::default(),
             opened: Default::default(),
             closed: Default::default(),
             extended_calls: Default::default(),
@@ -409,6 +430,7 @@ impl RedisStoreBuilder {
             inner: Arc::new(Inner {
                 leases: Leases::new(&workers),
                 workers,
+                overrides,
                 shared,
                 #[cfg(feature = "config")]
                 settings,

@@ -50,6 +50,8 @@ impl RedisStoreBuilder {
             rejection_cache: (cached(self) != cached(&default)).then_some(cache),
             hash_tags: (self.connect.hash_tags != default.connect.hash_tags)
                 .then_some(self.connect.hash_tags),
+            max_overrides: (self.max_overrides != default.max_overrides)
+                .then_some(self.max_overrides.unwrap_or(0)),
             ..StoreSection::default()
         };
         StoreSettings::new(section, &self.connect, secret, self.sources.is_some())

@@ -100,6 +100,7 @@ impl StoreSettings {
                 own.rejection_cache != its.rejection_cache,
             ),
             ("hash_tags", own.hash_tags != its.hash_tags),
+            ("max_overrides", own.max_overrides != its.max_overrides),
         ];
         names.extend(
             plain

@@ -6,6 +6,11 @@ use crate::printed::{manifests, page::Page, session::Session};
 
 pub(crate) fn run(page: &mut Page) {
     manifests::check(&page.expect("toml"));
+    run_sessions(page);
+}
+
+/// Runs the commands, and compares the log of the service that they start.
+pub(crate) fn run_sessions(page: &mut Page) {
     let mut session = Session::start(Timers::Stopped);
     while let Some(block) = page.next() {
         match &*block.language {

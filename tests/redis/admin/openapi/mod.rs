@@ -73,7 +73,8 @@ fn generate() -> Value {
             // With a token, or without.
             operation["security"] = json!([{}, {"token": []}]);
         }
-        paths.insert(route.path.to_owned(), json!({route.method: operation}));
+        let methods = paths.entry(route.path).or_insert_with(|| json!({}));
+        methods[route.method] = operation;
     }
     json!({
         "openapi": "3.1.0",
@@ -180,9 +181,9 @@ async fn every_answer_in_the_document_is_given() {
         let responses = operation["responses"].as_object().expect("responses");
         let mut given = BTreeSet::new();
         let mut note = |answer: Answer| given.insert(answer.status.as_str().to_owned());
-        let is_post = method == Method::POST;
-        let body = || match is_post {
-            true => support::good_body(path).to_string(),
+        let has_body = method != Method::GET;
+        let body = || match has_body {
+            true => support::good_body_of(&method, path).to_string(),
             false => String::new(),
         };
         for api in [&working, &failing, &without_activity] {
@@ -190,24 +191,28 @@ async fn every_answer_in_the_document_is_given() {
         }
         let wrong = support::signed(method.clone(), path, "wrong").body(body().into());
         note(working.send(wrong.expect("a request")).await);
-        if is_post {
-            note(panicking.post(path, &support::good_body(path)).await);
+        if has_body {
+            note(panicking.call(method.clone(), path, body()).await);
             for body in ["{".to_owned(), " ".repeat(70_000)] {
                 note(working.call(method.clone(), path, body).await);
             }
-            let mut unknown = support::good_body(path);
+            let mut unknown = support::good_body_of(&method, path);
             match path {
                 "/explain" => unknown["keys"] = json!({"no-such-policy": "alice"}),
                 _ => unknown["policy"] = "no-such-policy".into(),
             }
-            note(working.post(path, &unknown).await);
+            note(
+                working
+                    .call(method.clone(), path, unknown.to_string())
+                    .await,
+            );
             let mut untyped = support::signed(method.clone(), path, TOKEN).body(body().into());
             let headers = untyped.as_mut().expect("a request").headers_mut();
             headers.remove("content-type");
             note(working.send(untyped.expect("a request")).await);
         } else if responses.contains_key("400") {
-            if path == "/blocks" {
-                note(working.get("/blocks?policy=no-such-policy").await);
+            if ["/blocks", "/overrides"].contains(&path) {
+                note(working.get(&format!("{path}?policy=no-such-policy")).await);
             }
             if path == "/events" {
                 let _streams = support::event_streams(&working).await;
@@ -229,10 +234,14 @@ async fn the_document_is_answered_and_every_path_outside_of_it_is_unknown() {
         assert_eq!(api.get(path).await.status, StatusCode::NOT_FOUND, "{path}");
     }
     for (method, path, _) in operations() {
-        let other = match method {
-            Method::GET => Method::POST,
-            _ => Method::GET,
-        };
+        let methods: Vec<_> = operations()
+            .into_iter()
+            .filter(|(_, other, _)| *other == path)
+            .map(|(method, ..)| method)
+            .collect();
+        let others = [Method::GET, Method::POST].into_iter();
+        let mut others = others.filter(|other| !methods.contains(other));
+        let other = others.next().expect("no route has both");
         let answer = api.call(other, path, Body::empty()).await;
         assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{path}");
         let allowed = answer.headers["allow"].to_str().expect("text");

@@ -188,6 +188,51 @@ pub(super) fn routes(of: &mut SchemaGenerator) -> Vec<Route> {
             schema::<api::UnblockRequest>(of),
             schema::<api::Unblocked>(of),
         ),
+        Route {
+            problems: &[400, 401, 404],
+            parameters: &[
+                (
+                    "policy",
+                    "The policy's name; all policies if it is left out",
+                ),
+                (
+                    "limit",
+                    "The most overrides in the answer, 100 if it is left out",
+                ),
+            ],
+            ..get(
+                "/overrides",
+                "The keys with a limit of their own, set by operators",
+                schema::<api::OverridesInfo>(of),
+            )
+        },
+        Route {
+            method: "put",
+            ..change(
+                "/overrides",
+                "Sets the limit of a key under a policy in all processes, or exempts it, until an instant or for good",
+                schema::<api::OverrideRequest>(of),
+                schema::<api::OverrideChanged>(of),
+            )
+        },
+        Route {
+            method: "delete",
+            ..change(
+                "/overrides",
+                "Removes the override of a key under a policy in all processes",
+                schema::<api::OverrideKey>(of),
+                schema::<api::OverrideChanged>(of),
+            )
+        },
+        Route {
+            problems: &[400, 401, 413, 415, 503],
+            ..change(
+                "/overrides/restore",
+                "Writes the overrides back that the store has lost and this process knows",
+                schema::<api::RestoreRequest>(of),
+                schema::<api::Restored>(of),
+            )
+        },
         post(
             "/callers",
             "The callers whose charges under a key count now, for strategies that record them",

@@ -1,0 +1,203 @@
+//! Overrides: their list, and changes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::extract::State;
+
+use super::keys::{audited, completed, named_key};
+use crate::{
+    admin::{
+        api::{
+            OverrideChanged, OverrideInfo, OverrideKey, OverrideRequest, OverridesInfo,
+            RestoreRequest, Restored,
+        },
+        audit::{Audit, Change, log_restored},
+        http::{
+            Json,
+            input::{Body, Query},
+            problem::{Answer, Failure},
+        },
+        state::AdminState,
+        token::AdminUser,
+    },
+    clock::Timestamp,
+    key::Key,
+    limiter::{Limiter, ListedOverride, Override},
+    store::overrides::DateText,
+};
+
+/// The overrides that are answered unless asked for otherwise.
+const DEFAULT_LIMIT: usize = 100;
+
+/// The most overrides in an answer.
+const MAX_LIMIT: usize = 10_000;
+
+/// `GET /overrides`.
+pub(in crate::admin) async fn list(
+    State(state): State<Arc<AdminState>>,
+    query: Query,
+) -> Answer<OverridesInfo> {
+    let [policy, limit] = query.only(["policy", "limit"])?;
+    let limit = limit.map_or(Ok(DEFAULT_LIMIT), |limit| limit.parse());
+    let limit = limit.ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
+    let limit = limit.ok_or_else(|| {
+        Failure::bad_request(format!("limit: a number from 1 to {MAX_LIMIT} is expected"))
+    })?;
+    let found = match policy {
+        Some(policy) => state.limiter().policy(&policy)?.overrides(limit).await?,
+        None => state.limiter().overrides(limit).await?,
+    };
+    Ok(Json(OverridesInfo {
+        total: found.total() as u64,
+        store_error: found.store_error().map(ToString::to_string),
+        overrides: found.iter().map(listed).collect(),
+    }))
+}
+
+/// `PUT /overrides`.
+pub(in crate::admin) async fn set(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<OverrideRequest>,
+) -> Answer<OverrideChanged> {
+    let limiter = state.limiter();
+    let (policy, handle) = (&request.policy, limiter.policy(&request.policy)?);
+    let keys = named_key(limiter, policy, &request.key)?;
+    let setting = setting(&request, &user, limiter)?;
+    let audit = Audit::new(user, Change::SetOverride, &request.key, limiter, &keys);
+    completed(audited(audit, async move |audit| {
+        let key = first(&keys);
+        let before = handle.set_override(key, setting.clone()).await?;
+        audit.log_override(before.as_ref(), Some(&setting));
+        Ok(OverrideChanged {
+            before: before.map(|before| changed(audit, before)),
+            after: Some(changed(audit, setting)),
+        })
+    }))
+    .await
+}
+
+/// `DELETE /overrides`.
+pub(in crate::admin) async fn remove(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    Body(request): Body<OverrideKey>,
+) -> Answer<OverrideChanged> {
+    let limiter = state.limiter();
+    let handle = limiter.policy(&request.policy)?;
+    let keys = named_key(limiter, &request.policy, &request.key)?;
+    let audit = Audit::new(user, Change::RemoveOverride, &request.key, limiter, &keys);
+    completed(audited(audit, async move |audit| {
+        let before = handle.remove_override(first(&keys)).await?;
+        audit.log_override(before.as_ref(), None);
+        Ok(OverrideChanged {
+            before: before.map(|before| changed(audit, before)),
+            after: None,
+        })
+    }))
+    .await
+}
+
+/// `POST /overrides/restore`.
+pub(in crate::admin) async fn restore(
+    State(state): State<Arc<AdminState>>,
+    user: AdminUser,
+    // A page of another site can't send one.
+    Body(RestoreRequest {}): Body<RestoreRequest>,
+) -> Answer<Restored> {
+    completed(async move {
+        let restored = state.limiter().restore_overrides().await?;
+        log_restored(&user, restored);
+        Ok(Restored {
+            restored: restored as u64,
+        })
+    })
+    .await
+}
+
+fn first(keys: &[(String, Key)]) -> Key {
+    keys.first().map_or(Key::missing(), |(_, key)| *key)
+}
+
+/// The override of a request.
+fn setting(
+    request: &OverrideRequest,
+    user: &AdminUser,
+    limiter: &Limiter,
+) -> Result<Override, Failure> {
+    let mut setting = match (&request.quota, request.exempt) {
+        (Some(quota), false) => Override::quota(quota.parse().map_err(Failure::bad_request)?),
+        (None, true) => Override::exempt(),
+        _ => {
+            return Err(Failure::bad_request(
+                "an override has either a quota or \"exempt\": true",
+            ));
+        }
+    };
+    setting.until = match (&request.until, request.seconds) {
+        (None, None) => None,
+        (Some(until), None) => Some(instant(until)?),
+        (None, Some(seconds)) => {
+            if !(1..=MAX_SECONDS).contains(&seconds) {
+                let detail = "seconds: an override lasts for 1 s to a hundred years";
+                return Err(Failure::bad_request(detail));
+            }
+            let now = limiter.override_time()?;
+            Some((now + Duration::from_secs(seconds)).to_system_time())
+        }
+        (Some(_), Some(_)) => {
+            return Err(Failure::bad_request("either until or seconds is expected"));
+        }
+    };
+    setting.note = request.note.clone().filter(|note| !note.is_empty());
+    // What the store keeps of a longer name.
+    let name = user.name();
+    let end = (0..=name.len().min(64)).rfind(|end| name.is_char_boundary(*end));
+    setting.set_by = Some(name[..end.unwrap_or(0)].to_owned());
+    Ok(setting)
+}
+
+/// The longest override that is set by its duration.
+const MAX_SECONDS: u64 = 100 * 365 * 86_400;
+
+/// The instant of a date.
+fn instant(text: &str) -> Result<SystemTime, Failure> {
+    let at = text.parse::<jiff::Timestamp>().map_err(|_| {
+        Failure::bad_request(
+            "until: a date as in RFC 3339 is expected, such as 2027-01-15T08:00:00Z",
+        )
+    })?;
+    Ok(Timestamp::from_micros(at.as_microsecond()).to_system_time())
+}
+
+fn listed(listed: &ListedOverride) -> OverrideInfo {
+    let setting = listed.setting();
+    OverrideInfo {
+        unused: listed.unused().map(str::to_owned),
+        stored: listed.is_stored(),
+        ..info(listed.policy(), listed.key_text(), setting)
+    }
+}
+
+/// An override that was set or removed.
+fn changed(audit: &Audit, setting: Override) -> OverrideInfo {
+    let (policy, key) = audit.key();
+    info(policy, key, &setting)
+}
+
+fn info(policy: &str, key: &str, setting: &Override) -> OverrideInfo {
+    OverrideInfo {
+        policy: policy.to_owned(),
+        key: key.to_owned(),
+        quota: setting.own_quota().map(|quota| quota.to_string()),
+        exempt: setting.own_quota().is_none(),
+        until: setting.ends_at().map(|end| DateText(end).to_string()),
+        note: setting.note.clone(),
+        set_by: setting.set_by.clone(),
+        unused: None,
+        stored: true,
+    }
+}

@@ -1,0 +1,494 @@
+//! Overrides, as the policies of a limiter apply them: another quota for one key, or none. The store keeps them
+//! (`store/overrides`); here each is bound to a limit of its own, and listed.
+
+use std::{
+    collections::HashMap,
+    fmt, slice,
+    sync::{Arc, RwLock, Weak},
+    time::Duration,
+    vec,
+};
+
+use smallvec::SmallVec;
+use tokio::task::coop::consume_budget;
+
+use super::{
+    Limiter,
+    bound_policy::BoundPolicy,
+    core::{LimiterCore, LimiterRef},
+    handle::PolicyHandle,
+    keys::Keys,
+    quota_overrides::{OverridingQuota, QuotaOverride},
+};
+use crate::{
+    error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
+    key::Key,
+    log::LogThrottle,
+    policy::stored_text,
+    quota::Quota,
+    store::{
+        OverrideTable, Store,
+        overrides::{
+            Override,
+            table::{KnownOverride, PolicyOverrides},
+        },
+    },
+    sync::{read, write},
+};
+
+/// The overrides of a policy, each bound to a limit of the store when a request first needs it.
+#[derive(Debug)]
+pub(crate) struct BoundOverrides {
+    known: Arc<PolicyOverrides>,
+    /// By the override's id.
+    bound: RwLock<HashMap<u64, BoundOverride>>,
+    log: LogThrottle,
+}
+
+/// An override, and its quota with a limit; `None` if the policy can't count it.
+type BoundOverride = (Weak<KnownOverride>, Option<QuotaOverride>);
+
+/// An override that is in force for a key.
+pub(crate) enum AppliedOverride {
+    Quota(QuotaOverride),
+    Exempt(Arc<Override>),
+}
+
+/// The overrides that were in force for the keys of a call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OverridesInForce {
+    /// The index of the policy, and the override's id.
+    pub(crate) ids: SmallVec<[(u32, u64); 1]>,
+    /// When the first of them ends.
+    pub(crate) ends_in: Option<Duration>,
+}
+
+impl BoundOverrides {
+    pub(crate) fn new(table: &OverrideTable, policy: &str) -> Self {
+        Self {
+            known: table.policy(policy),
+            bound: RwLock::default(),
+            log: LogThrottle::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The quota of an override with its limit, which `open` opens unless it is open; `None` if it can't be counted.
+    fn quota(
+        &self,
+        known: &Arc<KnownOverride>,
+        open: impl FnOnce() -> Option<OverridingQuota>,
+    ) -> Option<QuotaOverride> {
+        if let Some((_, bound)) = read(&self.bound).get(&known.id) {
+            return bound.clone();
+        }
+        let opened = open().map(Arc::new);
+        let mut bound = write(&self.bound);
+        if bound.len() > 2 * self.known.len() + 16 {
+            // Those that have ended or were replaced.
+            bound.retain(|_, (known, _)| known.strong_count() > 0);
+        }
+        let entry = bound.entry(known.id);
+        entry
+            .or_insert_with(|| (Arc::downgrade(known), opened))
+            .1
+            .clone()
+    }
+}
+
+impl BoundPolicy {
+    /// The override that is in force for a key, if there is one that the policy can count.
+    #[inline]
+    pub(crate) fn override_of(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
+        let overrides = self.overrides.as_ref()?;
+        if !overrides.known.is_used() {
+            return None;
+        }
+        self.find_override(store, overrides, key)
+    }
+
+    #[inline(never)]
+    fn find_override(
+        &self,
+        store: &dyn Store,
+        overrides: &BoundOverrides,
+        key: &Key,
+    ) -> Option<AppliedOverride> {
+        let known = overrides.known.find(key)?;
+        let Some(quota) = known.setting.own_quota() else {
+            return Some(AppliedOverride::Exempt(known.setting.clone()));
+        };
+        let quota = overrides.quota(&known, || {
+            let checked = self.check_override(store, quota);
+            let opened = checked.and_then(|()| {
+                let opened = self.open_quota(store, quota);
+                opened.map_err(|invalid| ConfigError::of(self.policy.name(), invalid))
+            });
+            let opened = opened.inspect_err(|error| {
+                overrides.log.log_with(|suppressed| {
+                    tracing::error!(%error, suppressed, "an override's quota can't be counted; the policy's own quota is used");
+                });
+            });
+            Some(OverridingQuota {
+                by_operator: Some(known.setting.clone()),
+                ..opened.ok()?
+            })
+        });
+        quota.map(AppliedOverride::Quota)
+    }
+
+    /// Whether the policy can count the quota of an override, which is not registered.
+    fn check_override(&self, store: &dyn Store, quota: Quota) -> Result<(), ConfigError> {
+        let checked = match self.policy.is_block_list() {
+            true => Err(InvalidValue::new(
+                format!("the quota {quota} under a block list"),
+                "an exemption: a block list has no quota",
+            )),
+            false => self.policy.validate_other_quota(quota, store),
+        };
+        checked.map_err(|invalid| ConfigError::of(self.policy.name(), invalid))
+    }
+}
+
+impl LimiterCore {
+    /// The store's overrides.
+    fn override_table(&self) -> Result<&OverrideTable, StoreError> {
+        let table = self.store.overrides();
+        table.ok_or(StoreError::Unsupported("overrides"))
+    }
+}
+
+impl OverridesInForce {
+    /// Adds the override of a key under a policy, if there is one.
+    fn add(&mut self, policy: usize, bound: &BoundPolicy, key: &Key) {
+        let overrides = bound.overrides.as_ref();
+        let overrides = overrides.filter(|overrides| overrides.known.is_used());
+        if let Some(overrides) = overrides
+            && let Some(known) = overrides.known.find(key)
+        {
+            self.ids.push((policy as u32, known.id));
+            let ends_in = overrides.known.ends_in(&known);
+            self.ends_in = match (self.ends_in, ends_in) {
+                (Some(first), Some(other)) => Some(first.min(other)),
+                (first, other) => first.or(other),
+            };
+        }
+    }
+}
+
+impl LimiterRef {
+    /// The overrides that are in force for the keys of a call.
+    pub(super) fn overrides_of_call(&self, keys: &Keys) -> OverridesInForce {
+        let mut in_force = OverridesInForce::default();
+        match keys.entries() {
+            Some(entries) => {
+                for (index, entry) in self.entries_of_policies(entries) {
+                    in_force.add(index, &self.policies[index], &entry.key);
+                }
+            }
+            None => {
+                for (index, bound) in self.policies.iter().enumerate() {
+                    if let Some(key) = self.key_of(bound, keys) {
+                        in_force.add(index, bound, key);
+                    }
+                }
+            }
+        }
+        in_force
+    }
+}
+
+impl PolicyHandle {
+    /// Sets the limit of one key under this policy, for all processes with the store: another quota, or none, until an instant or
+    /// until it is [removed](Self::remove_override). Returns the override that it replaces.
+    ///
+    /// It holds in this process when the call returns, and in all others within two seconds; in between, the key gets no more than
+    /// the larger of both quotas. What the key has used stays used, as when the policy's own quota
+    /// [changes](crate::strategy#changing-a-live-policy). Requests of the key that [wait](Limiter::wait) are decided anew.
+    ///
+    /// The override's quota is used in place of the policy's own, of a [tier](crate::Policy::tier_quotas), of a
+    /// [look-up](crate::Policy::quota_lookup), which is then not called, and of [`quota_for`](crate::limiter::Check::quota_for). Under
+    /// [`Override::exempt`] the policy does not apply to requests of the key, as by an allow list of this policy alone; other
+    /// policies do. [Charges by hand](Limiter::charge) and [resets](Limiter::reset) ignore the exemption.
+    ///
+    /// Overrides belong to the policy's name: they stay when the limiter is [reconfigured](Limiter::reconfigure). One that the
+    /// policy can no longer count has no effect until it can, and is [listed](Self::overrides) with the reason.
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    /// use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, limiter::Override};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("api", Quota::requests(1).per_hour()).strategy(FixedWindow))
+    ///     .build()?;
+    /// let (api, alice) = (limiter.policy("api")?, Key::new("alice"));
+    /// assert!(limiter.check(alice).await.is_admitted());
+    /// assert!(!limiter.check(alice).await.is_admitted());
+    /// let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+    /// let raised = Override::quota(Quota::requests(10).per_hour()).until(tomorrow).note("ticket 4711");
+    /// assert_eq!(api.set_override(alice, raised.clone()).await?, None);
+    /// assert!(limiter.check(alice).await.is_admitted());
+    /// assert_eq!(api.remove_override(alice).await?, Some(raised));
+    /// assert!(!limiter.check(alice).await.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the policy can't count the quota, as a [tier](crate::Policy::tier_quotas) of another period under windows; a
+    /// text is too long, the end has passed, or the store has as many overrides as it may have; the store fails, or has none; or
+    /// the limiter no longer has the policy.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the override may or may not be set.
+    pub async fn set_override(
+        &self,
+        key: impl Into<Key>,
+        setting: Override,
+    ) -> Result<Option<Override>, OverrideError> {
+        let key = key.into();
+        consume_budget().await;
+        setting.validate()?;
+        let limiter = self.limiter().local_ref();
+        let bound = &limiter.policies[limiter.find(self.name())?];
+        if setting.has_ended(limiter.override_table()?.now()) {
+            return Err(OverrideError::Ended);
+        }
+        if let Some(quota) = setting.own_quota() {
+            let checked = bound.check_override(&*limiter.store, quota);
+            checked.map_err(OverrideError::Uncountable)?;
+        }
+        let set = limiter.store.set_override(self.name(), &key, Some(setting));
+        set.await
+    }
+
+    /// Removes the override of a key under this policy, for all processes with the store, as soon as
+    /// [`set_override`](Self::set_override) sets one. Returns the override that was in force; `None` if there was none.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the store fails, or has no overrides.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the override may or may not be removed.
+    pub async fn remove_override(
+        &self,
+        key: impl Into<Key>,
+    ) -> Result<Option<Override>, OverrideError> {
+        let key = key.into();
+        consume_budget().await;
+        let limiter = self.limiter().local_ref();
+        limiter.override_table()?;
+        limiter.store.set_override(self.name(), &key, None).await
+    }
+
+    /// Lists up to `max` overrides of this policy, ordered by key: see [`Limiter::overrides`].
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the store has no overrides.
+    pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
+        Overrides::find(self.limiter(), max, |policy| policy == self.name()).await
+    }
+}
+
+impl Limiter {
+    /// Lists up to `max` overrides of the store, ordered by policy and key: those of this limiter's policies, and those of policies
+    /// that it doesn't have. The list is read from the store; while the store fails, it has what this process knows, which is in
+    /// force, and [`store_error`](Overrides::store_error) says why.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the store has no overrides. Dropping the future is harmless.
+    pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
+        Overrides::find(self, max, |_| true).await
+    }
+
+    /// The instant by which overrides end.
+    #[cfg(feature = "admin")]
+    pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
+        Ok(self.local_ref().override_table()?.now())
+    }
+
+    /// Writes the overrides back that the store has lost, as after a restart without its data, and that this process still knows.
+    /// Returns how many those were. One that was set again meanwhile stays as it was set.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the store fails, or has no overrides. What was written by then stays.
+    pub async fn restore_overrides(&self) -> Result<usize, OverrideError> {
+        consume_budget().await;
+        let limiter = self.local_ref();
+        limiter.override_table()?;
+        limiter.store.sync_overrides().await?;
+        let mut restored = 0;
+        for (policy, key, known) in limiter.override_table()?.all() {
+            if !known.is_stored() && !known.setting.has_ended(limiter.override_table()?.now()) {
+                let setting = (*known.setting).clone();
+                let set = limiter.store.set_override(&policy, &key, Some(setting));
+                set.await?;
+                restored += 1;
+            }
+        }
+        Ok(restored)
+    }
+}
+
+/// Overrides of a store: from [`Limiter::overrides`].
+#[derive(Clone, Debug)]
+pub struct Overrides {
+    overrides: Vec<ListedOverride>,
+    total: usize,
+    store_error: Option<Arc<OverrideError>>,
+}
+
+/// An override of a store: from [`Limiter::overrides`].
+#[derive(Clone, Debug)]
+pub struct ListedOverride {
+    policy: Arc<str>,
+    key: Key,
+    key_text: String,
+    setting: Arc<Override>,
+    unused: Option<String>,
+    is_stored: bool,
+}
+
+impl Overrides {
+    async fn find(
+        limiter: &Limiter,
+        max: usize,
+        is_listed: impl Fn(&str) -> bool,
+    ) -> Result<Self, OverrideError> {
+        consume_budget().await;
+        let core = limiter.local_ref();
+        let table = core.override_table()?;
+        let store_error = core.store.sync_overrides().await.err();
+        let now = table.now();
+        let mut found = table.all();
+        found.retain(|(policy, _, known)| is_listed(policy) && !known.setting.has_ended(now));
+        let total = found.len();
+        let listed = found.into_iter().take(max).map(|(policy, key, known)| {
+            let bound = core.find(&policy).ok().map(|index| &core.policies[index]);
+            let unused = match (bound, known.setting.own_quota()) {
+                (None, _) => Some(format!("the limiter has no policy {policy:?}")),
+                (Some(bound), Some(quota)) => {
+                    let checked = bound.check_override(&*core.store, quota);
+                    checked.err().map(|error| error.to_string())
+                }
+                (Some(_), None) => None,
+            };
+            ListedOverride {
+                key_text: match bound {
+                    Some(bound) => bound.policy.key_text(&key),
+                    None => stored_text(&key),
+                },
+                policy,
+                key,
+                is_stored: known.is_stored(),
+                setting: known.setting.clone(),
+                unused,
+            }
+        });
+        Ok(Self {
+            overrides: listed.collect(),
+            total,
+            store_error: store_error.map(Arc::new),
+        })
+    }
+
+    /// Whether these are all.
+    pub fn is_complete(&self) -> bool {
+        self.overrides.len() == self.total
+    }
+
+    /// The number of all overrides, also of those beyond `max`.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Why the store could not be read; `None` if the list is the store's.
+    pub fn store_error(&self) -> Option<&OverrideError> {
+        self.store_error.as_deref()
+    }
+
+    /// The number of overrides in the list.
+    pub fn len(&self) -> usize {
+        self.overrides.len()
+    }
+
+    /// Whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.overrides.is_empty()
+    }
+
+    /// The overrides.
+    pub fn iter(&self) -> slice::Iter<'_, ListedOverride> {
+        self.overrides.iter()
+    }
+}
+
+impl IntoIterator for Overrides {
+    type Item = ListedOverride;
+    type IntoIter = vec::IntoIter<ListedOverride>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.overrides.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Overrides {
+    type Item = &'a ListedOverride;
+    type IntoIter = slice::Iter<'a, ListedOverride>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl ListedOverride {
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The key as operators write it: see [`PolicyHandle::key_text`].
+    pub fn key_text(&self) -> &str {
+        &self.key_text
+    }
+
+    /// What was set.
+    pub fn setting(&self) -> &Override {
+        &self.setting
+    }
+
+    /// Why it has no effect; `None` if it has: the policy can't count its quota, or the limiter does not have the policy.
+    pub fn unused(&self) -> Option<&str> {
+        self.unused.as_deref()
+    }
+
+    /// Whether the store has it. If not, the store has lost it, and it holds in the processes that still know it:
+    /// [`restore_overrides`](Limiter::restore_overrides) writes it back.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+}
+
+/// In one line: `api alice: 1000/min`.
+impl fmt::Display for ListedOverride {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.policy, self.key_text, self.setting)
+    }
+}

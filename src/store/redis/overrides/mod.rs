@@ -1,0 +1,594 @@
+//! Overrides on Redis. The table of this process is brought up to date by polling the version of the data: by a task of the
+//! background thread, which begins with the store's first request, and ends with the store.
+//!
+//! A change is one script. Each process that finds another version reads what was changed since, or everything, if the data is
+//! another one: then what the store has no more was lost, and this process keeps it until it is restored or removed.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection, cmd};
+use tokio::{
+    runtime::Handle,
+    sync::Mutex,
+    time::{sleep, timeout},
+};
+use tracing::instrument::WithSubscriber;
+
+use self::stored::{OVERRIDES_TAG, OverrideKeys, Version};
+use super::{error_class, state::StoreState, topology::Topology};
+use crate::{
+    background::background_runtime,
+    clock::Timestamp,
+    error::{StoreError, overrides::OverrideError},
+    key::Key,
+    log::LogThrottle,
+    runtime::runtime_with_io,
+    store::{
+        OverrideTable,
+        health::{HealthReport, HealthWarning},
+        overrides::Override,
+        redis::{cluster::hash_tags::HashTags, state::ServerClock},
+    },
+};
+
+mod stored;
+
+const CHANGE: &str = include_str!("change.lua");
+const READ: &str = include_str!("read.lua");
+
+/// How often the version is polled.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often it is polled if the user may not read it.
+const DENIED_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long one reply is waited for.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many changes, or fields, are read at a time.
+const PAGE: usize = 500;
+
+/// How many fields are read in all, whatever a foreign hash has.
+const MAX_READ: usize = 1_000_000;
+
+/// For how long the change of a removed override can be read.
+const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
+
+/// How often a command is sent again whose error proves that nothing ran.
+const MAX_ATTEMPTS: usize = 5;
+
+/// The overrides of a store.
+#[derive(Debug)]
+pub(crate) struct RedisOverrides {
+    pub(super) table: OverrideTable,
+    clock: Arc<ServerClock>,
+    keys: OverrideKeys,
+    max: usize,
+    /// Whether a task polls.
+    is_polled: AtomicBool,
+    /// Whether the store was read.
+    is_read: AtomicBool,
+    /// Whether the user may not read it.
+    is_denied: AtomicBool,
+    /// What was not readable in the last full reading.
+    unreadable: AtomicUsize,
+    /// Held for each reading and change, so that none is overtaken by another.
+    reader: Mutex<Reader>,
+    lost_log: LogThrottle,
+    failed_log: LogThrottle,
+}
+
+/// What is known of the data, and the connection by which it is read.
+#[derive(Debug, Default)]
+struct Reader {
+    connection: Option<MultiplexedConnection>,
+    version: Option<Version>,
+}
+
+/// What a change does.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    Set(&'a str),
+    Remove,
+    /// The same for what the store has lost: so that other processes remove it, too.
+    Forget,
+    /// To what has this value.
+    End(&'a str),
+}
+
+/// The reply of `change.lua`.
+type Changed = (i64, Option<Vec<u8>>, Option<String>, Option<String>, String);
+
+/// The reply of `read.lua`.
+type Page = (
+    String,
+    Option<String>,
+    Vec<Vec<u8>>,
+    Vec<String>,
+    Vec<Option<Vec<u8>>>,
+);
+
+impl RedisOverrides {
+    pub(super) fn new(
+        prefix: &str,
+        tags: Option<&HashTags>,
+        clock: Arc<ServerClock>,
+        max: usize,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            table: OverrideTable::by(clock.clone()),
+            clock,
+            keys: OverrideKeys::new(prefix, tags),
+            max,
+            is_polled: AtomicBool::new(false),
+            is_read: AtomicBool::new(false),
+            is_denied: AtomicBool::new(false),
+            unreadable: AtomicUsize::new(0),
+            reader: Mutex::default(),
+            lost_log: LogThrottle::default(),
+            failed_log: LogThrottle::default(),
+        })
+    }
+
+    /// Whether a task polls, or is about to.
+    #[inline]
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_polled.load(Ordering::Relaxed)
+    }
+
+    /// Sets (`Some`) or removes (`None`) an override.
+    async fn change(
+        &self,
+        topology: &Topology,
+        policy: &str,
+        key: &Key,
+        setting: Option<Override>,
+    ) -> Result<Option<Override>, OverrideError> {
+        let mut reader = self.reader.lock().await;
+        let value = setting.as_ref().map(stored::value);
+        // As other processes will read it.
+        let setting = value
+            .as_ref()
+            .and_then(|value| stored::parse_value(value.as_bytes()));
+        let known = self.table.get(policy, key);
+        let change = match &value {
+            Some(_) if setting.is_none() => {
+                return Err(StoreError::Unsupported("a quota without an exact text").into());
+            }
+            Some(value) => Change::Set(value),
+            None if known.is_some() => Change::Forget,
+            None => Change::Remove,
+        };
+        // A connection that is broken is found before anything is changed.
+        let version = self.read_version(&mut reader, topology).await?;
+        let field = stored::field(policy, key);
+        let reply = self.send_change(&mut reader, topology, change, &field);
+        let (done, before, last, now, _) = reply.await?;
+        if done < 0 {
+            return Err(OverrideError::TooMany { max: self.max });
+        }
+        if last.is_none() && reader.version.is_some() || version.is_none() {
+            // The data was lost, and begins anew with this change.
+            self.note_lost(|_, _| false);
+        }
+        self.table.apply([(policy.into(), *key, setting)]);
+        let last = last.and_then(Version::parse);
+        if last == reader.version {
+            reader.version = now.and_then(Version::parse);
+        }
+        let before = before.and_then(|before| stored::parse_value(&before));
+        let in_force = before.filter(|before| !before.has_ended(self.table.now()));
+        Ok(in_force.or(known))
+    }
+
+    /// Reads what was changed since the last reading, and ends what has ended.
+    async fn sync(&self, topology: &Topology) -> Result<(), StoreError> {
+        let mut reader = self.reader.lock().await;
+        let synced = self.read_changes(&mut reader, topology).await;
+        let denied = matches!(&synced, Err(StoreError::Server { code, .. }) if &**code == "NOPERM");
+        self.is_denied.store(denied, Ordering::Relaxed);
+        synced?;
+        self.is_read.store(true, Ordering::Relaxed);
+        for (policy, key, setting) in self.table.take_ended() {
+            let (value, field) = (stored::value(&setting), stored::field(&policy, &key));
+            let reply = self.send_change(&mut reader, topology, Change::End(&value), &field);
+            let (ended, before, ..) = reply.await?;
+            if ended == 0 && before.is_some_and(|before| before == value.as_bytes()) {
+                // This process was ahead of the server's clock.
+                self.table.apply([(policy, key, Some(setting))]);
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_changes(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+    ) -> Result<(), StoreError> {
+        let found = self.read_version(reader, topology).await?;
+        if found == reader.version && (found.is_some() || self.table.is_empty()) {
+            return Ok(());
+        }
+        let Some(found) = found else {
+            reader.version = None;
+            self.note_lost(|_, _| false);
+            return Ok(());
+        };
+        let is_same = |known: &Version| known.has_id_of(&found) && known.number < found.number;
+        let since = match &reader.version {
+            Some(known) if is_same(known) && known.number >= found.floor => known.number,
+            known => {
+                let is_lost = !known.as_ref().is_some_and(is_same);
+                self.read_all(reader, topology, is_lost).await?;
+                found.number
+            }
+        };
+        self.read_pages(reader, topology, since).await
+    }
+
+    /// Reads the changes after a certain one.
+    async fn read_pages(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+        mut since: u64,
+    ) -> Result<(), StoreError> {
+        loop {
+            let (now, version, fields, numbers, values): Page = self
+                .query(reader, topology, &self.read_command(since))
+                .await?;
+            self.set_clock(&now);
+            let is_last = fields.len() < PAGE;
+            let changes = fields.iter().zip(values).filter_map(|(field, value)| {
+                let (policy, key) = stored::parse_field(field)?;
+                match value {
+                    Some(value) => Some((policy, key, Some(self.parse(&value)?))),
+                    None => Some((policy, key, None)),
+                }
+            });
+            self.table.apply(changes);
+            if is_last {
+                reader.version = version.and_then(Version::parse);
+                return Ok(());
+            }
+            let last = numbers.last().and_then(|last| last.parse().ok());
+            let garbled = || StoreError::server("GARBLED", "a change without a number");
+            since = last.filter(|last| *last > since).ok_or_else(garbled)?;
+        }
+    }
+
+    /// Reads all overrides. What this process knows and the store doesn't have is removed, or was lost.
+    async fn read_all(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+        is_lost: bool,
+    ) -> Result<(), StoreError> {
+        let (mut cursor, mut found) = (0, Vec::new());
+        self.unreadable.store(0, Ordering::Relaxed);
+        loop {
+            let mut scan = cmd("HSCAN");
+            scan.arg(&self.keys.overrides)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(PAGE);
+            let (next, entries): (u64, Vec<Vec<u8>>) = self.query(reader, topology, &scan).await?;
+            let (entries, _) = entries.as_chunks::<2>();
+            found.extend(entries.iter().filter_map(|[field, value]| {
+                let (policy, key) = stored::parse_field(field)?;
+                Some((policy, key, Some(self.parse(value)?)))
+            }));
+            if next == 0 || found.len() > MAX_READ {
+                break;
+            }
+            cursor = next;
+        }
+        let stored: HashSet<(Arc<str>, Key)> = found
+            .iter()
+            .map(|(policy, key, _)| (policy.clone(), *key))
+            .collect();
+        self.table.apply(found);
+        if is_lost {
+            self.note_lost(|policy, key| stored.contains(&(policy.into(), *key)));
+        } else {
+            let known = self.table.all().into_iter();
+            let removed = known.filter_map(|(policy, key, _)| {
+                let field = (policy, key);
+                (!stored.contains(&field)).then_some((field.0, field.1, None))
+            });
+            self.table.apply(removed.collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    /// Notes the server's time.
+    fn set_clock(&self, now: &str) {
+        if let Ok(now) = now.parse() {
+            self.clock.set(Timestamp::from_micros(now));
+        }
+    }
+
+    /// The override of a value, unless it is foreign.
+    fn parse(&self, value: &[u8]) -> Option<Override> {
+        let parsed = stored::parse_value(value);
+        if parsed.is_none() {
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+        }
+        parsed
+    }
+
+    /// Notes that the store has lost all overrides but these.
+    fn note_lost(&self, is_stored: impl Fn(&str, &Key) -> bool) {
+        let overrides = self.table.mark_lost_except(is_stored);
+        if overrides > 0 {
+            self.lost_log.log_with(|suppressed| {
+                tracing::error!(
+                    overrides,
+                    suppressed,
+                    "the store has lost overrides, which stay in force in this process; write them back by `tollgate override restore`"
+                );
+            });
+        }
+    }
+
+    async fn read_version(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+    ) -> Result<Option<Version>, StoreError> {
+        let mut get = cmd("GET");
+        get.arg(&self.keys.version);
+        let mut version: Result<Option<String>, _> = self.query(reader, topology, &get).await;
+        if reader.connection.is_none() {
+            // It was closed since its last use.
+            version = self.query(reader, topology, &get).await;
+        }
+        Ok(version?.and_then(Version::parse))
+    }
+
+    fn read_command(&self, since: u64) -> Cmd {
+        let mut eval = cmd("EVAL");
+        eval.arg(READ).arg(3);
+        eval.arg(&self.keys.overrides).arg(&self.keys.changes);
+        eval.arg(&self.keys.version).arg(since).arg(PAGE);
+        eval
+    }
+
+    async fn send_change(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+        change: Change<'_>,
+        field: &str,
+    ) -> Result<Changed, StoreError> {
+        let (operation, value) = match change {
+            Change::Set(value) => ("set", value),
+            Change::Remove => ("remove", ""),
+            Change::Forget => ("forget", ""),
+            Change::End(value) => ("end", value),
+        };
+        let mut eval = cmd("EVAL");
+        eval.arg(CHANGE).arg(4);
+        eval.arg(&self.keys.overrides).arg(&self.keys.changes);
+        eval.arg(&self.keys.removed).arg(&self.keys.version);
+        eval.arg(operation).arg(field).arg(value).arg(self.max);
+        eval.arg(Key::unique().as_str());
+        eval.arg(REMOVED_KEPT.as_micros() as u64);
+        let changed: Changed = self.query(reader, topology, &eval).await?;
+        self.set_clock(&changed.4);
+        Ok(changed)
+    }
+
+    /// Runs a command. It is sent again only if its error proves that nothing ran.
+    async fn query<T: FromRedisValue>(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+        cmd: &Cmd,
+    ) -> Result<T, StoreError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let replied = timeout(REPLY_TIMEOUT, query_once(reader, topology, cmd)).await;
+            let error = match replied.unwrap_or(Err(StoreError::Timeout)) {
+                Ok(reply) => {
+                    return T::from_redis_value(reply).map_err(|error| {
+                        // It may be the reply to another command.
+                        reader.connection = None;
+                        StoreError::server("GARBLED", error.to_string())
+                    });
+                }
+                Err(error) => error,
+            };
+            let code = match &error {
+                StoreError::Server { code, .. } => &**code,
+                _ => "",
+            };
+            let is_moved = matches!(code, "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN");
+            if is_moved || code.is_empty() || error_class::classify_code(code).reconnect {
+                reader.connection = None;
+            }
+            if attempt == MAX_ATTEMPTS || !(is_moved || code == "READONLY") {
+                return Err(error);
+            }
+            if let Topology::Cluster(cluster) = topology {
+                let _ = timeout(REPLY_TIMEOUT, cluster.refresh()).await;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Adds what operators have to know of the overrides.
+    async fn check_health(&self, topology: &Topology, health: HealthReport) -> HealthReport {
+        let synced = self.sync(topology).await;
+        let mut reader = self.reader.lock().await;
+        let tried = match synced {
+            // Every command that a later change needs.
+            Ok(()) => self.try_reading(&mut reader, topology).await,
+            failed => failed,
+        };
+        drop(reader);
+        let health = match &tried {
+            Err(StoreError::Server { code, .. }) if &**code == "NOPERM" => {
+                health.with_unchecked("overrides")
+            }
+            Err(_) if !self.is_read.load(Ordering::Relaxed) => {
+                health.with_warning(HealthWarning::OverridesUnread)
+            }
+            _ => health,
+        };
+        match self.table.lost() {
+            0 => health,
+            overrides => health.with_warning(HealthWarning::OverridesLost { overrides }),
+        }
+    }
+
+    async fn try_reading(
+        &self,
+        reader: &mut Reader,
+        topology: &Topology,
+    ) -> Result<(), StoreError> {
+        let since = reader.version.as_ref().map_or(0, |version| version.number);
+        let _: redis::Value = self
+            .query(reader, topology, &self.read_command(since))
+            .await?;
+        let mut scan = cmd("HSCAN");
+        scan.arg(&self.keys.overrides).arg(0).arg("COUNT").arg(1);
+        let _: redis::Value = self.query(reader, topology, &scan).await?;
+        Ok(())
+    }
+}
+
+/// Sends a command over the reader's connection, which is opened if there is none.
+async fn query_once(
+    reader: &mut Reader,
+    topology: &Topology,
+    cmd: &Cmd,
+) -> Result<redis::Value, StoreError> {
+    let connection = match &mut reader.connection {
+        Some(connection) => connection,
+        none => none.insert(topology.connect(OVERRIDES_TAG).await?),
+    };
+    let reply = cmd.query_async(connection).await;
+    reply.map_err(|error| error_class::to_store_error(&error))
+}
+
+/// The runtime on which overrides are read and changed.
+fn runtime() -> Option<Handle> {
+    background_runtime().or_else(runtime_with_io)
+}
+
+/// Runs `work` there.
+fn spawn<T: Send + 'static>(
+    work: impl Future<Output = Result<T, OverrideError>> + Send + 'static,
+) -> impl Future<Output = Result<T, OverrideError>> + Send + 'static {
+    const NO_RUNTIME: StoreError = StoreError::NoRuntime("overrides are read from the server");
+    let task = runtime().map(|runtime| runtime.spawn(work.with_current_subscriber()));
+    async move {
+        match task {
+            // It ends early only with its runtime.
+            Some(task) => task.await.unwrap_or(Err(NO_RUNTIME.into())),
+            None => Err(NO_RUNTIME.into()),
+        }
+    }
+}
+
+impl RedisOverrides {
+    /// Starts the task that polls for a store, unless there is one.
+    #[cold]
+    pub(super) fn poll(self: &Arc<Self>, store: &Arc<StoreState>) {
+        if self.is_polled.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let polling = PollGuard(self.clone());
+        let Some(runtime) = runtime() else {
+            return;
+        };
+        let store = Arc::downgrade(store);
+        let polls = async move {
+            let overrides = &polling.0;
+            loop {
+                let Some(shared) = store.upgrade() else {
+                    return;
+                };
+                let is_open = shared.breaker(OVERRIDES_TAG).is_open();
+                let topology = shared.topology.clone();
+                drop(shared);
+                if !is_open && let Err(error) = overrides.sync(&topology).await {
+                    overrides.log_failure(&error);
+                }
+                drop(topology);
+                let denied = overrides.is_denied.load(Ordering::Relaxed);
+                sleep(if denied {
+                    DENIED_INTERVAL
+                } else {
+                    POLL_INTERVAL
+                })
+                .await;
+            }
+        };
+        drop(runtime.spawn(polls.with_current_subscriber()));
+    }
+
+    /// Sets or removes an override in the store, then in this process.
+    pub(super) fn set_override(
+        self: Arc<Self>,
+        topology: Topology,
+        policy: &str,
+        key: &Key,
+        setting: Option<Override>,
+    ) -> impl Future<Output = Result<Option<Override>, OverrideError>> + Send + 'static {
+        let (policy, key) = (policy.to_owned(), *key);
+        spawn(async move { self.change(&topology, &policy, &key, setting).await })
+    }
+
+    /// Reads what other processes have changed.
+    pub(super) fn sync_overrides(
+        self: Arc<Self>,
+        topology: Topology,
+    ) -> impl Future<Output = Result<(), OverrideError>> + Send + 'static {
+        spawn(async move { Ok(self.sync(&topology).await?) })
+    }
+
+    /// Adds to a health report what operators have to know of the overrides.
+    pub(super) async fn add_to_health(
+        self: Arc<Self>,
+        topology: Topology,
+        health: HealthReport,
+    ) -> HealthReport {
+        if runtime_with_io().is_none() {
+            return health;
+        }
+        let before = health.clone();
+        let checked = spawn(async move { Ok(self.check_health(&topology, health).await) });
+        checked.await.unwrap_or(before)
+    }
+
+    #[cold]
+    fn log_failure(&self, error: &StoreError) {
+        let what = match self.is_denied.load(Ordering::Relaxed) {
+            true => "off: the user lacks a permission",
+            false => "as they were read last",
+        };
+        self.failed_log.log_with(|suppressed| {
+            tracing::warn!(%error, overrides = what, suppressed, "overrides could not be read");
+        });
+    }
+}
+
+/// Lets another task poll when this one ends, with its runtime.
+struct PollGuard(Arc<RedisOverrides>);
+
+impl Drop for PollGuard {
+    fn drop(&mut self) {
+        self.0.is_polled.store(false, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,88 @@
+//! Overrides by the admin API: what is set, listed and removed, and the lines in the log.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::admin::support::{self, Api, Log, shown};
+
+async fn call(api: &Api, method: Method, body: &Value) -> (u16, Value) {
+    let answer = api.call(method, "/overrides", body.to_string()).await;
+    (answer.status.as_u16(), answer.json)
+}
+
+#[tokio::test]
+async fn an_override_is_set_listed_and_removed_and_each_change_is_logged() {
+    let (limiter, _) = support::in_process();
+    let (api, log) = (Api::of(&limiter), Log::default());
+    let _guard = log.info();
+    let key = shown("sk_1");
+    let body = json!({"policy": "api", "key": "sk_1", "quota": "100/min", "until": "2099-01-15T08:00:00Z", "note": "two\nlines"});
+    let (status, set) = call(&api, Method::PUT, &body).await;
+    let expected = json!({"policy": "api", "key": key, "quota": "100/min", "exempt": false,
+        "until": "2099-01-15T08:00:00Z", "note": "two\nlines", "set_by": "ops", "stored": true});
+    assert_eq!((status, &set), (200, &json!({ "after": expected })));
+    let decision = limiter.check(("api", tollgate::Key::secret("sk_1"))).await;
+    assert_eq!(decision.policy("api").map(|api| api.limit()), Some(100));
+    let listed = api.get("/overrides?policy=api").await.json;
+    assert_eq!(listed, json!({"total": 1, "overrides": [expected]}));
+    // The key as answers show it.
+    let lifted = json!({"policy": "api", "key": key, "exempt": true, "seconds": 3600});
+    let (status, set) = call(&api, Method::PUT, &lifted).await;
+    assert_eq!((status, &set["before"]), (200, &expected));
+    assert_eq!(set["after"]["exempt"], true);
+    let about = json!({"policy": "api", "key": "sk_1"});
+    let (status, removed) = call(&api, Method::DELETE, &about).await;
+    assert_eq!((status, &removed["before"]["exempt"]), (200, &json!(true)));
+    assert_eq!(call(&api, Method::DELETE, &about).await, (200, json!({})));
+    let restored = api.done("/overrides/restore", json!({})).await;
+    assert_eq!(restored, json!({"restored": 0}));
+    let lines = log.lines("changed by the admin API");
+    let after = r#"after="100/min until 2099-01-15T08:00:00Z (two\\nlines)""#;
+    for (line, expected) in lines.iter().zip([
+        [r#"change="set override""#, r#"before="none""#, after],
+        [
+            r#"change="set override""#,
+            r#"before="100/min until"#,
+            r#"after="exempt until"#,
+        ],
+        [
+            r#"change="remove override""#,
+            r#"before="exempt until"#,
+            r#"after="none""#,
+        ],
+        [
+            r#"change="remove override""#,
+            r#"before="none""#,
+            r#"after="none""#,
+        ],
+    ]) {
+        for part in expected.into_iter().chain([r#"user="ops""#, &*key]) {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    }
+    assert_eq!((lines.len(), log.text().contains("sk_1")), (4, false));
+    assert_eq!(log.lines("overrides restored by the admin API").len(), 1);
+}
+
+#[tokio::test]
+async fn a_mistake_sets_nothing() {
+    let api = support::api();
+    for (field, value, expected) in [
+        ("quota", json!("no quota"), "invalid quota"),
+        ("quota", json!("8 concurrent"), "policy \"api\""),
+        ("exempt", json!(true), "either a quota"),
+        ("until", json!("tomorrow"), "RFC 3339"),
+        ("until", json!("2001-01-15T08:00:00Z"), "has ended already"),
+        ("seconds", json!(0), "hundred years"),
+        ("note", json!("x".repeat(201)), "201 bytes"),
+        ("policy", json!("no-such-policy"), "no policy"),
+    ] {
+        let mut body = json!({"policy": "api", "key": "sk_1", "quota": "100/min"});
+        body[field] = value;
+        let (status, problem) = call(&api, Method::PUT, &body).await;
+        let detail = problem["detail"].as_str().expect("a detail");
+        assert!((400..500).contains(&status), "{field}: {status}");
+        assert!(detail.contains(expected), "{field}: {detail}");
+    }
+    assert_eq!(api.get("/overrides").await.json["total"], 0);
+}

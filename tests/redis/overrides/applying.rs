@@ -1,0 +1,391 @@
+//! What an override does to the requests of its key, and to no others.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use http::{Request, request::Parts};
+use tollgate::{
+    Ban, FixedWindow, Key, Limiter, LocalFallback, Policy, Quota, RateLimitLayer, StoreError,
+    clock::Timestamp,
+    extract,
+    limiter::{Override, OverrideError},
+    observe::DecisionSource,
+};
+use tollgate_tests::{
+    rights,
+    stores::{frozen, limiter, redis},
+    stub_store::StubStore,
+    until::until,
+    world::World,
+};
+
+const ALICE: &str = "alice";
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect(text)
+}
+
+fn raised(text: &str) -> Override {
+    Override::quota(quota(text))
+}
+
+fn policy(text: &str) -> Policy {
+    Policy::new("api", quota(text)).strategy(FixedWindow)
+}
+
+/// An instant so long after the start of the clocks of tests.
+fn at(world: &World, after: Duration) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(world.now()) + after
+}
+
+fn head(user: &str) -> Parts {
+    let request = Request::get("/").header("x-user", user).body(());
+    request.expect("a request").into_parts().0
+}
+
+/// How many of 20 requests are admitted.
+async fn admitted(limiter: &Limiter, key: &str) -> u64 {
+    limiter.check(Key::new(key)).times(20).await.admitted()
+}
+
+#[tokio::test]
+async fn the_key_has_the_overrides_quota_and_others_have_the_policys() {
+    for world in World::both_with_overrides() {
+        let limiter = world.limiter([policy("2/h")]);
+        let api = limiter.policy("api").expect("a policy");
+        assert_eq!(admitted(&limiter, ALICE).await, 2);
+        let before = api.set_override(ALICE, raised("5/h")).await;
+        assert_eq!(before.expect("it is set"), None, "{}", world.name());
+        // What was used stays used.
+        assert_eq!(admitted(&limiter, ALICE).await, 3);
+        assert_eq!(admitted(&limiter, "bob").await, 2);
+        let lowered = api.set_override(ALICE, raised("4/h")).await;
+        assert_eq!(lowered.expect("it is set"), Some(raised("5/h")));
+        assert_eq!(admitted(&limiter, ALICE).await, 0);
+        let removed = api.remove_override(ALICE).await;
+        assert_eq!(removed.expect("it is removed"), Some(raised("4/h")));
+        assert_eq!(api.remove_override(ALICE).await.expect("no error"), None);
+        world.advance(Duration::from_secs(3_600));
+        assert_eq!(admitted(&limiter, ALICE).await, 2);
+    }
+}
+
+#[tokio::test]
+async fn it_ends_by_the_stores_clock() {
+    for world in World::both_with_overrides() {
+        let limiter = world.limiter([policy("2/h")]);
+        let api = limiter.policy("api").expect("a policy");
+        assert_eq!(admitted(&limiter, ALICE).await, 2);
+        let end = at(&world, Duration::from_secs(600));
+        let set = api.set_override(ALICE, raised("5/h").until(end)).await;
+        set.expect("it is set");
+        world.advance(Duration::from_secs(599));
+        assert_eq!(limiter.check(ALICE).times(1).await.admitted(), 1);
+        world.advance(Duration::from_secs(1));
+        // On Redis the first response says what the time is.
+        assert!(limiter.peek("bob").await.is_ok());
+        assert_eq!(admitted(&limiter, ALICE).await, 0, "{}", world.name());
+        let status = limiter.peek(ALICE).await.expect("a status");
+        assert_eq!(status.policy("api").expect("it applies").limit(), 2);
+        assert!(api.overrides(9).await.expect("a list").is_empty());
+        let ended = api.set_override(ALICE, raised("5/h").until(end)).await;
+        assert!(matches!(ended, Err(OverrideError::Ended)), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn it_wins_over_tiers_lookups_and_the_quota_of_a_call() {
+    let (store, _) = frozen();
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let counted = lookups.clone();
+    let by_lookup = policy("2/h").key(extract::header("x-user")).quota_lookup(
+        Duration::from_secs(60),
+        move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            async { Some(quota("3/h")) }
+        },
+    );
+    let limiter = limiter(Limiter::builder().store(store), [by_lookup]);
+    let api = limiter.policy("api").expect("a policy");
+    let limit = async |user: &str| {
+        let status = limiter.peek_request(&head(user)).await.expect("a status");
+        status.policy("api").expect("it applies").limit()
+    };
+    assert_eq!(
+        (limit(ALICE).await, lookups.load(Ordering::Relaxed)),
+        (3, 1)
+    );
+    let key = api.key(ALICE).expect("a key");
+    api.set_override(key, raised("7/h"))
+        .await
+        .expect("it is set");
+    assert_eq!(
+        (limit(ALICE).await, lookups.load(Ordering::Relaxed)),
+        (7, 1)
+    );
+    assert_eq!(
+        (limit("bob").await, lookups.load(Ordering::Relaxed)),
+        (3, 2)
+    );
+    let call = limiter.check([("api", key)]).quota_for("api", quota("9/h"));
+    assert_eq!(call.await.policy("api").expect("it applies").limit(), 7);
+}
+
+#[tokio::test]
+async fn an_exemption_is_an_allow_list_of_one_policy() {
+    for world in World::both_with_overrides() {
+        let other = Policy::new("other", quota("3/h"));
+        let ban = Ban::for_duration(Duration::from_secs(600));
+        let ban = Policy::new("ban", quota("1/h")).strategy(ban);
+        let limiter = world.limiter([policy("2/h"), other, ban]);
+        let api = limiter.policy("api").expect("a policy");
+        api.set_override(ALICE, Override::exempt())
+            .await
+            .expect("it is set");
+        let first = limiter.check(ALICE).await;
+        assert!(first.is_admitted() && first.policy("api").is_none());
+        let names: Vec<_> = first.policies().map(|policy| policy.policy()).collect();
+        assert_eq!(names, ["other"], "{}", world.name());
+        assert_eq!(admitted(&limiter, ALICE).await, 2, "by the other policy");
+        // A charge by hand counts.
+        let charged = api.charge(ALICE, 1).await.expect("it is charged");
+        assert_eq!(charged.policy("api").expect("it applies").remaining(), 1);
+        // Rejections count under the ban, unless the key is exempt from it.
+        assert!(!limiter.check(ALICE).await.is_admitted());
+        assert!(limiter.check(ALICE).await.policy("ban").is_some());
+        let banned = limiter.policy("ban").expect("a policy");
+        banned
+            .set_override(ALICE, Override::exempt())
+            .await
+            .expect("it is set");
+        assert!(limiter.check(ALICE).await.policy("ban").is_none());
+        let alone = limiter.check(("api", ALICE)).await;
+        assert!(alone.is_admitted() && alone.source() == DecisionSource::NotChecked);
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_is_overridden_by_its_own_name() {
+    let (store, _) = frozen();
+    let shadow = Policy::new("next", quota("1/h")).shadow_of("api");
+    let limiter = limiter(Limiter::builder().store(store), [policy("5/h"), shadow]);
+    let next = limiter.policy("next").expect("a policy");
+    next.set_override(ALICE, raised("3/h"))
+        .await
+        .expect("it is set");
+    for (user, expected) in [(ALICE, [5, 3]), ("bob", [5, 1])] {
+        let decision = limiter.check(user).await;
+        let limits = ["api", "next"].map(|name| decision.policy(name).map(|policy| policy.limit()));
+        assert_eq!(limits, expected.map(Some), "{user}");
+    }
+}
+
+#[tokio::test]
+async fn headers_have_its_quota_and_an_explanation_names_it() {
+    let (store, clock) = frozen();
+    let by_user = policy("2/h").key(extract::header("x-user"));
+    let builder = RateLimitLayer::builder().store(store).policy(by_user);
+    let layer = builder.build().expect("a layer");
+    let limiter = layer.limiter().clone();
+    let api = limiter.policy("api").expect("a policy");
+    let key = api.key(ALICE).expect("a key");
+    let end = tollgate::clock::Clock::now(&clock) + Duration::from_secs(60);
+    let end = SystemTime::UNIX_EPOCH + end.since(Timestamp::from_micros(0));
+    let raised = raised("50/h").until(end).note("ticket\n4711");
+    api.set_override(key, raised.clone())
+        .await
+        .expect("it is set");
+    let explanation = limiter.explain(&head(ALICE)).await.expect("an explanation");
+    let explained = explanation.policy("api").and_then(|api| api.status());
+    let explained = explained.expect("it applies");
+    assert_eq!(explained.quota(), quota("50/h"));
+    assert_eq!(explained.applied_override(), Some(&raised));
+    let text = raised.to_string();
+    assert!(
+        text.starts_with("50/h until 20") && text.ends_with(r"Z (ticket\n4711)"),
+        "{text}"
+    );
+    let handler = tower::service_fn(async |_: Request<()>| {
+        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+    });
+    let service = tower::Layer::layer(&layer, handler);
+    let request = Request::from_parts(head(ALICE), ());
+    let response = tower::ServiceExt::oneshot(service, request).await;
+    let headers = response.expect("a response").headers().clone();
+    assert_eq!(headers["ratelimit-policy"], r#""api";q=50;w=3600"#);
+    api.set_override(key, Override::exempt())
+        .await
+        .expect("it is set");
+    let explanation = limiter.explain(&head(ALICE)).await.expect("an explanation");
+    let reason = explanation.policy("api").and_then(|api| api.not_applied());
+    let reason = reason.expect("it does not apply").to_string();
+    assert_eq!(reason, "override: exempt");
+}
+
+#[tokio::test]
+async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
+    for world in World::both_with_overrides() {
+        let locked = Policy::block_list("locked");
+        let limiter = world.limiter([policy("2/h"), locked]);
+        let api = limiter.policy("api").expect("a policy");
+        let set = async |setting: Override| api.set_override(ALICE, setting).await.unwrap_err();
+        // Another period, under a window.
+        let error = set(raised("20/min")).await;
+        assert!(matches!(error, OverrideError::Uncountable(_)), "{error}");
+        let error = set(raised("8 concurrent")).await;
+        assert!(matches!(error, OverrideError::Uncountable(_)), "{error}");
+        let error = set(raised("3/h").note("x".repeat(201))).await;
+        assert_eq!(
+            error.to_string(),
+            "the note of an override has 201 bytes; expected at most 200"
+        );
+        let locked = limiter.policy("locked").expect("a policy");
+        let error = locked.set_override(ALICE, raised("3/h")).await;
+        assert!(matches!(error, Err(OverrideError::Uncountable(_))));
+        assert!(locked.set_override(ALICE, Override::exempt()).await.is_ok());
+        assert!(api.overrides(9).await.expect("a list").is_empty());
+        assert_eq!(admitted(&limiter, ALICE).await, 2, "{}", world.name());
+    }
+    let limiter = limiter(
+        Limiter::builder().store(StubStore::without_overrides()),
+        [policy("2/h")],
+    );
+    let api = limiter.policy("api").expect("a policy");
+    let error = api.set_override(ALICE, raised("3/h")).await;
+    let unsupported =
+        |error: &OverrideError| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
+    assert!(error.is_err_and(|error| unsupported(&error)));
+    assert!(
+        api.overrides(1)
+            .await
+            .is_err_and(|error| unsupported(&error))
+    );
+}
+
+/// A cached rejection, and the units that a process has leased, are of the quota before.
+#[tokio::test]
+async fn a_cached_rejection_of_the_quota_before_does_not_apply() {
+    let server = testkit::Server::start();
+    let limiter = limiter(Limiter::builder().store(redis(&server)), [policy("2/day")]);
+    let api = limiter.policy("api").expect("a policy");
+    assert_eq!(admitted(&limiter, ALICE).await, 2);
+    until("a rejection is cached", async || {
+        limiter.check(ALICE).await.source() == DecisionSource::RejectionCache
+    })
+    .await;
+    api.set_override(ALICE, raised("3/day"))
+        .await
+        .expect("it is set");
+    assert!(limiter.check(ALICE).await.is_admitted());
+    assert!(!limiter.check(ALICE).await.is_admitted());
+    api.set_override(ALICE, raised("4/day"))
+        .await
+        .expect("it is set");
+    assert!(limiter.check(ALICE).await.is_admitted());
+}
+
+#[tokio::test]
+async fn units_that_were_leased_under_the_quota_before_are_not_spent() {
+    let server = testkit::Server::start();
+    let lease = tollgate::Lease::max_units(500).ttl(Duration::from_secs(10));
+    let leased = policy("10000000/day").lease(lease);
+    let limiter = limiter(Limiter::builder().store(redis(&server)), [leased]);
+    let api = limiter.policy("api").expect("a policy");
+    tollgate_tests::hot_key::until_leased(&limiter, ALICE, 1).await;
+    api.set_override(ALICE, raised("5/day"))
+        .await
+        .expect("it is set");
+    for _ in 0..100 {
+        let decision = limiter.check(ALICE).await;
+        assert!(!decision.is_admitted() && decision.source() != DecisionSource::Lease);
+    }
+}
+
+#[tokio::test]
+async fn the_local_share_is_that_of_the_override_while_the_store_fails() {
+    let server = testkit::Server::start();
+    let shared = policy("2/day").on_store_error(LocalFallback::shared_by(1));
+    let limiter = limiter(Limiter::builder().store(redis(&server)), [shared]);
+    let api = limiter.policy("api").expect("a policy");
+    api.set_override(ALICE, raised("6/day"))
+        .await
+        .expect("it is set");
+    api.set_override("carol", Override::exempt())
+        .await
+        .expect("it is set");
+    server.kill();
+    until("the store has failed", async || {
+        limiter.check("bob").await.source() == DecisionSource::Fallback
+    })
+    .await;
+    assert_eq!(admitted(&limiter, ALICE).await, 6);
+    assert!(limiter.check("carol").times(99).await.is_admitted());
+    // Without the store, the list is what this process knows.
+    let listed = api.overrides(9).await.expect("a list");
+    assert_eq!((listed.len(), listed.store_error().is_some()), (2, true));
+}
+
+#[tokio::test]
+async fn a_user_without_the_permissions_counts_without_overrides() {
+    let server = testkit::Server::start();
+    let few = rights::of_a_limiter(&server).replace(" +hscan", "");
+    server.acl("few", "s3cret", &few);
+    let builder = tollgate::RedisStore::builder().url(server.url_as("few", "s3cret"));
+    let store = builder.timeout(tollgate_tests::until::TEST_TIMEOUT).build();
+    let limiter = limiter(
+        Limiter::builder().store(store.expect("a store")),
+        [policy("2/h")],
+    );
+    assert_eq!(admitted(&limiter, ALICE).await, 2);
+    let health = limiter.health_check().await;
+    assert!(health.unchecked().contains(&"overrides"), "{health:?}");
+    assert!(health.issues().is_empty(), "{health:?}");
+}
+
+#[tokio::test]
+async fn a_reload_keeps_them_and_lists_what_it_makes_uncountable() {
+    let (store, _) = frozen();
+    let limiter = limiter(Limiter::builder().store(store), [policy("2/h")]);
+    let api = limiter.policy("api").expect("a policy");
+    api.set_override(ALICE, raised("5/h"))
+        .await
+        .expect("it is set");
+    let limit = async || {
+        let status = limiter.peek(ALICE).await.expect("a status");
+        status.policy("api").expect("it applies").limit()
+    };
+    let reload = |quota: &str| {
+        let changed = limiter.reconfigure(Limiter::builder().policy(policy(quota)));
+        changed.expect("it is replaced");
+    };
+    reload("3/h");
+    assert_eq!(limit().await, 5);
+    reload("100/day");
+    assert_eq!(limit().await, 100);
+    let listed = api.overrides(9).await.expect("a list");
+    let unused = listed.iter().next().and_then(|listed| listed.unused());
+    let unused = unused.expect("a reason");
+    assert!(
+        unused.contains("a tier whose period is not that of"),
+        "{unused}"
+    );
+    reload("4/h");
+    assert_eq!(limit().await, 5);
+    let listed = api.overrides(9).await.expect("a list");
+    assert_eq!(
+        listed.iter().next().and_then(|listed| listed.unused()),
+        None
+    );
+    // Those of a policy that the limiter does not have stay.
+    let other = Policy::new("other", quota("1/h"));
+    let changed = limiter.reconfigure(Limiter::builder().policy(other));
+    changed.expect("it is replaced");
+    let listed = limiter.overrides(9).await.expect("a list");
+    let unused = listed.iter().next().and_then(|listed| listed.unused());
+    assert_eq!(unused, Some(r#"the limiter has no policy "api""#));
+}

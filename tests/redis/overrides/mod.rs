@@ -1,0 +1,7 @@
+//! Overrides: the limit of one key, until an instant or for good, set while requests are served.
+
+mod applying;
+mod lists;
+mod processes;
+mod random;
+mod waiting;

@@ -1,0 +1,303 @@
+//! Overrides of several processes on one Redis server: each has its own store and limiter here.
+
+use std::time::{Duration, SystemTime};
+
+use testkit::{Clock, Server};
+use tollgate::{
+    FixedWindow, Key, Limiter, Policy, Quota, StoreError,
+    limiter::{Override, OverrideError},
+    store::HealthWarning,
+};
+use tollgate_tests::{
+    stores::{limiter, redis},
+    until::until,
+    world::START,
+};
+
+const ALICE: &str = "alice";
+
+fn of(requests: u64) -> Override {
+    Override::quota(Quota::requests(requests).per_day())
+}
+
+/// A process. It has sent a request.
+async fn process(server: &Server) -> Limiter {
+    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
+    let limiter = limiter(Limiter::builder().store(redis(server)), [policy]);
+    assert!(limiter.check("first").cost(0).await.is_admitted());
+    limiter
+}
+
+async fn set(limiter: &Limiter, key: &str, setting: Override) {
+    let api = limiter.policy("api").expect("a policy");
+    api.set_override(Key::new(key), setting)
+        .await
+        .expect("it is set");
+}
+
+async fn remove(limiter: &Limiter, key: &str) -> Option<Override> {
+    let api = limiter.policy("api").expect("a policy");
+    api.remove_override(Key::new(key))
+        .await
+        .expect("it is removed")
+}
+
+/// The limit of a key in this process.
+async fn limit(limiter: &Limiter, key: &str) -> u64 {
+    let status = limiter.peek(Key::new(key)).await.expect("a status");
+    status.policy("api").expect("it applies").limit()
+}
+
+async fn until_limit(limiter: &Limiter, key: &str, expected: u64) {
+    until("the limit holds", async || {
+        limit(limiter, key).await == expected
+    })
+    .await;
+}
+
+fn lost(warnings: &[HealthWarning]) -> Option<usize> {
+    warnings.iter().find_map(|warning| match warning {
+        HealthWarning::OverridesLost { overrides } => Some(*overrides),
+        _ => None,
+    })
+}
+
+#[tokio::test]
+async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
+    let server = Server::start();
+    let [a, b] = [process(&server).await, process(&server).await];
+    set(&a, ALICE, of(30)).await;
+    assert_eq!(limit(&a, ALICE).await, 30);
+    until_limit(&b, ALICE, 30).await;
+    set(&b, ALICE, of(20)).await;
+    assert_eq!(limit(&b, ALICE).await, 20);
+    until_limit(&a, ALICE, 20).await;
+    assert_eq!(remove(&a, ALICE).await, Some(of(20)));
+    assert_eq!(limit(&a, ALICE).await, 10);
+    until_limit(&b, ALICE, 10).await;
+    assert_eq!(remove(&b, ALICE).await, None);
+    // A process that starts later.
+    set(&a, ALICE, of(40)).await;
+    until_limit(&process(&server).await, ALICE, 40).await;
+}
+
+#[tokio::test]
+async fn a_key_gets_no_more_than_the_larger_quota_while_processes_differ() {
+    let server = Server::start();
+    let processes = [process(&server).await, process(&server).await];
+    let mut admitted = 0;
+    for requests in [15, 5, 25, 10, 40] {
+        set(&processes[0], ALICE, of(requests)).await;
+        for _ in 0..30 {
+            for process in &processes {
+                admitted += u64::from(process.check(ALICE).await.is_admitted());
+            }
+        }
+        let largest = requests.max(25);
+        assert!(admitted <= largest, "{admitted} of {largest}");
+    }
+    until_limit(&processes[1], ALICE, 40).await;
+    for process in &processes {
+        admitted += process.check(ALICE).times(99).await.admitted();
+    }
+    assert_eq!(admitted, 40);
+}
+
+#[tokio::test]
+async fn what_the_server_has_lost_stays_in_force_and_can_be_restored() {
+    let server = Server::start();
+    let [a, b] = [process(&server).await, process(&server).await];
+    for (key, requests) in [(ALICE, 30), ("bob", 31), ("carol", 32)] {
+        set(&a, key, of(requests)).await;
+        until_limit(&b, key, requests).await;
+    }
+    server.flush();
+    let health = a.health_check().await;
+    assert_eq!(lost(health.warnings()), Some(3), "{health:?}");
+    assert!(health.is_healthy());
+    // Another one is set, which makes new data. The first ones stay in force.
+    set(&b, "dave", of(33)).await;
+    until_limit(&a, "dave", 33).await;
+    assert_eq!(limit(&a, ALICE).await, 30);
+    assert_eq!(lost(a.health_check().await.warnings()), Some(3));
+    let listed = a.overrides(9).await.expect("a list");
+    let stored: Vec<_> = listed.iter().map(|listed| listed.is_stored()).collect();
+    assert_eq!(stored, [false, false, false, true]);
+    // One is removed by another process.
+    assert_eq!(remove(&b, "carol").await, Some(of(32)));
+    until_limit(&a, "carol", 10).await;
+    assert_eq!(a.restore_overrides().await.expect("restored"), 2);
+    assert_eq!(lost(a.health_check().await.warnings()), None);
+    until("the other process has read them", async || {
+        lost(b.health_check().await.warnings()).is_none()
+    })
+    .await;
+    let c = process(&server).await;
+    for (key, requests) in [(ALICE, 30), ("bob", 31), ("carol", 10), ("dave", 33)] {
+        until_limit(&c, key, requests).await;
+        assert_eq!(limit(&b, key).await, requests);
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_has_missed_removals_reads_all() {
+    let server = Server::start();
+    let [a, b] = [process(&server).await, process(&server).await];
+    set(&a, ALICE, of(30)).await;
+    set(&a, "bob", of(31)).await;
+    until_limit(&b, ALICE, 30).await;
+    until_limit(&b, "bob", 31).await;
+    // As an hour later: the change of the removed field can't be read any more.
+    let version = server.command(&["GET", "tg:#overrides:version"]).text();
+    let id = version.split(' ').next().expect("an id");
+    let script = "redis.call('HDEL', KEYS[1], ARGV[1])
+        redis.call('ZREM', KEYS[2], ARGV[1])
+        redis.call('SET', KEYS[3], ARGV[2])";
+    let keys = [
+        "tg:#overrides",
+        "tg:#overrides:changes",
+        "tg:#overrides:version",
+    ];
+    let version = format!("{id} 9 8 later");
+    let mut call = vec!["EVAL", script, "3"];
+    call.extend(keys);
+    call.extend(["alice api", &version]);
+    server.command(&call);
+    for process in [&a, &b] {
+        until_limit(process, ALICE, 10).await;
+        assert_eq!(limit(process, "bob").await, 31);
+        assert_eq!(lost(process.health_check().await.warnings()), None);
+    }
+}
+
+#[tokio::test]
+async fn many_changes_are_read_in_pages() {
+    let server = Server::start();
+    let [a, b] = [process(&server).await, process(&server).await];
+    for number in 0..1_200 {
+        set(&a, &format!("k{number}"), of(20 + number)).await;
+    }
+    until_limit(&b, "k1199", 1_219).await;
+    let c = process(&server).await;
+    until_limit(&c, "k1199", 1_219).await;
+    for process in [&a, &b, &c] {
+        assert_eq!(process.overrides(9).await.expect("a list").total(), 1_200);
+    }
+}
+
+#[tokio::test]
+async fn one_that_has_ended_is_removed_from_the_server() {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    let [a, b] = [process(&server).await, process(&server).await];
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    set(&a, ALICE, of(30).until(end)).await;
+    until_limit(&b, ALICE, 30).await;
+    clock.advance(Duration::from_secs(601));
+    for process in [&a, &b] {
+        until_limit(process, ALICE, 10).await;
+    }
+    until("it is removed", async || {
+        server.command(&["HLEN", "tg:#overrides"]).int() == 0
+    })
+    .await;
+}
+
+/// A process whose clock is ahead would end it for all.
+#[tokio::test]
+async fn none_is_removed_before_its_end_by_the_servers_clock() {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    let a = process(&server).await;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    set(&a, ALICE, of(30).until(end)).await;
+    let value = server
+        .command(&["HGET", "tg:#overrides", "alice api"])
+        .text();
+    let remove = || {
+        let script = include_str!("../../../src/store/redis/overrides/change.lua");
+        let keys = ["", ":changes", ":removed", ":version"];
+        let keys = keys.map(|part| format!("tg:#overrides{part}"));
+        let mut call = vec!["EVAL", script, "4"];
+        call.extend(keys.iter().map(String::as_str));
+        call.extend(["end", "alice api", &value, "9", "random", "3600000000"]);
+        server.command(&call).list()[0].clone().int()
+    };
+    assert_eq!(remove(), 0);
+    assert_eq!(limit(&a, ALICE).await, 30);
+    clock.advance(Duration::from_secs(600));
+    assert_eq!(remove(), 1);
+}
+
+#[tokio::test]
+async fn the_only_keys_without_a_ttl_are_those_of_overrides() {
+    let server = Server::start();
+    let a = process(&server).await;
+    assert!(a.check(ALICE).await.is_admitted());
+    assert_eq!(server.immortal_keys(), [""; 0]);
+    set(&a, ALICE, of(30)).await;
+    remove(&a, "bob").await;
+    let mut immortal = server.immortal_keys();
+    immortal.sort();
+    let expected = ["", ":changes", ":version"].map(|part| format!("tg:#overrides{part}"));
+    assert_eq!(immortal, expected);
+    remove(&a, ALICE).await;
+    let mut immortal = server.immortal_keys();
+    immortal.sort();
+    let expected = [":changes", ":removed", ":version"].map(|part| format!("tg:#overrides{part}"));
+    assert_eq!(immortal, expected);
+}
+
+#[tokio::test]
+async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answers() {
+    let server = Server::start();
+    let a = process(&server).await;
+    set(&a, ALICE, of(30)).await;
+    server.command(&["SAVE"]);
+    server.kill();
+    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
+    let late = limiter(Limiter::builder().store(redis(&server)), [policy]);
+    assert!(late.check(ALICE).await.is_admitted(), "uncounted");
+    let health = late.health_check().await;
+    let unread = |warning: &HealthWarning| matches!(warning, HealthWarning::OverridesUnread);
+    assert!(health.warnings().iter().any(unread), "{health:?}");
+    // A change is an error, and changes nothing.
+    let api = a.policy("api").expect("a policy");
+    let failed = api.set_override(ALICE, of(50)).await;
+    let is_outage = |error: &OverrideError| {
+        matches!(
+            error,
+            OverrideError::Store(StoreError::Connection(_) | StoreError::Timeout)
+        )
+    };
+    assert!(failed.as_ref().is_err_and(is_outage), "{failed:?}");
+    server.restart();
+    until("both have read it", async || {
+        let limits = [&a, &late].map(async |process| {
+            let status = process.peek(ALICE).await.ok()?;
+            Some(status.policy("api")?.limit())
+        });
+        let [first, second] = limits;
+        (first.await, second.await) == (Some(30), Some(30))
+    })
+    .await;
+    assert!(!late.health_check().await.warnings().iter().any(unread));
+}
+
+#[tokio::test]
+async fn a_store_whose_overrides_are_off_polls_nothing() {
+    let server = Server::start();
+    let store = tollgate::RedisStore::builder()
+        .url(server.url())
+        .max_overrides(0);
+    let store = store.timeout(tollgate_tests::until::TEST_TIMEOUT).build();
+    let policy = Policy::new("api", Quota::requests(10).per_day());
+    let limiter = limiter(Limiter::builder().store(store.expect("a store")), [policy]);
+    assert!(limiter.check(ALICE).await.is_admitted());
+    let api = limiter.policy("api").expect("a policy");
+    let error = api.set_override(ALICE, of(20)).await;
+    let is_off =
+        |error: &OverrideError| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
+    assert!(error.is_err_and(|error| is_off(&error)));
+    assert!(limiter.health_check().await.is_healthy());
+}
