@@ -152,6 +152,7 @@ impl Stalling {
     fn run(mut self, is_over: Arc<AtomicBool>) {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
+        self.task.lateness = runtime.block_on(async { Lateness::measure() });
         while !is_over.load(Relaxed) {
             runtime.block_on(async {
                 for _ in 0..self.task.rng.below(20) {
