@@ -283,11 +283,7 @@ impl PolicyHandle {
         &self,
         key: impl Into<Key>,
     ) -> Result<Option<Override>, OverrideError> {
-        let key = key.into();
-        consume_budget().await;
-        let limiter = self.limiter().local_ref();
-        limiter.override_table()?;
-        limiter.store.set_override(self.name(), &key, None).await
+        self.limiter().remove_override(self.name(), key).await
     }
 
     /// Lists up to `max` overrides of this policy, ordered by key: see [`Limiter::overrides`].
@@ -319,26 +315,33 @@ impl Limiter {
     }
 
     /// Writes the overrides back that the store has lost, as after a restart without its data, and that this process still knows.
-    /// Returns how many those were. One that was set again meanwhile stays as it was set.
+    /// Returns them, each with its policy and key. One that was set or removed meanwhile stays as it is.
     ///
     /// # Errors
     ///
     /// [`OverrideError`] if the store fails, or has no overrides. What was written by then stays.
-    pub async fn restore_overrides(&self) -> Result<usize, OverrideError> {
+    pub async fn restore_overrides(&self) -> Result<Vec<(Arc<str>, Key, Override)>, OverrideError> {
         consume_budget().await;
         let limiter = self.local_ref();
         limiter.override_table()?;
-        limiter.store.sync_overrides().await?;
-        let mut restored = 0;
-        for (policy, key, known) in limiter.override_table()?.all() {
-            if !known.is_stored() && !known.setting.has_ended(limiter.override_table()?.now()) {
-                let setting = (*known.setting).clone();
-                let set = limiter.store.set_override(&policy, &key, Some(setting));
-                set.await?;
-                restored += 1;
-            }
-        }
-        Ok(restored)
+        limiter.store.restore_overrides().await
+    }
+
+    /// Removes an override as [`PolicyHandle::remove_override`] does, also of a policy that this limiter does not have.
+    ///
+    /// # Errors
+    ///
+    /// [`OverrideError`] if the store fails, or has no overrides.
+    pub async fn remove_override(
+        &self,
+        policy: &str,
+        key: impl Into<Key>,
+    ) -> Result<Option<Override>, OverrideError> {
+        let key = key.into();
+        consume_budget().await;
+        let limiter = self.local_ref();
+        limiter.override_table()?;
+        limiter.store.set_override(policy, &key, None).await
     }
 }
 

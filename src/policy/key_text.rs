@@ -30,9 +30,8 @@ const BUILT_IN_KEYS: [&str; 9] = [
 impl Policy {
     /// The key that a text stands for: a key as [`key_text`](Self::key_text) shows it, or what a request has.
     pub(crate) fn parse_key(&self, text: &str) -> Option<Key> {
-        if let Some(stored) = text.strip_prefix(STORED) {
-            let stored = stored.as_bytes();
-            return Key::parse_stored(stored).or_else(|| Key::uuid(stored));
+        if text.starts_with(STORED) {
+            return stored_key(text);
         }
         if let Some(tuple) = tuple_with_hash(text) {
             return Some(tuple);
@@ -75,6 +74,12 @@ pub(crate) fn caller_text(key: &Key) -> String {
         true => stored_text(key),
         false => short_text(key),
     }
+}
+
+/// The key that a text stands for under every policy.
+pub(crate) fn stored_key(text: &str) -> Option<Key> {
+    let stored = text.strip_prefix(STORED)?.as_bytes();
+    Key::parse_stored(stored).or_else(|| Key::uuid(stored))
 }
 
 /// The text that stands for the key under every policy.

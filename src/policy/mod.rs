@@ -32,7 +32,7 @@ mod validate;
 
 pub(crate) use key_text::stored_text;
 #[cfg(feature = "admin")]
-pub(crate) use key_text::{caller_text, short_text};
+pub(crate) use key_text::{caller_text, short_text, stored_key};
 pub(crate) use settings::PolicySettings;
 #[cfg(feature = "config")]
 pub(crate) use validate::{stand_in, validate_range};

@@ -41,7 +41,7 @@ pub(crate) mod units;
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
-pub use overrides::{OverrideFuture, OverrideTable, SyncOverridesFuture};
+pub use overrides::{OverrideFuture, OverrideTable, RestoreOverridesFuture, SyncOverridesFuture};
 pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
@@ -315,6 +315,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         let _ = (policy, key, setting);
         let unsupported = StoreError::Unsupported("overrides");
         Box::pin(std::future::ready(Err(unsupported.into())))
+    }
+
+    /// Writes overrides back that the store has lost and the [table](Store::overrides) still has, unless they were set or removed
+    /// meanwhile. Returns what was written. Default: nothing, for a store that loses none.
+    fn restore_overrides(&self) -> RestoreOverridesFuture {
+        Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
     /// Reads what other processes have changed into the [table](Store::overrides), for a list of all overrides. Default: done

@@ -11,7 +11,7 @@ use super::keys::{audited, completed, named_key};
 use crate::{
     admin::{
         api::{
-            OverrideChanged, OverrideInfo, OverrideKey, OverrideRequest, OverridesInfo,
+            KeyText, OverrideChanged, OverrideInfo, OverrideKey, OverrideRequest, OverridesInfo,
             RestoreRequest, Restored,
         },
         audit::{Audit, Change, log_restored},
@@ -26,6 +26,7 @@ use crate::{
     clock::Timestamp,
     key::Key,
     limiter::{Limiter, ListedOverride, Override},
+    policy::stored_key,
     store::overrides::DateText,
 };
 
@@ -87,11 +88,24 @@ pub(in crate::admin) async fn remove(
     Body(request): Body<OverrideKey>,
 ) -> Answer<OverrideChanged> {
     let limiter = state.limiter();
-    let handle = limiter.policy(&request.policy)?;
-    let keys = named_key(limiter, &request.policy, &request.key)?;
+    // An override may outlive its policy. Its key is listed as it is stored.
+    let stored = match &request.key {
+        KeyText::One(text) => stored_key(text),
+        KeyText::Parts(_) => None,
+    };
+    let unknown = limiter.policy(&request.policy).err();
+    let keys = match stored.filter(|_| unknown.is_some()) {
+        Some(key) => vec![(request.policy.clone(), key)],
+        None => named_key(limiter, &request.policy, &request.key)?,
+    };
     let audit = Audit::new(user, Change::RemoveOverride, &request.key, limiter, &keys);
+    let limiter = limiter.clone();
     completed(audited(audit, async move |audit| {
-        let before = handle.remove_override(first(&keys)).await?;
+        let (policy, _) = audit.key();
+        let before = limiter.remove_override(policy, first(&keys)).await?;
+        if let (None, Some(unknown)) = (&before, unknown.clone()) {
+            return Err(unknown.into());
+        }
         audit.log_override(before.as_ref(), None);
         Ok(OverrideChanged {
             before: before.map(|before| changed(audit, before)),
@@ -110,9 +124,11 @@ pub(in crate::admin) async fn restore(
 ) -> Answer<Restored> {
     completed(async move {
         let restored = state.limiter().restore_overrides().await?;
-        log_restored(&user, restored);
+        for (policy, key, setting) in &restored {
+            log_restored(&user, state.limiter(), (policy, key), setting);
+        }
         Ok(Restored {
-            restored: restored as u64,
+            restored: restored.len() as u64,
         })
     })
     .await

@@ -164,7 +164,7 @@ impl Store for MemoryStore {
 
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
         let (table, max) = (&self.overrides, self.max_overrides);
-        table.take_ended();
+        table.take_ended(usize::MAX);
         let before = match setting {
             Some(setting) => table.set(policy, *key, setting),
             None => table.remove(policy, key),

@@ -1,6 +1,6 @@
 //! Overrides: what applies to one key under one policy in place of the policy's quota, as a store keeps it.
 
-use std::{fmt, future::Future, pin::Pin, time::SystemTime};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::SystemTime};
 
 use crate::{
     clock::Timestamp,
@@ -175,9 +175,13 @@ impl fmt::Display for DateText {
 pub type OverrideFuture =
     Pin<Box<dyn Future<Output = Result<Option<Override>, OverrideError>> + Send>>;
 
+/// A future of overrides that were written back: see [`Store::restore_overrides`](super::Store::restore_overrides).
+pub type RestoreOverridesFuture =
+    Pin<Box<dyn Future<Output = Result<Vec<(Arc<str>, Key, Override)>, OverrideError>> + Send>>;
+
 /// A future that completes when a store's table of overrides is up to date: see
 /// [`Store::sync_overrides`](super::Store::sync_overrides).
 pub type SyncOverridesFuture = Pin<Box<dyn Future<Output = Result<(), OverrideError>> + Send>>;
 
 /// A policy's name, and a key.
-pub(crate) type PolicyKey = (std::sync::Arc<str>, Key);
+pub(crate) type PolicyKey = (Arc<str>, Key);

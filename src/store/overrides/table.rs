@@ -208,8 +208,8 @@ impl OverrideTable {
         lost.count()
     }
 
-    /// Removes and returns what has ended, if anything has.
-    pub(crate) fn take_ended(&self) -> Vec<(Arc<str>, Key, Override)> {
+    /// Removes and returns up to `max` overrides that have ended.
+    pub(crate) fn take_ended(&self, max: usize) -> Vec<(Arc<str>, Key, Override)> {
         let now = self.now();
         if now.as_micros() < self.next_end.load(Ordering::Relaxed) {
             return Vec::new();
@@ -219,6 +219,9 @@ impl OverrideTable {
         let (mut ended, mut changed) = (Vec::new(), Vec::new());
         for (policy, key, known) in self.all() {
             match known.ends_at {
+                Some(end) if end <= now && ended.len() >= max => {
+                    self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
+                }
                 Some(end) if end <= now && self.remove_known(&policy, &key, &known) => {
                     changed.push((policy.clone(), key));
                     ended.push((policy, key, Override::clone(&known.setting)));
@@ -371,15 +374,15 @@ mod tests {
         table.set("api", Key::new("a"), of(1).until(after(10)));
         table.set("api", Key::new("b"), of(1).until(after(20)));
         table.set("api", Key::new("c"), of(1));
-        assert!(table.take_ended().is_empty());
+        assert!(table.take_ended(9).is_empty());
         for key in ["a", "b"] {
             clock.advance(std::time::Duration::from_secs(10));
             assert_eq!(table.get("api", &Key::new(key)), None);
-            let ended = table.take_ended();
+            let ended = table.take_ended(9);
             let keys: Vec<_> = ended.iter().map(|(_, key, _)| *key).collect();
             assert_eq!(keys, [Key::new(key)]);
         }
-        assert_eq!((table.take_ended().len(), table.len()), (0, 1));
+        assert_eq!((table.take_ended(9).len(), table.len()), (0, 1));
     }
 
     #[test]

@@ -30,8 +30,8 @@ use self::{
 };
 use super::{
     BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
-    OpResult, OverrideFuture, OverrideTable, Store, StoreResponse, SyncOverridesFuture,
-    health::HealthWarning, overrides::Override,
+    OpResult, OverrideFuture, OverrideTable, RestoreOverridesFuture, Store, StoreResponse,
+    SyncOverridesFuture, health::HealthWarning, overrides::Override,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -323,6 +323,14 @@ impl Store for RedisStore {
         let topology = self.inner.shared.topology.clone();
         match self.inner.overrides.clone() {
             Some(overrides) => Box::pin(overrides.set_override(topology, policy, key, setting)),
+            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
+        }
+    }
+
+    fn restore_overrides(&self) -> RestoreOverridesFuture {
+        let topology = self.inner.shared.topology.clone();
+        match self.inner.overrides.clone() {
+            Some(overrides) => Box::pin(overrides.restore_overrides(topology)),
             None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
         }
     }

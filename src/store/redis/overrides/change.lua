@@ -1,8 +1,8 @@
 -- Sets, removes or ends one override, and counts the change.
 --
 -- KEYS: the overrides by field, the number of each field's last change, when fields were removed, the version.
--- ARGV: `set`, `remove`, `forget` or `end`; the field; the value (to end: the value that has ended); how many overrides
--- there may be; a text that no change ever had; for how many microseconds the change of a removed field is kept.
+-- ARGV: `set`, `restore` (unless it was set or removed meanwhile), `remove`, `remove_lost` or `end`; the field; the value (to end:
+-- the value that has ended); how many overrides there may be; a text that no change ever had; for how many microseconds the change of a removed field is kept.
 --
 -- Returns 1 if it was changed, 0 if there was nothing to change, -1 if there are too many; the value before; the version before
 -- and after; the time in microseconds.
@@ -17,7 +17,9 @@ local shown_now = string.format('%.0f', now)
 
 local before = redis.call('HGET', KEYS[1], field)
 local last_version = redis.call('GET', KEYS[4])
-if operation == 'set' then
+if operation == 'restore' and (before or redis.call('ZSCORE', KEYS[3], field)) then
+  return { 0, before, last_version, last_version, shown_now }
+elseif operation == 'set' or operation == 'restore' then
   if not before and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then
     return { -1, before, last_version, last_version, shown_now }
   end
@@ -37,10 +39,11 @@ else
   number = tonumber(last[2] or 0)
   id, floor = ARGV[5], number
 end
-number = number + 1
+-- By the time: a number that a failover has lost is not given to another change.
+number = math.max(number + 1, now)
 
 redis.call('ZADD', KEYS[2], number, field)
-if operation == 'set' then
+if operation == 'set' or operation == 'restore' then
   redis.call('HSET', KEYS[1], field, value)
   redis.call('ZREM', KEYS[3], field)
 else

@@ -8,7 +8,7 @@ use std::{
     collections::HashSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -16,7 +16,7 @@ use std::{
 use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection, cmd};
 use tokio::{
     runtime::Handle,
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::{sleep, timeout},
 };
 use tracing::instrument::WithSubscriber;
@@ -58,6 +58,9 @@ const PAGE: usize = 500;
 /// How many fields are read in all, whatever a foreign hash has.
 const MAX_READ: usize = 1_000_000;
 
+/// How many that have ended are removed by one reading.
+const MAX_ENDED: usize = 1_000;
+
 /// For how long the change of a removed override can be read.
 const REMOVED_KEPT: Duration = Duration::from_secs(3_600);
 
@@ -77,12 +80,11 @@ pub(crate) struct RedisOverrides {
     is_read: AtomicBool,
     /// Whether the user may not read it.
     is_denied: AtomicBool,
-    /// What was not readable in the last full reading.
-    unreadable: AtomicUsize,
     /// Held for each reading and change, so that none is overtaken by another.
     reader: Mutex<Reader>,
     lost_log: LogThrottle,
     failed_log: LogThrottle,
+    unreadable_log: LogThrottle,
 }
 
 /// What is known of the data, and the connection by which it is read.
@@ -97,8 +99,10 @@ struct Reader {
 enum Change<'a> {
     Set(&'a str),
     Remove,
-    /// The same for what the store has lost: so that other processes remove it, too.
-    Forget,
+    /// The same for what the store may have lost: so that other processes remove it, too.
+    RemoveLost,
+    /// Sets what the store has lost, unless it was set or removed meanwhile.
+    Restore(&'a str),
     /// To what has this value.
     End(&'a str),
 }
@@ -130,10 +134,10 @@ impl RedisOverrides {
             is_polled: AtomicBool::new(false),
             is_read: AtomicBool::new(false),
             is_denied: AtomicBool::new(false),
-            unreadable: AtomicUsize::new(0),
             reader: Mutex::default(),
             lost_log: LogThrottle::default(),
             failed_log: LogThrottle::default(),
+            unreadable_log: LogThrottle::default(),
         })
     }
 
@@ -151,7 +155,9 @@ impl RedisOverrides {
         key: &Key,
         setting: Option<Override>,
     ) -> Result<Option<Override>, OverrideError> {
-        let mut reader = self.reader.lock().await;
+        let mut reader = self.lock_reader().await?;
+        // A connection that is broken is found before anything is changed.
+        self.read_changes(&mut reader, topology).await?;
         let value = setting.as_ref().map(stored::value);
         // As other processes will read it.
         let setting = value
@@ -163,18 +169,16 @@ impl RedisOverrides {
                 return Err(StoreError::Unsupported("a quota without an exact text").into());
             }
             Some(value) => Change::Set(value),
-            None if known.is_some() => Change::Forget,
+            None if known.is_some() => Change::RemoveLost,
             None => Change::Remove,
         };
-        // A connection that is broken is found before anything is changed.
-        let version = self.read_version(&mut reader, topology).await?;
         let field = stored::field(policy, key);
         let reply = self.send_change(&mut reader, topology, change, &field);
         let (done, before, last, now, _) = reply.await?;
         if done < 0 {
             return Err(OverrideError::TooMany { max: self.max });
         }
-        if last.is_none() && reader.version.is_some() || version.is_none() {
+        if last.is_none() && reader.version.is_some() {
             // The data was lost, and begins anew with this change.
             self.note_lost(|_, _| false);
         }
@@ -190,22 +194,78 @@ impl RedisOverrides {
 
     /// Reads what was changed since the last reading, and ends what has ended.
     async fn sync(&self, topology: &Topology) -> Result<(), StoreError> {
-        let mut reader = self.reader.lock().await;
+        let mut reader = self.lock_reader().await?;
         let synced = self.read_changes(&mut reader, topology).await;
         let denied = matches!(&synced, Err(StoreError::Server { code, .. }) if &**code == "NOPERM");
         self.is_denied.store(denied, Ordering::Relaxed);
         synced?;
         self.is_read.store(true, Ordering::Relaxed);
-        for (policy, key, setting) in self.table.take_ended() {
+        let mut ended = self.table.take_ended(MAX_ENDED).into_iter();
+        while let Some((policy, key, setting)) = ended.next() {
             let (value, field) = (stored::value(&setting), stored::field(&policy, &key));
             let reply = self.send_change(&mut reader, topology, Change::End(&value), &field);
-            let (ended, before, ..) = reply.await?;
-            if ended == 0 && before.is_some_and(|before| before == value.as_bytes()) {
+            let reply = reply.await;
+            let is_kept = match &reply {
                 // This process was ahead of the server's clock.
+                Ok((0, Some(before), ..)) => before == value.as_bytes(),
+                Ok(_) => false,
+                Err(_) => true,
+            };
+            if is_kept {
                 self.table.apply([(policy, key, Some(setting))]);
             }
+            if reply.is_err() {
+                // They are ended another time.
+                let rest = ended
+                    .by_ref()
+                    .map(|(policy, key, setting)| (policy, key, Some(setting)));
+                self.table.apply(rest);
+            }
+            reply?;
         }
         Ok(())
+    }
+
+    /// Writes back what the store has lost, some at a time. Returns what was written.
+    async fn restore(
+        &self,
+        topology: &Topology,
+    ) -> Result<Vec<(Arc<str>, Key, Override)>, OverrideError> {
+        let mut restored = Vec::new();
+        for _ in 0..self.max.div_ceil(PAGE) {
+            let mut reader = self.lock_reader().await?;
+            self.read_changes(&mut reader, topology).await?;
+            let lost = self.table.all().into_iter().filter(|(_, _, known)| {
+                !known.is_stored() && !known.setting.has_ended(self.table.now())
+            });
+            let lost: Vec<_> = lost.take(PAGE).collect();
+            if lost.is_empty() {
+                break;
+            }
+            for (policy, key, known) in lost {
+                let value = stored::value(&known.setting);
+                let (change, field) = (Change::Restore(&value), stored::field(&policy, &key));
+                let (done, ..) = self
+                    .send_change(&mut reader, topology, change, &field)
+                    .await?;
+                if done < 0 {
+                    return Err(OverrideError::TooMany { max: self.max });
+                }
+                let setting = Override::clone(&known.setting);
+                if done > 0 {
+                    restored.push((policy.clone(), key, setting.clone()));
+                    self.table.apply([(policy, key, Some(setting))]);
+                }
+            }
+            // What was changed meanwhile is read before the next ones are looked for.
+        }
+        Ok(restored)
+    }
+
+    /// Waits for other readings and changes, no longer than for a reply.
+    async fn lock_reader(&self) -> Result<MutexGuard<'_, Reader>, StoreError> {
+        let locked = timeout(REPLY_TIMEOUT, self.reader.lock()).await;
+        locked.map_err(|_| StoreError::Timeout)
     }
 
     async fn read_changes(
@@ -223,40 +283,70 @@ impl RedisOverrides {
             return Ok(());
         };
         let is_same = |known: &Version| known.has_id_of(&found) && known.number < found.number;
-        let since = match &reader.version {
-            Some(known) if is_same(known) && known.number >= found.floor => known.number,
-            known => {
-                let is_lost = !known.as_ref().is_some_and(is_same);
-                self.read_all(reader, topology, is_lost).await?;
-                found.number
+        match reader.version.clone() {
+            Some(known) if is_same(&known) && known.number >= found.floor => {
+                self.read_pages(reader, topology, known.number, &found)
+                    .await
             }
-        };
-        self.read_pages(reader, topology, since).await
+            // It is too far behind to read what was removed.
+            Some(known) if is_same(&known) => {
+                let Some(stored) = self.read_all(reader, topology, &found).await? else {
+                    return Ok(());
+                };
+                let removed = self.table.all().into_iter();
+                let removed = removed.map(|(policy, key, _)| (policy, key));
+                let removed = removed.filter(|known| !stored.contains(known));
+                self.table
+                    .apply(removed.map(|(policy, key)| (policy, key, None)));
+                self.read_pages(reader, topology, found.number, &found)
+                    .await
+            }
+            // Another data set, or one that a failover has set back. What was removed from it is read, and the rest was lost.
+            _ => {
+                self.read_pages(reader, topology, 0, &found).await?;
+                let stored = self.read_all(reader, topology, &found).await?;
+                match stored {
+                    Some(stored) => {
+                        self.note_lost(|policy, key| stored.contains(&(policy.into(), *key)));
+                    }
+                    None => reader.version = None,
+                }
+                Ok(())
+            }
+        }
     }
 
-    /// Reads the changes after a certain one.
+    /// Reads the changes after a certain one. If the data are replaced meanwhile, or changes dropped that were not read, all is read the
+    /// next time.
     async fn read_pages(
         &self,
         reader: &mut Reader,
         topology: &Topology,
         mut since: u64,
+        found: &Version,
     ) -> Result<(), StoreError> {
+        let is_from_start = since == 0;
         loop {
             let (now, version, fields, numbers, values): Page = self
                 .query(reader, topology, &self.read_command(since))
                 .await?;
             self.set_clock(&now);
+            let version = version.and_then(Version::parse);
+            let is_readable = |version: &Version| {
+                version.has_id_of(found) && (is_from_start || version.floor <= since)
+            };
+            let Some(version) = version.filter(is_readable) else {
+                return Ok(());
+            };
             let is_last = fields.len() < PAGE;
             let changes = fields.iter().zip(values).filter_map(|(field, value)| {
                 let (policy, key) = stored::parse_field(field)?;
-                match value {
-                    Some(value) => Some((policy, key, Some(self.parse(&value)?))),
-                    None => Some((policy, key, None)),
-                }
+                // What replaces an override is not it, also if it can't be read.
+                Some((policy, key, value.and_then(|value| self.parse(&value))))
             });
             self.table.apply(changes);
             if is_last {
-                reader.version = version.and_then(Version::parse);
+                reader.version = Some(version);
                 return Ok(());
             }
             let last = numbers.last().and_then(|last| last.parse().ok());
@@ -265,15 +355,14 @@ impl RedisOverrides {
         }
     }
 
-    /// Reads all overrides. What this process knows and the store doesn't have is removed, or was lost.
+    /// Reads all overrides, and returns their policies and keys; `None` if the data were replaced meanwhile.
     async fn read_all(
         &self,
         reader: &mut Reader,
         topology: &Topology,
-        is_lost: bool,
-    ) -> Result<(), StoreError> {
-        let (mut cursor, mut found) = (0, Vec::new());
-        self.unreadable.store(0, Ordering::Relaxed);
+        version: &Version,
+    ) -> Result<Option<HashSet<(Arc<str>, Key)>>, StoreError> {
+        let (mut cursor, mut found, mut entries_read) = (0, Vec::new(), 0);
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(&self.keys.overrides)
@@ -282,31 +371,26 @@ impl RedisOverrides {
                 .arg(PAGE);
             let (next, entries): (u64, Vec<Vec<u8>>) = self.query(reader, topology, &scan).await?;
             let (entries, _) = entries.as_chunks::<2>();
+            entries_read += entries.len();
             found.extend(entries.iter().filter_map(|[field, value]| {
                 let (policy, key) = stored::parse_field(field)?;
                 Some((policy, key, Some(self.parse(value)?)))
             }));
-            if next == 0 || found.len() > MAX_READ {
+            if next == 0 || entries_read > MAX_READ {
                 break;
             }
             cursor = next;
         }
-        let stored: HashSet<(Arc<str>, Key)> = found
+        let now = self.read_version(reader, topology).await?;
+        if !now.is_some_and(|now| now.has_id_of(version)) {
+            return Ok(None);
+        }
+        let stored = found
             .iter()
             .map(|(policy, key, _)| (policy.clone(), *key))
             .collect();
         self.table.apply(found);
-        if is_lost {
-            self.note_lost(|policy, key| stored.contains(&(policy.into(), *key)));
-        } else {
-            let known = self.table.all().into_iter();
-            let removed = known.filter_map(|(policy, key, _)| {
-                let field = (policy, key);
-                (!stored.contains(&field)).then_some((field.0, field.1, None))
-            });
-            self.table.apply(removed.collect::<Vec<_>>());
-        }
-        Ok(())
+        Ok(Some(stored))
     }
 
     /// Notes the server's time.
@@ -320,7 +404,12 @@ impl RedisOverrides {
     fn parse(&self, value: &[u8]) -> Option<Override> {
         let parsed = stored::parse_value(value);
         if parsed.is_none() {
-            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            self.unreadable_log.log_with(|suppressed| {
+                tracing::error!(
+                    suppressed,
+                    "an override has no effect, since a later version or another program has written it"
+                );
+            });
         }
         parsed
     }
@@ -372,7 +461,8 @@ impl RedisOverrides {
         let (operation, value) = match change {
             Change::Set(value) => ("set", value),
             Change::Remove => ("remove", ""),
-            Change::Forget => ("forget", ""),
+            Change::RemoveLost => ("remove_lost", ""),
+            Change::Restore(value) => ("restore", value),
             Change::End(value) => ("end", value),
         };
         let mut eval = cmd("EVAL");
@@ -429,13 +519,10 @@ impl RedisOverrides {
     /// Adds what operators have to know of the overrides.
     async fn check_health(&self, topology: &Topology, health: HealthReport) -> HealthReport {
         let synced = self.sync(topology).await;
-        let mut reader = self.reader.lock().await;
         let tried = match synced {
-            // Every command that a later change needs.
-            Ok(()) => self.try_reading(&mut reader, topology).await,
+            Ok(()) => self.try_reading(topology).await,
             failed => failed,
         };
-        drop(reader);
         let health = match &tried {
             Err(StoreError::Server { code, .. }) if &**code == "NOPERM" => {
                 health.with_unchecked("overrides")
@@ -451,11 +538,10 @@ impl RedisOverrides {
         }
     }
 
-    async fn try_reading(
-        &self,
-        reader: &mut Reader,
-        topology: &Topology,
-    ) -> Result<(), StoreError> {
+    /// Runs every command of a reading.
+    async fn try_reading(&self, topology: &Topology) -> Result<(), StoreError> {
+        let mut reader = self.lock_reader().await?;
+        let reader = &mut *reader;
         let since = reader.version.as_ref().map_or(0, |version| version.number);
         let _: redis::Value = self
             .query(reader, topology, &self.read_command(since))
@@ -548,6 +634,15 @@ impl RedisOverrides {
     ) -> impl Future<Output = Result<Option<Override>, OverrideError>> + Send + 'static {
         let (policy, key) = (policy.to_owned(), *key);
         spawn(async move { self.change(&topology, &policy, &key, setting).await })
+    }
+
+    /// Writes back what the store has lost.
+    pub(super) fn restore_overrides(
+        self: Arc<Self>,
+        topology: Topology,
+    ) -> impl Future<Output = Result<Vec<(Arc<str>, Key, Override)>, OverrideError>> + Send + 'static
+    {
+        spawn(async move { self.restore(&topology).await })
     }
 
     /// Reads what other processes have changed.

@@ -23,7 +23,7 @@ pub(super) struct OverrideKeys {
     pub(super) changes: String,
     /// A sorted set: removed fields by when they were removed.
     pub(super) removed: String,
-    /// A text: the id of the data, the number of changes, the last number that can't be read any more, and a random text.
+    /// A text: the id of the data, the number of the last change, the number up to which changes may be gone, and a random text.
     pub(super) version: String,
 }
 
