@@ -109,7 +109,7 @@ fn log_failure(error: &io::Error) {
             %error,
             remedy,
             suppressed,
-            "background thread could not be started; the store is probed by the application's own runtime, and there are no leases"
+            "background thread could not be started; the application's own runtimes probe the store, and there are no leases and no blocking calls"
         );
     });
 }

@@ -18,12 +18,21 @@ pub enum CallError {
     /// The call names a policy that the limiter does not have; the store was not called.
     #[error(transparent)]
     UnknownPolicy(#[from] UnknownPolicy),
-    /// The call has two keys for a policy; the store was not called.
-    #[error("policy {policy:?} is named twice; expected one key for each policy")]
+    /// The call names a policy twice, or has two quotas for one key of a policy; the store was not called.
+    #[error(
+        "policy {policy:?} is named twice; expected one key for each policy, or entries that set one quota for each key"
+    )]
     #[non_exhaustive]
     DuplicatePolicy {
         /// The policy's name.
         policy: Arc<str>,
+    },
+    /// The call has too many [entries](crate::limiter::CallEntry); the store was not called.
+    #[error("a call has {entries} entries; expected at most 128")]
+    #[non_exhaustive]
+    TooManyEntries {
+        /// How many it has.
+        entries: usize,
     },
     /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
     /// [`Check::parts`](crate::limiter::Check::parts), nor settings of its own. The store was not called.

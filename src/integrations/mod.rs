@@ -28,6 +28,7 @@ impl Unavailable {
             CallError::Store(error) => Some(retry_after_store_error(error)),
             CallError::UnknownPolicy(_)
             | CallError::DuplicatePolicy { .. }
+            | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NotABan { .. } => {

@@ -9,7 +9,7 @@ use super::{
     decide::EarlyDecision,
     decision::DecisionKind,
     explain::EvaluationTrace,
-    keys::{CallEntry, Keys},
+    keys::{CallEntry, Keys, MAX_ENTRIES},
     mode::Mode,
     resolve::RequestHead,
 };
@@ -182,6 +182,9 @@ impl LimiterRef {
             return None;
         }
         let kind = self.find_unknown(keys, overrides);
+        let too_many = keys.entries().map(<[CallEntry]>::len);
+        let too_many = too_many.filter(|entries| *entries > MAX_ENTRIES);
+        let kind = kind.or_else(|| Some(DecisionKind::TooManyEntries { entries: too_many? }));
         let kind = kind.or_else(|| {
             let policy = match keys.entries() {
                 Some(entries) => self.ambiguous_quota(entries)?.policy.clone(),

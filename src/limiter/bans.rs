@@ -76,7 +76,9 @@ impl LimiterRef {
         let entries = entries
             .iter()
             .map(|entry| Ok((self.index_of(entry)? as u32, entry.key)));
-        let entries: Vec<_> = entries.collect::<Result<_, UnknownPolicy>>()?;
+        let mut entries: Vec<_> = entries.collect::<Result<_, UnknownPolicy>>()?;
+        entries.sort_unstable();
+        entries.dedup();
         let bounds = (0..).zip(&self.policies);
         let bans = bounds.filter(|(_, bound)| bound.is_ban());
         let bans = bans.filter_map(|(policy, bound)| {

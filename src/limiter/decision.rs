@@ -97,12 +97,19 @@ pub enum DecisionKind {
     /// A call by hand names a policy that the limiter does not have: a mistake in the application, logged as an error at most
     /// every 10 s. Nothing was charged.
     UnknownPolicy(UnknownPolicy),
-    /// A call by hand has two keys for a policy: a mistake in the application, logged as an error at most every 10 s. Nothing was
-    /// charged.
+    /// A call by hand names a policy twice, or has two quotas for one key of a policy: a mistake in the application, logged as an
+    /// error at most every 10 s. Nothing was charged.
     #[non_exhaustive]
     DuplicatePolicy {
         /// The policy's name.
         policy: Arc<str>,
+    },
+    /// A call by hand has more than 128 [entries](crate::limiter::CallEntry): a mistake in the application, logged as an error at most
+    /// every 10 s. Nothing was charged.
+    #[non_exhaustive]
+    TooManyEntries {
+        /// How many it has.
+        entries: usize,
     },
     /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
     /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::limiter::Check::parts).
@@ -131,6 +138,7 @@ impl DecisionKind {
             Self::DuplicatePolicy { policy } => CallError::DuplicatePolicy {
                 policy: policy.clone(),
             },
+            Self::TooManyEntries { entries } => CallError::TooManyEntries { entries: *entries },
             Self::PartsRequired { policy, lacks } => CallError::PartsRequired {
                 policy: policy.clone(),
                 lacks,
@@ -150,9 +158,10 @@ impl DecisionKind {
             Self::MissingKey { .. } => DecisionOutcome::MissingKey,
             Self::DenyListed => DecisionOutcome::DenyListed,
             Self::StoreFailed(_) => DecisionOutcome::StoreFailed,
-            Self::UnknownPolicy(_) | Self::DuplicatePolicy { .. } | Self::PartsRequired { .. } => {
-                DecisionOutcome::Invalid
-            }
+            Self::UnknownPolicy(_)
+            | Self::DuplicatePolicy { .. }
+            | Self::TooManyEntries { .. }
+            | Self::PartsRequired { .. } => DecisionOutcome::Invalid,
         }
     }
 }
@@ -219,8 +228,25 @@ impl Decision {
         let (enforced, _) = self.entries.split_at(self.enforced_count());
         let unchanged =
             |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
-        let all = enforced.len() == cache.live && enforced.iter().all(unchanged);
+        let all = enforced.len() == cache.live
+            && enforced.iter().all(unchanged)
+            && enforced
+                .windows(2)
+                .all(|pair| pair[0].policy != pair[1].policy);
         all.then_some(&cache.policy_header)
+    }
+
+    /// The enforced policies, each with one key, which is all that clients see: of several the one that rejects, or is closest to it.
+    pub(crate) fn one_per_policy(&self) -> impl Iterator<Item = PolicyDecision<'_>> {
+        let (enforced, _) = self.entries.split_at(self.enforced_count());
+        let of_policies = enforced.chunk_by(|one, next| one.policy == next.policy);
+        of_policies.filter_map(|of_policy| match of_policy {
+            [one] => Some(self.policy_decision(one)),
+            several => {
+                let decisions = several.iter().map(|entry| self.policy_decision(entry));
+                decisions.min_by_key(|one| (!one.rejected(), one.remaining()))
+            }
+        })
     }
 
     /// The cache slot of the problem body, if exactly one policy rejected this request.
@@ -268,6 +294,7 @@ impl Decision {
             | DecisionKind::DenyListed
             | DecisionKind::UnknownPolicy(_)
             | DecisionKind::DuplicatePolicy { .. }
+            | DecisionKind::TooManyEntries { .. }
             | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
         }

@@ -11,8 +11,8 @@ use crate::{key::Key, quota::Quota};
 ///
 /// A single key identifies the caller under all policies, except those that count all requests together, by
 /// [`extract::global`](crate::extract::global), which keep their own key. Policies that count by something other than the
-/// caller, such as an address or a path, have to be named, each with its key. A policy that is named twice makes the call
-/// [invalid](crate::CallError::DuplicatePolicy).
+/// caller, such as an address or a path, have to be named, each with its key. A policy that is named twice, other than by entries,
+/// makes the call [invalid](crate::CallError::DuplicatePolicy).
 ///
 /// ```
 /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -49,15 +49,22 @@ enum KeySpec {
     Entries(Vec<CallEntry>),
 }
 
+/// The most entries of a call, each of which may be one key of a script's call.
+pub(super) const MAX_ENTRIES: usize = 128;
+
 /// An entry of a call: a policy, a key under it, and what the call sets for them. It is made by a handle to the policy
 /// ([`PolicyHandle::entry`](crate::limiter::PolicyHandle::entry)), by which the policy is found without looking for its name: the time
 /// of a call depends on its entries, not on the policies that the limiter has.
 ///
-/// A call takes any number of entries, of the policies that apply and of no others, and admits and charges them together or not at
-/// all. A policy may have several entries with different keys. Entries of one policy and key are one charge of the sum of their
-/// costs. If they set different quotas, the call is [invalid](crate::CallError::DuplicatePolicy), and so is one with an entry of a policy
-/// that the limiter [no longer has](crate::CallError::UnknownPolicy). The decision has a policy's keys in the order of their texts;
-/// what names a policy, as [`Decision::policy`](crate::Decision::policy), means the first of them.
+/// A call takes up to 128 entries, of the policies that apply and of no others, and admits and charges them together or not at all. A
+/// policy may have several entries with different keys. Entries of one policy and key are one charge of the sum of their costs. If they
+/// set different quotas, the call is [invalid](crate::CallError::DuplicatePolicy), and so is one with an entry of a policy that the
+/// limiter [no longer has](crate::CallError::UnknownPolicy), or with [more entries](crate::CallError::TooManyEntries).
+///
+/// The decision has a policy's keys in the order of their texts. [`Decision::policy`](crate::Decision::policy) is that of the first;
+/// charges, refunds and settlements that name a policy are made for each of its keys. Header fields and bodies show one key of a policy,
+/// that with the fewest units left. A [candidate](crate::Policy::shadow_of) is evaluated if its live policy has one key. A key on an
+/// allow list admits the whole call, and nothing is charged.
 ///
 /// ```
 /// use tollgate::{Limiter, Policy, Quota};

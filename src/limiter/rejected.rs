@@ -86,6 +86,7 @@ pub(crate) fn status_of(kind: &DecisionKind) -> StatusCode {
         DecisionKind::StoreFailed(_)
         | DecisionKind::UnknownPolicy(_)
         | DecisionKind::DuplicatePolicy { .. }
+        | DecisionKind::TooManyEntries { .. }
         | DecisionKind::PartsRequired { .. } => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
@@ -96,7 +97,7 @@ impl fmt::Display for Rejected {
             DecisionKind::Admitted => f.write_str("admitted"),
             DecisionKind::Rejected => {
                 f.write_str("quota exceeded: ")?;
-                let rejecting = self.decision.policies().filter(|p| p.rejected());
+                let rejecting = self.decision.one_per_policy().filter(|p| p.rejected());
                 for (index, policy) in rejecting.enumerate() {
                     let comma = if index > 0 { ", " } else { "" };
                     write!(f, "{comma}{:?}", policy.policy())?;
@@ -121,6 +122,7 @@ impl fmt::Display for Rejected {
             }
             kind @ (DecisionKind::UnknownPolicy(_)
             | DecisionKind::DuplicatePolicy { .. }
+            | DecisionKind::TooManyEntries { .. }
             | DecisionKind::PartsRequired { .. }) => match kind.call_error() {
                 Some(error) => error.fmt(f),
                 None => Ok(()),

@@ -267,7 +267,14 @@ impl LimiterRef {
                 continue;
             };
             all.push((index, entry));
-            for shadow in &self.policies[index].shadows {
+            let shadows = &self.policies[index].shadows;
+            let has_other_key =
+                |other: &CallEntry| other.policy == entry.policy && other.key != entry.key;
+            // With several keys, the one live counter that a candidate replaces would not be all that it does.
+            if shadows.is_empty() || entries.iter().any(has_other_key) {
+                continue;
+            }
+            for shadow in shadows {
                 let shadow = *shadow as usize;
                 let name = self.policies[shadow].policy.name();
                 if !entries.iter().any(|entry| &*entry.policy == name) {

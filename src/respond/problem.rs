@@ -74,6 +74,7 @@ impl<'a> Problem<'a> {
             DecisionKind::StoreFailed(_)
             | DecisionKind::UnknownPolicy(_)
             | DecisionKind::DuplicatePolicy { .. }
+            | DecisionKind::TooManyEntries { .. }
             | DecisionKind::PartsRequired { .. } => Self {
                 status,
                 // UNAVAILABLE
@@ -89,7 +90,7 @@ impl<'a> Problem<'a> {
     /// The decisions of the policies that rejected.
     pub(crate) fn violated(&self) -> impl Iterator<Item = PolicyDecision<'a>> {
         self.decision
-            .policies()
+            .one_per_policy()
             .filter(|decision| decision.rejected())
     }
 
@@ -167,7 +168,7 @@ fn shared_bucket(decision: &Decision) -> Option<String> {
     if !cfg!(debug_assertions) {
         return None;
     }
-    let mut rejecting = decision.policies().filter(|policy| policy.rejected());
+    let mut rejecting = decision.one_per_policy().filter(|policy| policy.rejected());
     let (name, hint) =
         rejecting.find_map(|policy| Some((policy.policy(), policy.missing_key_hint()?)))?;
     Some(format!(

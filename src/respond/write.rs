@@ -41,7 +41,7 @@ pub(crate) fn write_headers<B>(
         };
         if fields.format == HeaderFormat::Draft && !fields.closest {
             append(headers, POLICY, policy_header(decision));
-            let limits = join_members(decision.policies(), |policy, list| {
+            let limits = join_members(decision.one_per_policy(), |policy, list| {
                 context.limit_member(policy, list)
             });
             append(headers, LIMIT, limits);
@@ -162,7 +162,10 @@ impl HeaderContext<'_> {
             append(
                 headers,
                 POLICY,
-                join_members(with_quota(self.decision.policies()), draft_06_policy_member),
+                join_members(
+                    with_quota(self.decision.one_per_policy()),
+                    draft_06_policy_member,
+                ),
             );
         }
         let closeness = closeness(&decision);
@@ -251,7 +254,7 @@ fn join_members<'a>(
 
 /// `RateLimit-Policy`. It is the same for all requests with the policies' own quotas, for which it is cached.
 fn policy_header(decision: &Decision) -> Option<HeaderValue> {
-    let join = || join_members(with_quota(decision.policies()), policy_member);
+    let join = || join_members(with_quota(decision.one_per_policy()), policy_member);
     match decision.cached_policy_header() {
         Some(cached) => match cached.get() {
             Some(policies) => Some(policies.clone()),

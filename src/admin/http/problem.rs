@@ -56,6 +56,7 @@ impl From<CallError> for Failure {
             CallError::UnknownPolicy(error) => error.into(),
             CallError::Store(StoreError::Unsupported(_))
             | CallError::DuplicatePolicy { .. }
+            | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NotABan { .. } => Self::bad_request(detail),

@@ -314,7 +314,7 @@ async fn a_policy_that_is_named_twice_makes_a_call_invalid() {
         .expect_err("invalid");
     let kind = rejected.decision().kind();
     assert!(matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"));
-    let expected = "policy \"p\" is named twice; expected one key for each policy";
+    let expected = "policy \"p\" is named twice; expected one key for each policy, or entries that set one quota for each key";
     assert_eq!(rejected.to_string(), expected);
     let error = limiter
         .peek([("p", "alice"), ("p", "bob")])

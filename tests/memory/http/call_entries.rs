@@ -2,10 +2,11 @@
 
 use std::{iter, time::Duration};
 
+use http::Response;
 use tollgate::{
-    Ban, CallError, Concurrency, Key, Limiter, Policy, Quota,
+    Ban, CallError, Concurrency, Key, Limiter, Policy, Quota, RateLimitHeaders,
     access::KeyList,
-    limiter::{CallEntry, DecisionKind, PolicyHandle},
+    limiter::{CallEntry, DecisionKind, Keys, PolicyHandle},
 };
 use tollgate_tests::rng::Rng;
 
@@ -128,15 +129,65 @@ async fn a_handle_follows_its_policy_when_the_policies_are_replaced() {
 }
 
 #[tokio::test]
-async fn a_candidate_is_evaluated_for_each_key_of_its_live_policy() {
+async fn a_candidate_is_evaluated_if_its_live_policy_has_one_key() {
     let candidate = policy("next", 1).shadow_of("p");
     let limiter = limiter([policy("p", 5), candidate]);
     let p = handle(&limiter, "p");
-    let call = || [p.entry("a"), p.entry("b").cost(2)];
-    let decision = limiter.check(call()).await;
-    let shadows: Vec<_> = decision.shadows().map(|own| own.would_reject()).collect();
+    let decision = limiter.check([p.entry("a"), p.entry("a")]).await;
+    let shadows: Vec<_> = decision
+        .shadows()
+        .map(|own| (own.key(), own.cost(), own.would_reject()))
+        .collect();
     assert!(decision.is_admitted());
-    assert_eq!(shadows, [false, true], "{decision:?}");
+    assert_eq!(shadows, [(Key::new("a"), 2, true)], "{decision:?}");
+    let decision = limiter.check([p.entry("a"), p.entry("b")]).await;
+    assert!(decision.is_admitted() && decision.shadows().len() == 0);
+}
+
+#[tokio::test]
+async fn clients_see_one_key_of_a_policy() {
+    let limiter = limiter([policy("p", 3), policy("q", 9)]);
+    let (p, q) = (handle(&limiter, "p"), handle(&limiter, "q"));
+    let fields = async |entries: [CallEntry; 2]| {
+        let admission = limiter.admit(entries).await.expect("room");
+        let mut response = Response::new(());
+        RateLimitHeaders::draft().add_to(&mut response, &admission);
+        ["ratelimit-policy", "ratelimit"].map(|name| {
+            let value = response.headers().get(name).expect("a field").to_str();
+            value.expect("text").to_owned()
+        })
+    };
+    let [policies, limits] = fields([p.entry("a").cost(2), p.entry("b")]).await;
+    assert_eq!(policies.matches("q=").count(), 1, "{policies}");
+    assert!(
+        limits.starts_with("\"p\";r=1;") && limits.matches("r=").count() == 1,
+        "{limits}"
+    );
+    // The cached field of other requests is not that of a call with as many entries.
+    let [policies, _] = fields([p.entry("c"), q.entry("c")]).await;
+    assert!(
+        policies.contains("\"p\"") && policies.contains("\"q\""),
+        "{policies}"
+    );
+    let rejected = limiter
+        .admit([p.entry("a").cost(2), p.entry("b").cost(3)])
+        .await;
+    let text = rejected.expect_err("neither has room").to_string();
+    assert!(text.starts_with("quota exceeded: \"p\"; "), "{text}");
+}
+
+#[tokio::test]
+async fn a_call_of_too_many_entries_is_a_mistake_that_charges_nothing() {
+    let limiter = limiter([policy("p", 9)]);
+    let p = handle(&limiter, "p");
+    let entries = |n: u64| (0..n).map(|key| p.entry(key)).collect::<Keys>();
+    assert!(limiter.check(entries(128)).await.is_admitted());
+    let decision = limiter.check(entries(129)).await;
+    assert!(matches!(
+        decision.kind(),
+        DecisionKind::TooManyEntries { entries: 129, .. }
+    ));
+    assert_eq!(used(&limiter, "p", "0").await, 1);
 }
 
 #[tokio::test]
