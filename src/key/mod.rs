@@ -65,7 +65,7 @@ pub struct Key([u8; MAX_READABLE_LEN + 1]);
 impl Key {
     /// A key of text that may be readable in the store and in logs: a user's name, a tenant, a path. Text of more than 23 bytes
     /// or with other characters is hashed, but for a UUID in its canonical form of 36 characters, all in lower or all in upper case.
-    /// A UUID that whoever knows it may act by, such as a session, is a [secret](Key::secret).
+    /// A UUID that is a credential, such as that of a session, is a [secret](Key::secret).
     pub fn new(text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         if text.is_empty() || !text.iter().all(is_plain) {
