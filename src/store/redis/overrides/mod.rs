@@ -407,7 +407,7 @@ impl RedisOverrides {
             self.unreadable_log.log_with(|suppressed| {
                 tracing::error!(
                     suppressed,
-                    "an override has no effect, since a later version or another program has written it"
+                    "an override has no effect: a later version or another program has written it"
                 );
             });
         }
