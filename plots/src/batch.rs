@@ -90,6 +90,7 @@ pub async fn run() -> Result<Run> {
     let store = RedisStore::builder()
         .url(format!("redis://{}", gate.addr))
         .timeout(TIMEOUT)
+        .max_overrides(0)
         .connections(1)
         .rejection_cache_staleness(Duration::ZERO);
     let calls = Arc::new(Calls::default());

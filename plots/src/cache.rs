@@ -43,6 +43,7 @@ async fn run_steps() -> Result<Vec<Step>> {
     let store = RedisStore::builder()
         .url(redis.server.url())
         .timeout(TIMEOUT)
+        .max_overrides(0)
         .rejection_cache_clock(redis.clock())
         .rejection_cache_staleness(STALENESS);
     let limiter = Limiter::builder()

@@ -95,6 +95,7 @@ async fn run_one(on_store_error: OnStoreError) -> Result<Vec<Bar>> {
         let store = RedisStore::builder()
             .url(format!("redis://{}", network.addr()))
             .timeout(TIMEOUT)
+            .max_overrides(0)
             .rejection_cache_staleness(Duration::ZERO);
         let policy = Policy::new("api", Quota::requests(QUOTA).per_hour()).strategy(FixedWindow);
         let limiter = Limiter::builder()
