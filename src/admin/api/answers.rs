@@ -275,7 +275,7 @@ pub struct OverrideInfo {
     /// Why it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Who set it: the user of the admin API.
+    /// The user of the admin API that has set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_by: Option<String>,
     /// Why it has no effect; left out if it has.

@@ -16,7 +16,7 @@ pub use table::OverrideTable;
 /// The longest note of an override, in bytes.
 const MAX_NOTE_BYTES: usize = 200;
 
-/// The longest name of who set an override, in bytes.
+/// The longest `set_by` of an override, in bytes.
 const MAX_SET_BY_BYTES: usize = 64;
 
 /// The number of overrides that a store may have by default.
@@ -46,7 +46,7 @@ pub struct Override {
     pub until: Option<SystemTime>,
     /// Why it was set: at most 200 bytes.
     pub note: Option<String>,
-    /// Who set it: at most 64 bytes. The admin API sets it to the name of the caller's role.
+    /// The operator or program that has set it: at most 64 bytes. The admin API sets it to the user's name.
     pub set_by: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Override {
         self
     }
 
-    /// Sets who set it: at most 64 bytes.
+    /// Sets the name of the operator or program that sets it: at most 64 bytes.
     #[must_use]
     pub fn set_by(mut self, set_by: impl Into<String>) -> Self {
         self.set_by = Some(set_by.into());

@@ -82,7 +82,7 @@ pub(super) fn parse_field(field: &[u8]) -> Option<(Arc<str>, Key)> {
     Some((policy.into(), Key::parse_stored(key.as_bytes())?))
 }
 
-/// The value of an override: the format, the end in microseconds or `-`, and the limit in the first line, who set it in the second,
+/// The value of an override: the format, the end in microseconds or `-`, and the limit in the first line, `set_by` in the second,
 /// and then the note.
 pub(super) fn value(setting: &Override) -> String {
     let end = match setting.ends_at() {
