@@ -15,8 +15,8 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::store::support::{
-    PAIRS, StrategyKind, TEST_TIMEOUT, admitted_by_store, each_with, hello, on_a_clock, pair,
-    quotas, single, store, store_error, until, used,
+    PAIRS, StrategyKind, TEST_TIMEOUT, admitted_by_store, each_with, hello, limiter, on_a_clock,
+    pair, quotas, single, store, store_error, until, used,
 };
 
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -143,12 +143,23 @@ async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result(
 }
 
 /// A charge whose reply was lost stays charged; nothing else is lost, and no key gets more than the quota.
+///
+/// A command that is handed to redis-rs at the moment at which its connection closes may never get a reply, nor an error: the
+/// channel's receiver is gone, and does not drop a value that comes after it (tokio issue 7714). Only its timeout ends it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     let (_clock, server) = on_a_clock();
     for quota in ["1000/min", "1000/month"] {
         server.flush();
-        let limiters = [0, 1].map(|_| single(&server, StrategyKind::Gcra, quota));
+        let limiters = [0, 1].map(|_| {
+            let store = RedisStore::builder().url(server.url()).timeout(TIMEOUT);
+            // Rejections are cached by this process's clock, and only the server's is set.
+            let store = store.rejection_cache_staleness(Duration::ZERO);
+            limiter(
+                store.build().expect("a store"),
+                [StrategyKind::Gcra.policy("p", quota)],
+            )
+        });
         let tasks: Vec<_> = (0..32)
             .map(|task| {
                 let limiter = limiters[task % 2].clone();
@@ -177,8 +188,9 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
             let (more, failed) = task.await.expect("a response");
             (admitted, faults) = (admitted + more, faults + failed);
         }
-        resumed_on(&limiters[0], "key").await;
-        let [used] = used(&limiters[0], Key::new("key")).await[..] else {
+        let patient = single(&server, StrategyKind::Gcra, quota);
+        resumed_on(&patient, "key").await;
+        let [used] = used(&patient, Key::new("key")).await[..] else {
             panic!("one policy")
         };
         assert!(

@@ -131,7 +131,8 @@ impl ConnectionRef {
     }
 }
 
-/// Sends commands on a connection.
+/// Sends commands on a connection. A command that is handed over at the moment at which the connection closes may get neither a
+/// reply nor an error, since the channel to the client's driver keeps it (tokio issue 7714): its caller must have a deadline.
 pub(crate) struct Sender<'a>(&'a mut MultiplexedConnection);
 
 impl Sender<'_> {
