@@ -101,7 +101,8 @@
 //! # Outgoing calls
 //!
 //! An [`OutgoingLayer`] wraps clients with any request type. Calls wait for their turn, first come, first served, and are
-//! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower.
+//! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower. [`provider`] reads
+//! what the other service's responses say about its limits.
 //!
 //! # Without async code
 //!
@@ -180,6 +181,7 @@
 //! | `config-schema` | no | the JSON Schema of configuration files |
 //! | `admin` | no | `admin::Admin`: an HTTP API for operators, as an axum router |
 //! | `metrics` | no | `metrics::Metrics`: metrics by the `metrics` facade, for Prometheus and others |
+//! | `provider-json` | no | limits in the bodies of providers' responses: `provider::gemini`, `shopify` and `github_graphql` |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without features, there are the layer, the limiter, and counts in process.
@@ -213,6 +215,7 @@
 //! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
 //! | local fallback, share, write-back | limiting in process while the store fails; the part of a quota that one process has then; charging that to the store afterwards |
 //! | queue, place | the requests that wait for the same keys in [`Limiter::wait`], the first of which calls the store; that of one of them |
+//! | provider, feedback, refusal | a service that outgoing calls go to; what one of its responses says about its limits; that it refused the call |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
 //! | timeout, deadline | a `Duration`; an `Instant` |
 //!
@@ -251,6 +254,7 @@ pub mod observe;
 pub mod operations {}
 pub mod outcome;
 pub mod outgoing;
+pub mod provider;
 pub mod settings {
     //! The settings of a [`Policy`](crate::Policy), as [`Policy::settings`](crate::Policy::settings) returns them and
     //! configuration documents have them.

@@ -40,6 +40,8 @@ mod paths;
 mod peek_request;
 mod peers;
 mod policy_handles;
+mod provider_checks;
+mod providers;
 mod proxy_headers;
 mod quota_lookups;
 mod redis_inputs;

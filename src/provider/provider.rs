@@ -1,0 +1,212 @@
+//! A provider: how its responses are read, and what becomes of what they say.
+
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode};
+
+#[cfg(feature = "tonic")]
+use super::grpc;
+use super::{anthropic, feedback::Feedback, github, openai, reading::Reading, standard};
+
+const DEFAULT_MAX_BLOCK: Duration = Duration::from_secs(3_600);
+const DEFAULT_BLOCK: Duration = Duration::from_secs(1);
+/// What GitHub asks for after a secondary limit.
+const DEFAULT_BLOCK_GITHUB: Duration = Duration::from_secs(60);
+
+/// A provider of an API: how its responses are read, which policies count its limits, and for how long a refusal blocks a key.
+///
+/// [The module](crate::provider) has the fields of each provider.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    dialect: Dialect,
+    /// Names of the provider's limits, and the policies that count them.
+    policies: Vec<(Cow<'static, str>, Arc<str>)>,
+    block_list: Option<Arc<str>>,
+    max_block: Duration,
+    default_block: Duration,
+}
+
+type ReadFn = dyn Fn(StatusCode, &HeaderMap) -> Feedback + Send + Sync;
+
+#[derive(Clone)]
+enum Dialect {
+    Standard,
+    OpenAi,
+    Anthropic,
+    GitHub,
+    #[cfg(feature = "tonic")]
+    Grpc,
+    Function(Arc<ReadFn>),
+}
+
+impl Provider {
+    /// `Retry-After`, `RateLimit` and `RateLimit-Policy` of the IETF's drafts, and `X-RateLimit-*`.
+    pub fn standard() -> Self {
+        Self::new(Dialect::Standard)
+    }
+
+    /// OpenAI, and providers with an API like its.
+    pub fn openai() -> Self {
+        Self::new(Dialect::OpenAi)
+    }
+
+    /// Azure OpenAI, whose fields are those of OpenAI.
+    pub fn azure_openai() -> Self {
+        Self::openai()
+    }
+
+    /// Anthropic, by API key or by plan.
+    pub fn anthropic() -> Self {
+        Self::new(Dialect::Anthropic)
+    }
+
+    /// GitHub's REST API. A refusal without a time blocks for 60 s by default.
+    pub fn github() -> Self {
+        Self::new(Dialect::GitHub).default_block(DEFAULT_BLOCK_GITHUB)
+    }
+
+    /// gRPC services, whose refusals are responses of header fields alone.
+    #[cfg(feature = "tonic")]
+    pub fn grpc() -> Self {
+        Self::new(Dialect::Grpc)
+    }
+
+    /// A provider whose responses `read` understands.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use http::{HeaderMap, StatusCode};
+    /// use tollgate::provider::{Feedback, Provider, Refusal};
+    ///
+    /// // Refuses with 420.
+    /// let provider = Provider::from_fn(|status, _headers| {
+    ///     let mut feedback = Feedback::default();
+    ///     feedback.refusal = (status.as_u16() == 420).then(|| Refusal::new("status 420"));
+    ///     feedback
+    /// })
+    /// .default_block(Duration::from_secs(5));
+    /// let feedback = provider.read(StatusCode::from_u16(420)?, &HeaderMap::new());
+    /// assert_eq!(provider.block_time(&feedback), Some(Duration::from_secs(5)));
+    /// # Ok::<(), http::status::InvalidStatusCode>(())
+    /// ```
+    pub fn from_fn(
+        read: impl Fn(StatusCode, &HeaderMap) -> Feedback + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(Dialect::Function(Arc::new(read)))
+    }
+
+    fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            policies: Vec::new(),
+            block_list: None,
+            max_block: DEFAULT_MAX_BLOCK,
+            default_block: DEFAULT_BLOCK,
+        }
+    }
+
+    /// Sets the policy that counts the provider's limit `name`. Limits without one are not counted; an exhausted one blocks
+    /// nevertheless.
+    #[must_use]
+    pub fn limit(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        policy: impl Into<Arc<str>>,
+    ) -> Self {
+        let name = name.into();
+        self.policies.retain(|(other, _)| *other != name);
+        self.policies.push((name, policy.into()));
+        self
+    }
+
+    /// Sets the block list that keys are blocked in. Default: the only one.
+    #[must_use]
+    pub fn block_list(mut self, policy: impl Into<Arc<str>>) -> Self {
+        self.block_list = Some(policy.into());
+        self
+    }
+
+    /// Sets the longest time that a response blocks a key. Default: one hour.
+    #[must_use]
+    pub fn max_block(mut self, time: Duration) -> Self {
+        self.max_block = time;
+        self
+    }
+
+    /// Sets the time that a refusal without a time blocks a key. Default: 1 s, or 60 s for GitHub.
+    #[must_use]
+    pub fn default_block(mut self, time: Duration) -> Self {
+        self.default_block = time;
+        self
+    }
+
+    /// Returns what a response says. Instants are compared to its `Date`, or to the system's clock if it has none.
+    pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Feedback {
+        let mut reading = Reading::new(headers);
+        match &self.dialect {
+            Dialect::Anthropic => anthropic::read(&mut reading, status),
+            Dialect::GitHub => github::read(&mut reading, status),
+            #[cfg(feature = "tonic")]
+            Dialect::Grpc => grpc::read(&mut reading, status),
+            Dialect::Function(read) => return read(status, headers),
+            Dialect::OpenAi => openai::read(&mut reading, status),
+            Dialect::Standard => standard::read(&mut reading, status),
+        }
+        reading.feedback
+    }
+
+    /// Returns how long this feedback blocks the key, at most [`max_block`](Self::max_block); `None` if it does not.
+    ///
+    /// A refusal blocks for the time that it names. If it names none, it blocks until the latest
+    /// [end of a window](super::Reset::WindowEnd) of which nothing remains, or else for
+    /// [`default_block`](Self::default_block). Without a refusal a window of which nothing remains blocks until its end. A
+    /// time of zero is none.
+    pub fn block_time(&self, feedback: &Feedback) -> Option<Duration> {
+        let exhausted = feedback.limits.iter();
+        let exhausted = exhausted.filter_map(|limit| limit.exhausted_until()).max();
+        let exhausted = exhausted.filter(|time| !time.is_zero());
+        let time = match &feedback.refusal {
+            Some(refusal) => refusal
+                .retry_after
+                .filter(|time| !time.is_zero())
+                .or(exhausted)
+                .unwrap_or(self.default_block),
+            None => exhausted?,
+        };
+        Some(time.min(self.max_block)).filter(|time| !time.is_zero())
+    }
+
+    /// The policy that counts the provider's limit `name`.
+    #[allow(dead_code, reason = "of the layer that obeys a provider")]
+    pub(crate) fn policy_of(&self, name: &str) -> Option<&Arc<str>> {
+        let mut policies = self.policies.iter();
+        policies.find_map(|(limit, policy)| (limit == name).then_some(policy))
+    }
+
+    /// The policies that count limits.
+    #[allow(dead_code, reason = "of the layer that obeys a provider")]
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.policies.iter().map(|(_, policy)| policy)
+    }
+
+    /// The block list, if one of several was named.
+    #[allow(dead_code, reason = "of the layer that obeys a provider")]
+    pub(crate) fn block_list_name(&self) -> Option<&Arc<str>> {
+        self.block_list.as_ref()
+    }
+}
+
+impl fmt::Debug for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Standard => "standard",
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::GitHub => "github",
+            #[cfg(feature = "tonic")]
+            Self::Grpc => "grpc",
+            Self::Function(_) => "from_fn",
+        })
+    }
+}

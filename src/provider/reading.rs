@@ -1,0 +1,153 @@
+//! The fields of one response, and what was read from them so far.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, StatusCode,
+    header::{DATE, RETRY_AFTER},
+};
+
+use super::{
+    feedback::{Feedback, Refusal, Reset},
+    text::{Instant, millis, seconds, units},
+};
+
+const RETRY_AFTER_MS: &str = "retry-after-ms";
+
+/// What one field says of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Limit,
+    Remaining,
+    Reset,
+}
+
+/// How a provider writes a reset: its text, and the time of the response.
+pub(super) type ParseReset = fn(&str, Instant) -> Option<Reset>;
+
+pub(super) struct Reading<'a> {
+    pub(super) headers: &'a HeaderMap,
+    /// The provider's clock, if it sends its time.
+    pub(super) now: Instant,
+    pub(super) feedback: Feedback,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(headers: &'a HeaderMap) -> Self {
+        let date = headers.get(DATE).and_then(text);
+        Self {
+            headers,
+            now: date
+                .and_then(Instant::parse_http_date)
+                .unwrap_or_else(Instant::now),
+            feedback: Feedback::default(),
+        }
+    }
+
+    /// Reads a value as a part of the limit `name`.
+    pub(super) fn read_part(
+        &mut self,
+        name: &str,
+        part: Part,
+        (field, value): (&HeaderName, &HeaderValue),
+        parse_reset: ParseReset,
+    ) {
+        let now = self.now;
+        let merged = text(value).and_then(|text| match part {
+            Part::Limit => {
+                let limit = units(text)?;
+                self.feedback.limit_mut(name)?.merge_limit(limit);
+                Some(())
+            }
+            Part::Remaining => {
+                let remaining = units(text)?;
+                self.feedback.limit_mut(name)?.merge_remaining(remaining);
+                Some(())
+            }
+            Part::Reset => {
+                let reset = parse_reset(text, now)?;
+                self.feedback.limit_mut(name)?.merge_reset(reset);
+                Some(())
+            }
+        });
+        if merged.is_none() {
+            self.feedback.add_unread(field.as_str(), value);
+        }
+    }
+
+    /// Reads all values of fields that are parts of the limit `name`.
+    pub(super) fn read_fields(
+        &mut self,
+        name: &str,
+        fields: &[(HeaderName, Part)],
+        parse_reset: ParseReset,
+    ) {
+        for (field, part) in fields {
+            for value in self.headers.get_all(field) {
+                self.read_part(name, *part, (field, value), parse_reset);
+            }
+        }
+    }
+
+    /// The longest time that a field names. Zero is none; unreadable values are reported.
+    pub(super) fn longest(
+        &mut self,
+        field: &str,
+        parse: impl Fn(&str, Instant) -> Option<Duration>,
+    ) -> Option<Duration> {
+        let mut longest = Duration::ZERO;
+        for value in self.headers.get_all(field) {
+            match text(value).and_then(|text| parse(text, self.now)) {
+                Some(time) => longest = longest.max(time),
+                None => self.feedback.add_unread(field, value),
+            }
+        }
+        (!longest.is_zero()).then_some(longest)
+    }
+
+    /// Whether there is a time to retry after, readable or not.
+    pub(super) fn has_retry_after(&self) -> bool {
+        self.headers.contains_key(RETRY_AFTER) || self.headers.contains_key(RETRY_AFTER_MS)
+    }
+
+    /// The status, if by it the call is refused in any dialect of HTTP.
+    pub(super) fn refusing_status(&self, status: StatusCode) -> Option<Cow<'static, str>> {
+        let refused = match status {
+            StatusCode::TOO_MANY_REQUESTS => true,
+            StatusCode::SERVICE_UNAVAILABLE => self.has_retry_after(),
+            _ => false,
+        };
+        refused.then(|| status_text(status))
+    }
+
+    /// Reports a refusal by `cause`, after the time that the fields name.
+    pub(super) fn refuse(&mut self, cause: impl Into<Cow<'static, str>>) {
+        let millis = self.longest(RETRY_AFTER_MS, |text, _| millis(text));
+        let refusal = match millis {
+            Some(time) => Refusal::new(RETRY_AFTER_MS).retry_after(time),
+            None => match self.longest(RETRY_AFTER.as_str(), parse_retry_after) {
+                Some(time) => Refusal::new("retry-after").retry_after(time),
+                None => Refusal::new(cause),
+            },
+        };
+        self.feedback.refusal = Some(refusal);
+    }
+}
+
+/// `status 429`.
+pub(super) fn status_text(status: StatusCode) -> Cow<'static, str> {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => "status 429".into(),
+        _ => format!("status {}", status.as_u16()).into(),
+    }
+}
+
+/// Seconds, or a date of HTTP.
+fn parse_retry_after(text: &str, now: Instant) -> Option<Duration> {
+    seconds(text).or_else(|| Some(Instant::parse_http_date(text)?.from(now)))
+}
+
+/// The value, if it is visible ASCII.
+pub(super) fn text(value: &HeaderValue) -> Option<&str> {
+    value.to_str().ok()
+}

@@ -1,0 +1,232 @@
+//! `RateLimit` of the IETF's drafts, and `X-RateLimit-*`.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{HeaderName, HeaderValue, StatusCode};
+use sfv::{
+    BareItemFromInput, KeyRef, Parser,
+    visitor::{
+        DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor,
+        ParameterVisitor,
+    },
+};
+
+use super::{
+    feedback::Reset,
+    reading::{Part, Reading, text},
+    text::{Decimal, Instant, MAX_TIME, units},
+};
+use crate::headers::{DRAFT_06, LIMIT, POLICY, X_RATELIMIT};
+
+/// The name of a limit that has none.
+const UNNAMED: &str = "default";
+/// A larger reset is Unix time: 2001 and later.
+const MAX_SECONDS: u64 = 1_000_000_000;
+/// A larger one is in milliseconds.
+const MAX_UNIX_SECONDS: u64 = 1_000_000_000_000;
+/// Items of a field that are read. Each is a limit, of which there are as many.
+const MAX_ITEMS: usize = 32;
+
+pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
+    read_limits(reading);
+    if let Some(cause) = reading.refusing_status(status) {
+        reading.refuse(cause);
+    }
+}
+
+fn read_limits(reading: &mut Reading<'_>) {
+    for field in [LIMIT, POLICY] {
+        for value in reading.headers.get_all(&field) {
+            if read_structured(reading, value).is_none() {
+                reading.feedback.add_unread(field.as_str(), value);
+            }
+        }
+    }
+    for [limit, remaining, reset] in [&DRAFT_06, &X_RATELIMIT] {
+        read_limit(reading, limit);
+        let fields = [
+            (remaining.clone(), Part::Remaining),
+            (reset.clone(), Part::Reset),
+        ];
+        reading.read_fields(UNNAMED, &fields, parse_reset);
+    }
+}
+
+/// Reads the limit, behind which drafts up to 06 list quotas: `100, 100;w=60`.
+fn read_limit(reading: &mut Reading<'_>, field: &HeaderName) {
+    for value in reading.headers.get_all(field) {
+        let limit = text(value).and_then(|text| {
+            let is_list = text.contains(';') || text.contains(", ");
+            let end = text.find([',', ';']).filter(|_| is_list);
+            units(text.get(..end.unwrap_or(text.len()))?)
+        });
+        let unnamed = limit.and_then(|limit| Some((reading.feedback.limit_mut(UNNAMED)?, limit)));
+        match unnamed {
+            Some((unnamed, limit)) => unnamed.merge_limit(limit),
+            None => reading.feedback.add_unread(field.as_str(), value),
+        }
+    }
+}
+
+/// Seconds from now on, or an instant if the number is too large for that.
+fn parse_reset(text: &str, now: Instant) -> Option<Reset> {
+    let number = Decimal::parse(text)?;
+    let time = if number.whole <= MAX_SECONDS {
+        number.seconds().min(MAX_TIME)
+    } else if number.whole <= MAX_UNIX_SECONDS {
+        Instant(number.seconds()).from(now)
+    } else {
+        Instant(number.millis()).from(now)
+    };
+    Some(Reset::WindowEnd(time))
+}
+
+/// Reads a list of named limits, `"default";q=100;r=50;t=30`, or the parts of one, `limit=100, remaining=50, reset=30`.
+/// `None` if the value is neither.
+fn read_structured(reading: &mut Reading<'_>, value: &HeaderValue) -> Option<()> {
+    let text = text(value)?;
+    let mut items = Items::default();
+    if Parser::new(text)
+        .parse_list_with_visitor(&mut items)
+        .is_err()
+    {
+        items = Items::default();
+        let parser = Parser::new(text);
+        parser.parse_dictionary_with_visitor(&mut items).ok()?;
+    }
+    let items = items.0;
+    if items.iter().any(|item| item.malformed) {
+        return None;
+    }
+    for item in items {
+        let limit = reading.feedback.limit_mut(&item.limit)?;
+        if let Some(quota) = item.quota {
+            limit.merge_limit(quota);
+        }
+        if let Some(remaining) = item.remaining {
+            limit.merge_remaining(remaining);
+        }
+        if let Some(seconds) = item.reset {
+            let time = Duration::from_secs(seconds).min(MAX_TIME);
+            limit.merge_reset(Reset::WindowEnd(time));
+        }
+    }
+    Some(())
+}
+
+/// What the members of a list or dictionary say.
+#[derive(Default)]
+struct Items(Vec<Item>);
+
+#[derive(Default)]
+struct Item {
+    limit: String,
+    /// Of a dictionary: the part that the member's value is.
+    part: Option<Part>,
+    quota: Option<u64>,
+    remaining: Option<u64>,
+    /// In seconds.
+    reset: Option<u64>,
+    malformed: bool,
+}
+
+impl Items {
+    fn push(&mut self, part: Option<Part>) -> Option<&mut Item> {
+        if self.0.len() == MAX_ITEMS {
+            return None;
+        }
+        self.0.push(Item {
+            limit: UNNAMED.to_owned(),
+            part,
+            ..Item::default()
+        });
+        self.0.last_mut()
+    }
+}
+
+impl Item {
+    fn set(&mut self, part: Part, value: &BareItemFromInput<'_>) {
+        let number = match value {
+            BareItemFromInput::Integer(number) => u64::try_from(*number).ok(),
+            BareItemFromInput::Decimal(number) => {
+                u64::try_from(i64::from(number.as_integer_scaled_1000()) / 1_000).ok()
+            }
+            _ => None,
+        };
+        self.malformed |= number.is_none();
+        match part {
+            Part::Limit => self.quota = number,
+            Part::Remaining => self.remaining = number,
+            Part::Reset => self.reset = number,
+        }
+    }
+}
+
+impl<'de> ListVisitor<'de> for Items {
+    type Error = Infallible;
+
+    fn entry(&mut self) -> Result<impl EntryVisitor<'de>, Infallible> {
+        Ok(self.push(None))
+    }
+}
+
+impl<'de> DictionaryVisitor<'de> for Items {
+    type Error = Infallible;
+
+    fn entry(&mut self, key: &'de KeyRef) -> Result<impl EntryVisitor<'de>, Infallible> {
+        let part = match key.as_str() {
+            "limit" => Part::Limit,
+            "remaining" => Part::Remaining,
+            "reset" => Part::Reset,
+            _ => return Ok(None),
+        };
+        Ok(self.push(Some(part)))
+    }
+}
+
+impl<'de> ItemVisitor<'de> for &mut Item {
+    type Error = Infallible;
+
+    fn bare_item(
+        self,
+        value: BareItemFromInput<'de>,
+    ) -> Result<impl ParameterVisitor<'de>, Infallible> {
+        match (self.part, &value) {
+            (Some(part), value) => self.set(part, value),
+            (None, BareItemFromInput::String(name)) => name.as_str().clone_into(&mut self.limit),
+            (None, BareItemFromInput::Token(name)) => name.as_str().clone_into(&mut self.limit),
+            // A quota without a name, in `RateLimit-Policy` of drafts up to 07: the limit is in `RateLimit` too.
+            (None, BareItemFromInput::Integer(_)) => {}
+            (None, _) => self.malformed = true,
+        }
+        Ok(self)
+    }
+}
+
+impl<'de> EntryVisitor<'de> for &mut Item {
+    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, Infallible> {
+        self.malformed = true;
+        Ok(Ignored)
+    }
+}
+
+impl<'de> ParameterVisitor<'de> for &mut Item {
+    type Error = Infallible;
+
+    fn parameter(
+        &mut self,
+        key: &'de KeyRef,
+        value: BareItemFromInput<'de>,
+    ) -> Result<(), Infallible> {
+        let part = match key.as_str() {
+            "q" => Part::Limit,
+            "r" => Part::Remaining,
+            "t" => Part::Reset,
+            _ => return Ok(()),
+        };
+        if self.part.is_none() {
+            self.set(part, &value);
+        }
+        Ok(())
+    }
+}

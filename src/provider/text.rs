@@ -1,0 +1,328 @@
+//! Numbers and times as providers write them. No floating point: digits beyond a nanosecond are dropped.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::{Timestamp, civil, fmt::rfc2822, tz::Offset};
+
+/// Bytes of the longest number or time that is read.
+const MAX_VALUE_BYTES: usize = 128;
+/// The longest time that is reported. Longer ones are cut to it, so that they can be added to any instant.
+pub(super) const MAX_TIME: Duration = Duration::from_secs(366 * 86_400);
+
+/// A number that is not negative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Decimal {
+    pub(super) whole: u64,
+    /// Billionths.
+    pub(super) fraction: u32,
+}
+
+impl Decimal {
+    /// Parses `40`, `4.0`, and `30,000` with commas between groups of three digits.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let text = trimmed(text)?;
+        let (whole, fraction) = match text.split_once('.') {
+            Some((whole, fraction)) => (whole, Some(fraction)),
+            None => (text, None),
+        };
+        let whole = without_commas(whole)?;
+        let fraction = match fraction {
+            None => 0,
+            Some(digits) if !digits.is_empty() && all_digits(digits) => {
+                let (value, scale) = digits
+                    .bytes()
+                    .take(9)
+                    .fold((0, 1), |(value, scale), digit| {
+                        (value * 10 + u32::from(digit - b'0'), scale * 10)
+                    });
+                value * (NANOS_PER_SECOND / scale)
+            }
+            Some(_) => return None,
+        };
+        Some(Self { whole, fraction })
+    }
+
+    /// As seconds.
+    pub(super) const fn seconds(self) -> Duration {
+        Duration::new(self.whole, self.fraction)
+    }
+
+    /// As milliseconds.
+    pub(super) const fn millis(self) -> Duration {
+        Duration::from_millis(self.whole)
+            .saturating_add(Duration::from_nanos(self.fraction as u64 / 1_000))
+    }
+}
+
+const NANOS_PER_SECOND: u32 = 1_000_000_000;
+
+/// A number of units, rounded down.
+pub(super) fn units(text: &str) -> Option<u64> {
+    Decimal::parse(text).map(|number| number.whole)
+}
+
+/// A number of seconds.
+pub(super) fn seconds(text: &str) -> Option<Duration> {
+    Some(Decimal::parse(text)?.seconds().min(MAX_TIME))
+}
+
+/// A number of milliseconds.
+pub(super) fn millis(text: &str) -> Option<Duration> {
+    Some(Decimal::parse(text)?.millis().min(MAX_TIME))
+}
+
+/// A duration as Go prints it: `12ms`, `6m0s`, `23h47m36.648s`.
+pub(super) fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = trimmed(text)?;
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut total: u128 = 0;
+    while !rest.is_empty() {
+        let unit = rest.find(|c: char| c != '.' && !c.is_ascii_digit())?;
+        let (number, behind) = rest.split_at(unit);
+        let end = behind
+            .find(|c: char| c == '.' || c.is_ascii_digit())
+            .unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(end);
+        let nanos: u64 = match unit {
+            "h" => 3_600_000_000_000,
+            "m" => 60_000_000_000,
+            "s" => 1_000_000_000,
+            "ms" => 1_000_000,
+            // The micro sign, and the Greek letter.
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ns" => 1,
+            _ => return None,
+        };
+        let number = Decimal::parse(number)?;
+        let fraction = u128::from(number.fraction) * u128::from(nanos) / 1_000_000_000;
+        // Below 2^64 * 2^42, and there are at most 64 of them.
+        total += u128::from(number.whole) * u128::from(nanos) + fraction;
+        rest = behind;
+    }
+    Some(from_nanos(total))
+}
+
+/// A number of nanoseconds, cut to the longest time.
+pub(super) fn from_nanos(nanos: u128) -> Duration {
+    let time = u64::try_from(nanos).map_or(MAX_TIME, Duration::from_nanos);
+    time.min(MAX_TIME)
+}
+
+/// An instant, as the time since the Unix epoch; earlier ones are the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Instant(pub(super) Duration);
+
+impl Instant {
+    /// The system's clock.
+    pub(super) fn now() -> Self {
+        Self(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        )
+    }
+
+    /// The time from `now` on; zero if the instant has passed.
+    pub(super) fn from(self, now: Self) -> Duration {
+        self.0.saturating_sub(now.0).min(MAX_TIME)
+    }
+
+    /// Parses seconds since the Unix epoch.
+    pub(super) fn parse_unix(text: &str) -> Option<Self> {
+        Decimal::parse(text).map(|number| Self(number.seconds()))
+    }
+
+    /// Parses an instant of RFC 3339.
+    pub(super) fn parse_rfc3339(text: &str) -> Option<Self> {
+        trimmed(text)?.parse::<Timestamp>().ok().map(Self::at)
+    }
+
+    /// Parses a date of HTTP (RFC 9110, 5.6.7), in its three formats.
+    pub(super) fn parse_http_date(text: &str) -> Option<Self> {
+        // Some servers compute the day of the week wrongly, and it says nothing that the date does not.
+        static CURRENT: rfc2822::DateTimeParser =
+            rfc2822::DateTimeParser::new().relaxed_weekday(true);
+        let text = trimmed(text)?;
+        if let Ok(at) = CURRENT.parse_timestamp(text) {
+            return Some(Self::at(at));
+        }
+        let obsolete = ["%A, %d-%b-%y %H:%M:%S GMT", "%a %b %e %H:%M:%S %Y"];
+        let at = obsolete
+            .iter()
+            .find_map(|format| civil::DateTime::strptime(format, text).ok())?;
+        Offset::UTC.to_timestamp(at).ok().map(Self::at)
+    }
+
+    fn at(at: Timestamp) -> Self {
+        Self(Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default())
+    }
+}
+
+/// The text without spaces around it; `None` if it is longer than what is read.
+fn trimmed(text: &str) -> Option<&str> {
+    (text.len() <= MAX_VALUE_BYTES).then(|| text.trim())
+}
+
+fn all_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A whole number, in which commas may stand between groups of three digits.
+fn without_commas(text: &str) -> Option<u64> {
+    let mut groups = text.split(',');
+    let first = groups.next().filter(|first| !first.is_empty())?;
+    let mut digits = first.to_owned();
+    for group in groups {
+        if first.len() > 3 || group.len() != 3 {
+            return None;
+        }
+        digits.push_str(group);
+    }
+    all_digits(&digits).then(|| digits.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn units_are_numbers_rounded_down() {
+        for (text, expected) in [
+            ("0", 0),
+            (" 42 ", 42),
+            ("4.0", 4),
+            ("4.99999999999999999999", 4),
+            ("30,000", 30_000),
+            ("1,234,567", 1_234_567),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(units(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            " ",
+            "-1",
+            "+1",
+            "1e3",
+            "NaN",
+            "inf",
+            "4.",
+            ".5",
+            "1,00",
+            "1000,000",
+            ",100",
+            "100,",
+            "1, 2",
+            "18446744073709551616",
+            "١",
+            &"1".repeat(200),
+        ] {
+            assert_eq!(units(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_milliseconds_and_go_durations() {
+        let nanos = |nanos| Some(Duration::from_nanos(nanos));
+        assert_eq!(seconds("1.5"), nanos(1_500_000_000));
+        assert_eq!(seconds("0.0000000019"), nanos(1));
+        assert_eq!(seconds("18446744073709551615"), Some(MAX_TIME));
+        assert_eq!(millis("12.5"), nanos(12_500_000));
+        for (text, expected) in [
+            ("12ms", 12_000_000),
+            ("1s", 1_000_000_000),
+            ("6m0s", 360_000_000_000),
+            ("23h47m36.648s", 85_656_648_000_000),
+            ("1.5h", 5_400_000_000_000),
+            ("7us", 7_000),
+            ("7\u{b5}s", 7_000),
+            ("3ns", 3),
+            ("0", 0),
+            ("0s", 0),
+        ] {
+            assert_eq!(go_duration(text), nanos(expected), "{text}");
+        }
+        for text in ["1", "s", "1d", "-1s", "1s2", "1.2.3s", "1 s", "1e3s"] {
+            assert_eq!(go_duration(text), None, "{text}");
+        }
+        assert_eq!(go_duration("18446744073709551615h"), Some(MAX_TIME));
+    }
+
+    #[test]
+    fn instants_are_unix_seconds_and_dates() {
+        let at = |seconds| Some(Instant(Duration::from_secs(seconds)));
+        assert_eq!(Instant::parse_unix("784111777"), at(784_111_777));
+        assert_eq!(
+            Instant::parse_rfc3339("1994-11-06T08:49:37Z"),
+            at(784_111_777)
+        );
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(Instant::parse_http_date(text), at(784_111_777), "{text}");
+        }
+        assert_eq!(
+            Instant::parse_http_date("Sun, 06 Nov 1894 08:49:37 GMT"),
+            at(0)
+        );
+        for text in ["", "1994-11-06", "Sun, 32 Nov 1994 08:49:37 GMT"] {
+            assert_eq!(Instant::parse_http_date(text), None, "{text}");
+        }
+        let now = Instant(Duration::from_secs(100));
+        assert_eq!(Instant(Duration::from_secs(90)).from(now), Duration::ZERO);
+        assert_eq!(Instant(Duration::MAX).from(now), MAX_TIME);
+    }
+
+    /// As Go's `Duration.String` does.
+    fn printed_by_go(nanos: u64) -> String {
+        let fraction = |value: u64, unit: u64, width: usize| {
+            let text = format!("{}.{:0width$}", value / unit, value % unit);
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        };
+        match nanos {
+            0 => "0s".to_owned(),
+            1..1_000 => format!("{nanos}ns"),
+            1_000..1_000_000 => format!("{}\u{b5}s", fraction(nanos, 1_000, 3)),
+            1_000_000..1_000_000_000 => format!("{}ms", fraction(nanos, 1_000_000, 6)),
+            _ => {
+                let (minutes, rest) = (nanos / 60_000_000_000, nanos % 60_000_000_000);
+                let seconds = fraction(rest, 1_000_000_000, 9);
+                match minutes {
+                    0 => format!("{seconds}s"),
+                    1..60 => format!("{minutes}m{seconds}s"),
+                    _ => format!("{}h{}m{seconds}s", minutes / 60, minutes % 60),
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_duration_that_go_prints_parses_to_itself(exponent in 0u32..16, digits in 0u64..10_000) {
+            let nanos = (digits * 10u64.pow(exponent.min(12))).min(MAX_TIME.as_nanos() as u64);
+            let text = printed_by_go(nanos);
+            prop_assert_eq!(go_duration(&text), Some(Duration::from_nanos(nanos)), "{}", text);
+        }
+
+        #[test]
+        fn no_text_makes_a_parser_panic_or_a_time_too_long(
+            text in "\\PC{0,40}|[0-9.,]{0,40}|([0-9.]{0,21}(h|m|s|ms|µs|ns)){0,5}|[A-Za-z]{3},? [0-9A-Za-z :-]{0,30}|[0-9T:.Z-]{0,30}",
+        ) {
+            let now = Instant(Duration::from_secs(1_700_000_000));
+            let _ = units(&text);
+            for time in [seconds(&text), millis(&text), go_duration(&text)] {
+                prop_assert!(time.unwrap_or_default() <= MAX_TIME);
+            }
+            for at in [Instant::parse_unix(&text), Instant::parse_rfc3339(&text), Instant::parse_http_date(&text)] {
+                prop_assert!(at.map_or(Duration::ZERO, |at| at.from(now)) <= MAX_TIME);
+            }
+        }
+    }
+}
