@@ -53,6 +53,16 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// The policy's strategy can't charge units that belong to no request: see
+    /// [`PolicyHandle::lower_to`](crate::limiter::PolicyHandle::lower_to). The store was not called.
+    #[error(
+        "policy {policy:?} can't be lowered: its strategy stores each charge separately; use Gcra, TokenBucket, FixedWindow or CalendarWindow, or block the key"
+    )]
+    #[non_exhaustive]
+    LowerUnsupported {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
     #[error(
         "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"

@@ -31,6 +31,7 @@ impl Unavailable {
             | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
+            | CallError::LowerUnsupported { .. }
             | CallError::NotABan { .. } => {
                 static MISUSE: LogThrottle = LogThrottle::new();
                 MISUSE.log_with(|suppressed| {

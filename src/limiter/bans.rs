@@ -22,16 +22,31 @@ use crate::{
     error::{CallError, StoreError, UnknownPolicy},
     key::Key,
     observe::{DecisionSource, Event},
-    store::{CounterOp, LimitHandle, Op, OpResult},
+    store::{CounterOp, LimitHandle, Op, OpResult, Units},
+    strategy::RetryAfter,
     sync::lock,
 };
 
+/// What a block by hand does to the end of a ban in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockEnd {
+    Set,
+    /// It becomes the later of both.
+    Prolong,
+}
+
 impl LimiterRef {
-    /// Blocks a key: see [`Limiter::block`](crate::Limiter::block).
-    pub(super) async fn block(&self, keys: Keys, time: Duration) -> Result<(), CallError> {
+    /// Blocks a key, or prolongs its block: see [`Limiter::block`](crate::Limiter::block) and
+    /// [`prolong_block`](crate::Limiter::prolong_block).
+    pub(super) async fn block(
+        &self,
+        keys: Keys,
+        time: Duration,
+        end: BlockEnd,
+    ) -> Result<(), CallError> {
         let bans = self.bans_of(&keys)?;
         let limits = bans.iter().map(|(policy, key)| {
-            let limit = self.manual_ban(self.bound(*policy), time)?;
+            let limit = self.manual_ban(self.bound(*policy), time, end)?;
             Ok((limit, *key))
         });
         let limits: SmallVec<[(LimitHandle, Key); 1]> =
@@ -40,8 +55,14 @@ impl LimiterRef {
         let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
         let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
         let response = self.store.execute(Op::ForceAcquire, &counters);
-        response.result().await?;
-        self.report_manual_bans(&bans, time);
+        let result = response.result().await?;
+        // A ban that was longer already goes on, and none begins.
+        let begun = bans.into_iter().zip(&limits).zip(&result.counters);
+        let begun = begun.filter(|((_, (limit, _)), counter)| {
+            let status = limit.status(&counter.snapshot, result.time_of(counter), Units::ONE);
+            end == BlockEnd::Set || status.retry_after <= RetryAfter::In(time)
+        });
+        self.report_manual_bans(begun.map(|((ban, _), _)| ban), time);
         Ok(())
     }
 
@@ -106,11 +127,20 @@ impl LimiterRef {
     }
 
     /// The limit of a ban whose every charge bans a key for `time`.
-    fn manual_ban(&self, bound: &BoundPolicy, time: Duration) -> Result<LimitHandle, StoreError> {
+    fn manual_ban(
+        &self,
+        bound: &BoundPolicy,
+        time: Duration,
+        end: BlockEnd,
+    ) -> Result<LimitHandle, StoreError> {
         const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
         const NO_TIME: StoreError =
             StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years");
-        let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
+        let rule = match end {
+            BlockEnd::Set => bound.limit.rule().manual_ban(time),
+            BlockEnd::Prolong => bound.limit.rule().prolonged_ban(time),
+        };
+        let rule = rule.ok_or(NO_BAN)?;
         let rule = rule.map_err(|_| NO_TIME)?;
         let registered = self.store.register(bound.policy.name(), rule);
         registered.map_err(|_| NO_TIME)
@@ -142,14 +172,14 @@ impl LimiterRef {
     }
 
     /// Reports bans that were begun by hand.
-    pub(crate) fn report_manual_bans(&self, bans: &[(u32, Key)], lasts: Duration) {
+    fn report_manual_bans(&self, bans: impl Iterator<Item = (u32, Key)>, lasts: Duration) {
         let Some(observers) = &self.observers else {
             return;
         };
         for (policy, key) in bans {
             observers.on_event(&Event::BanBegan {
-                policy: self.bound(*policy).policy.name(),
-                key,
+                policy: self.bound(policy).policy.name(),
+                key: &key,
                 lasts,
                 by_hand: true,
             });

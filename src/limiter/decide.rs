@@ -94,7 +94,12 @@ impl DecisionBuilder {
 
     /// Whether it is reported to observers: a request, or a charge by hand.
     pub(crate) fn is_reported(&self) -> bool {
-        matches!(self.op, Op::Acquire(_) | Op::ForceAcquire)
+        matches!(self.op, Op::Acquire(_)) || self.is_charge_by_hand()
+    }
+
+    /// Whether it charges units that no request costs, or that are known only afterwards.
+    pub(crate) fn is_charge_by_hand(&self) -> bool {
+        matches!(self.op, Op::ForceAcquire | Op::Lower { .. })
     }
 
     /// The number of requests that it decides.

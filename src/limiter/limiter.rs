@@ -12,6 +12,7 @@ use tokio::task::coop::consume_budget;
 use super::{
     Admission, Blocks, Check, Decision, Keys, LimitStatus, LimiterBuilder, LimiterRef, LimiterRefs,
     PolicyHandle, Rejected, ShutdownError, Wait,
+    bans::BlockEnd,
     bound_policy::{BoundPolicy, Enforcement},
     check::CheckOverrides,
     core::LimiterCore,
@@ -465,7 +466,45 @@ impl Limiter {
     /// If the future is dropped, the key may or may not be blocked.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let limiter = self.local_ref();
-        limiter.block(keys.into(), time).await
+        limiter.block(keys.into(), time, BlockEnd::Set).await
+    }
+
+    /// Blocks a key for at least `time` from now on, as [`block`](Limiter::block) does, and never shortens a ban in force: it then
+    /// ends at the later of both instants. So repeated and reordered calls leave the latest end. For what another party says,
+    /// such as the `Retry-After` of an API.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("calls", Quota::requests(10).per_second()))
+    ///     .policy(Policy::block_list("refused"))
+    ///     .build()?;
+    /// for seconds in [60, 5] {
+    ///     limiter.prolong_block(Key::new("api"), Duration::from_secs(seconds)).await?;
+    /// }
+    /// let wait = limiter.check(Key::new("api")).await.retry_after().duration();
+    /// assert!(wait > Some(Duration::from_secs(50)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [Observers](crate::observe::Event::BanBegan) hear of it unless the ban in force was longer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`block`](Limiter::block), which also describes cancellation. The time of a [deferred](crate::StoreError::Deferred)
+    /// block begins once the store responds.
+    pub async fn prolong_block(
+        &self,
+        keys: impl Into<Keys>,
+        time: Duration,
+    ) -> Result<(), CallError> {
+        let limiter = self.local_ref();
+        limiter.block(keys.into(), time, BlockEnd::Prolong).await
     }
 
     /// Ends the bans of a key in all processes, under every [ban](crate::Ban) or under the bans that `keys` name, and removes

@@ -50,6 +50,7 @@ mod labels;
 )]
 pub(crate) mod limiter;
 mod local_share;
+mod lower;
 mod meter;
 mod missing_keys;
 mod mode;

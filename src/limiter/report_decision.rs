@@ -132,7 +132,7 @@ impl LimiterRef {
 
     /// Reports the decision of a request, or a charge by hand.
     pub(crate) fn report(&self, builder: &DecisionBuilder, elapsed: Option<Duration>) {
-        if builder.op == Op::ForceAcquire {
+        if builder.is_charge_by_hand() {
             return self.report_charge_by_hand(builder, true);
         }
         let summary = Summary {
@@ -151,6 +151,8 @@ impl LimiterRef {
     pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, sent: bool, elapsed: Duration) {
         match builder.op {
             Op::ForceAcquire if !sent => {}
+            // How many units it charges only the store knows.
+            Op::Lower { .. } => {}
             Op::ForceAcquire => self.report_charge_by_hand(builder, false),
             _ => self.report_cancelled(builder.requests(), false, Some(elapsed)),
         }

@@ -212,6 +212,10 @@ impl LimiterRef {
             return;
         }
         let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
+        // A candidate of a policy that is lowered.
+        if matches!(op, Op::Lower { .. }) && !bound.limit.info().can_lower() {
+            return;
+        }
         if call.mode.conditions && call.head.is_some_and(skips) {
             return;
         }

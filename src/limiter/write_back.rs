@@ -114,7 +114,7 @@ impl LocalShares {
             }
             Op::ForceAcquire | Op::Settle => self.add(counter, counted.units),
             Op::Refund => self.subtract(counter, counted.units),
-            Op::Peek | Op::Inspect | Op::Reset | Op::Renew => {}
+            Op::Peek | Op::Inspect | Op::Reset | Op::Renew | Op::Lower { .. } => {}
         }
     }
 

@@ -1,7 +1,7 @@
 -- Ban. State: five integers: when it was written, until when the key is banned, when the window of rejections ends (all in us
 -- since the epoch, 0 for none), how many rejections the window holds, and how often the key was banned.
 --
--- p: 1 max_rejections, 2 period, 3 first_ban, 4 max_ban, 5 manual_ban (0: none); the times in us
+-- p: 1 max_rejections, 2 period, 3 first_ban, 4 max_ban, 5 manual_ban (0: none, negative: at least so long); the times in us
 -- state: banned_until, packed_counts (100 x rejections + bans), window_ends
 -- luacheck: read globals call format now now_ms floor ceil min max abs match foreign number expiry
 
@@ -73,8 +73,8 @@ end
 
 local function charge(key, p, banned_until, packed_counts, window_ends, units)
   local rejections, bans = floor(packed_counts / 100) + units, packed_counts % 100
-  if p[5] > 0 then
-    banned_until, rejections, window_ends = now + p[5], 0, 0
+  if p[5] ~= 0 then
+    banned_until, rejections, window_ends = max(now + abs(p[5]), p[5] < 0 and banned_until or 0), 0, 0
   elseif banned_until > now then
     -- Nothing is charged, but the key may have been written before the clock stepped back.
     pcall(repair, key, p, banned_until, packed_counts, window_ends)

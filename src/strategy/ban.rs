@@ -54,7 +54,8 @@ use crate::{
 /// - **In several limiters**: a layer's and a handler's limiter over one store may have the same ban. Each counts its own
 ///   rejections, and both enforce it.
 /// - **By hand only**: [`Policy::block_list`](crate::Policy::block_list) counts no rejections.
-/// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.
+/// - **By hand**: [`Limiter::block`](crate::Limiter::block), [`prolong_block`](crate::Limiter::prolong_block) and
+///   [`unblock`](crate::Limiter::unblock), in all processes.
 ///   [`charge`](crate::Limiter::charge) under this policy's name counts rejections from elsewhere, such as wrong passwords.
 ///   [`reset`](crate::Limiter::reset) ends bans too.
 /// - **Reported**: while it lasts, a ban counts for a decision's wait, and is listed in `violated-policies`. The number of
@@ -161,7 +162,7 @@ struct BanRule {
     first_ban: i64,
     /// The length that doubling ends at.
     max_ban: i64,
-    /// If not 0, each charge bans the key for so long.
+    /// If positive, each charge bans the key for so long; if negative, for at least so long. 0 for none.
     manual_ban: i64,
 }
 
@@ -202,6 +203,13 @@ impl State for BanState {
 }
 
 impl BanRule {
+    fn with_manual_ban(&self, manual_ban: i64) -> Arc<dyn Rule> {
+        Arc::new(Self {
+            manual_ban,
+            ..self.clone()
+        })
+    }
+
     /// How long the last of so many bans lasts.
     fn ban_length(&self, bans: i32) -> i64 {
         let mut length = self.first_ban;
@@ -274,13 +282,14 @@ impl LocalRule for BanRule {
         let mut current = self.current(state, now);
         let now = now.as_micros();
         current.rejections = current.rejections.saturating_add(units as i64);
-        current.by_hand = self.manual_ban > 0;
-        if self.manual_ban > 0 {
-            (
-                current.banned_until,
-                current.rejections,
-                current.window_ends,
-            ) = (now.saturating_add(self.manual_ban), 0, 0);
+        current.by_hand = self.manual_ban != 0;
+        if self.manual_ban != 0 {
+            let until = now.saturating_add(self.manual_ban.saturating_abs());
+            current.banned_until = match self.manual_ban {
+                ..0 => until.max(current.banned_until),
+                _ => until,
+            };
+            (current.rejections, current.window_ends) = (0, 0);
         } else if current.banned_until > now {
             return;
         } else if current.rejections < self.max_rejections as i64 {
@@ -362,12 +371,11 @@ impl Rule for BanRule {
     }
 
     fn manual_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
-        Some(validated_ban_us(ban).map(|manual_ban| -> Arc<dyn Rule> {
-            Arc::new(Self {
-                manual_ban,
-                ..self.clone()
-            })
-        }))
+        Some(validated_ban_us(ban).map(|ban| self.with_manual_ban(ban)))
+    }
+
+    fn prolonged_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
+        Some(validated_ban_us(ban).map(|ban| self.with_manual_ban(-ban)))
     }
 
     fn ban_begun(

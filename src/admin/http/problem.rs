@@ -59,6 +59,7 @@ impl From<CallError> for Failure {
             | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
+            | CallError::LowerUnsupported { .. }
             | CallError::NotABan { .. } => Self::bad_request(detail),
             CallError::Store(error) => {
                 let remedy = error.remedy();

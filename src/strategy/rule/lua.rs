@@ -26,6 +26,9 @@
 /// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
 ///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
 ///   (`cap_ttl`): every key must have one.
+/// - `window_end(key, p, a, b, c)`, if the table has it, returns when the window ends that a charge would go into, in
+///   microseconds since the Unix epoch: for rules that [support](super::RuleInfo::supports_lower)
+///   [`Op::Lower`](crate::store::Op::Lower) and have windows.
 /// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
 ///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
 ///

@@ -84,4 +84,8 @@ local function repair(key, p)
   end
 end
 
-return { available = available, charge = charge, refund = refund, repair = repair }
+local function window_end(_, _, _, ends)
+  return ends
+end
+
+return { available = available, charge = charge, refund = refund, repair = repair, window_end = window_end }

@@ -59,4 +59,8 @@ local function repair(key, p, count, ends, fresh)
   end
 end
 
-return { available = available, charge = charge, refund = refund, repair = repair }
+local function window_end(_, _, _, ends)
+  return ends
+end
+
+return { available = available, charge = charge, refund = refund, repair = repair, window_end = window_end }

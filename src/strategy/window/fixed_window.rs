@@ -143,7 +143,10 @@ impl LocalRule for FixedWindowRule {
 
 impl Rule for FixedWindowRule {
     fn info(&self) -> RuleInfo {
-        self.0.info(FixedWindow::BUILT_IN.state_format)
+        RuleInfo {
+            supports_lower: true,
+            ..self.0.info(FixedWindow::BUILT_IN.state_format)
+        }
     }
 
     fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {

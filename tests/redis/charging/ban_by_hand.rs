@@ -90,6 +90,77 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
 }
 
 #[tokio::test]
+async fn prolonged_bans_end_at_the_latest_of_all_instants_in_any_order_and_process() {
+    for world in World::both() {
+        let [a, b] = [(); 2].map(|()| world.limiter([even("p", "100/s"), abuse()]));
+        for (limiter, time, left) in [
+            (&a, secs(60), secs(60)),
+            (&b, secs(5), secs(60)),
+            (&b, secs(90), secs(90)),
+            (&a, secs(90), secs(90)),
+            (&a, ms(1), secs(90)),
+        ] {
+            limiter.prolong_block(KEY, time).await.expect("a ban");
+            for limiter in [&a, &b] {
+                assert_eq!(wait(limiter, KEY).await, Some(left), "{}", world.name());
+            }
+        }
+        world.no_key_is_immortal();
+        world.advance(secs(50));
+        // 40 s are left: one that says the same later, and one that says less.
+        a.prolong_block(KEY, secs(40)).await.expect("a ban");
+        b.prolong_block(KEY, secs(39)).await.expect("a ban");
+        assert_eq!(wait(&a, KEY).await, Some(secs(40)), "{}", world.name());
+        // A block sets the end, also to an earlier one.
+        a.block(KEY, secs(7)).await.expect("a ban");
+        assert_eq!(wait(&b, KEY).await, Some(secs(7)), "{}", world.name());
+        world.advance(secs(7));
+        assert_eq!(wait(&b, KEY).await, None, "{}", world.name());
+        b.prolong_block(KEY, secs(3)).await.expect("a ban");
+        assert_eq!(wait(&a, KEY).await, Some(secs(3)), "{}", world.name());
+        a.unblock(KEY).await.expect("a response");
+        assert_eq!(wait(&b, KEY).await, None, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_ban_for_rejections_is_prolonged_and_never_shortened() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()]);
+        assert_eq!(wait(&limiter, KEY).await, None);
+        reject(&limiter, 3).await;
+        limiter.prolong_block(KEY, secs(5)).await.expect("a ban");
+        assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
+        limiter.prolong_block(KEY, secs(900)).await.expect("a ban");
+        assert_eq!(banned(&limiter, KEY).await, Some(secs(900)));
+        world.advance(secs(900));
+        // The next one is the second.
+        reject(&limiter, 3).await;
+        is_banned(&world, &limiter, Some(secs(1_200))).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_that_is_cached_under_a_ban_follows_when_it_is_prolonged() {
+    let clock = testkit::Clock::at(tollgate_tests::world::START);
+    let server = testkit::Server::builder().clock(&clock).start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let store = store.rejection_cache_staleness(secs(3_600));
+    let builder = Limiter::builder().store(store.build().expect("a store"));
+    let builder = builder.policy(even("p", "100/s")).policy(abuse());
+    let limiter = builder.build().expect("a limiter");
+    limiter.prolong_block(KEY, secs(60)).await.expect("a ban");
+    for time in [secs(60), secs(600)] {
+        limiter.prolong_block(KEY, time).await.expect("a ban");
+        let rejected = limiter.admit(KEY).await.expect_err("banned");
+        assert_eq!(rejected.retry_after(), RetryAfter::In(time));
+        assert!(!limiter.check(KEY).await.is_admitted());
+    }
+}
+
+#[tokio::test]
 async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
@@ -136,6 +207,10 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
         no_ban(handle.unblock(KEY).await.map(drop));
         unsupported(limiter.block(KEY, Duration::ZERO).await);
         unsupported(limiter.block(KEY, Duration::MAX).await);
+        no_ban(none.prolong_block(KEY, secs(1)).await);
+        no_ban(handle.prolong_block(KEY, secs(1)).await);
+        unsupported(limiter.prolong_block(KEY, Duration::ZERO).await);
+        unsupported(limiter.prolong_block(KEY, Duration::MAX).await);
         assert_eq!(banned(&limiter, KEY).await, None);
     }
     // An error of the store is returned, whatever becomes of requests then.

@@ -10,6 +10,7 @@ mod credits;
 use tollgate_tests::every_policy;
 mod layers;
 mod ledger;
+mod lowered;
 mod meters;
 mod modes;
 mod ocr;

@@ -110,8 +110,20 @@ pub(crate) enum Op {
         key: usize,
         ms: u64,
     },
+    /// For at least this many milliseconds.
+    ProlongBlock {
+        key: usize,
+        ms: u64,
+    },
     Unblock {
         key: usize,
+    },
+    /// Lowers what is left under the policy with this index to the cost of the request.
+    Lower {
+        request: Request,
+        place: usize,
+        /// In microseconds.
+        resets_in: Option<u64>,
     },
     /// A key on Redis loses its time to live.
     Persist {

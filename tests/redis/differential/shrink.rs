@@ -77,6 +77,14 @@ fn remove_policy(history: &mut History, place: usize) {
             *live = live.saturating_sub(usize::from(*live > place));
         }
     }
+    history.steps.retain_mut(|step| match &mut step.op {
+        Op::Lower { place: lowered, .. } => {
+            let is_left = *lowered != place;
+            *lowered -= usize::from(*lowered > place);
+            is_left
+        }
+        _ => true,
+    });
     for request in history.steps.iter_mut().flat_map(requests) {
         if place < request.tiers.len() {
             request.tiers.remove(place);
@@ -127,7 +135,12 @@ fn simplify(step: &mut Step) {
                 Op::Check(request)
             };
         }
-        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => request.key = 0,
+        Op::Check(request)
+        | Op::Charge(request)
+        | Op::Peek(request)
+        | Op::Lower { request, .. } => {
+            request.key = 0;
+        }
         Op::Refund { units, .. } | Op::Settle { units, .. } if *units > 1 => *units /= 2,
         Op::Refund { of, .. } | Op::Settle { of, .. } | Op::Drop { of } | Op::Persist { of } => {
             *of %= 8;
@@ -138,7 +151,10 @@ fn simplify(step: &mut Step) {
 
 fn requests(step: &mut Step) -> impl Iterator<Item = &mut Request> {
     let (one, several) = match &mut step.op {
-        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => (Some(request), None),
+        Op::Check(request)
+        | Op::Charge(request)
+        | Op::Peek(request)
+        | Op::Lower { request, .. } => (Some(request), None),
         Op::AtOnce(requests) => (None, Some(requests)),
         _ => (None, None),
     };

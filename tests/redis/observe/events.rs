@@ -40,6 +40,21 @@ async fn a_ban_is_reported_when_it_begins_and_once() {
 }
 
 #[tokio::test]
+async fn a_block_that_is_prolonged_is_reported_unless_the_ban_in_force_is_longer() {
+    for world in World::both() {
+        let (limiter, recorder) = recorded(&world, [Policy::block_list("refused")]);
+        for seconds in [60, 5, 90, 89] {
+            let prolonged = limiter.prolong_block(KEY, Duration::from_secs(seconds));
+            prolonged.await.expect("a response");
+        }
+        let bans = recorder.events("BanBegan");
+        assert_eq!(bans.len(), 2, "{bans:?}");
+        assert!(bans[0].contains("lasts: 60s, by_hand: true"), "{bans:?}");
+        assert!(bans[1].contains("lasts: 90s, by_hand: true"), "{bans:?}");
+    }
+}
+
+#[tokio::test]
 async fn permits_are_reported_and_counted_while_they_are_held() {
     for world in World::both() {
         let policy = || Policy::new("slots", Quota::concurrent(3)).key(extract::global());

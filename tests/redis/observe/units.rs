@@ -51,6 +51,21 @@ async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
 }
 
 #[tokio::test]
+async fn a_lowered_count_is_reported_as_a_charge_of_what_it_took() {
+    for world in World::both() {
+        let (limiter, recorder) = recorded(&world, [policy()]);
+        let units = limiter.policy("units").expect("known");
+        for (remaining, charged) in [(70, 30), (75, 0), (65, 5)] {
+            let lowered = units.lower_to(KEY, remaining, None).await;
+            assert_eq!(lowered.expect("a response"), charged);
+        }
+        let record = recorder.record();
+        assert_eq!(record.units("units", UnitsKind::Charged), 35);
+        assert_eq!(record.unconfirmed_units, 0);
+    }
+}
+
+#[tokio::test]
 async fn a_credit_of_more_than_is_in_use_is_reported_as_what_was_in_use() {
     for world in World::both() {
         let (limiter, recorder) = recorded(&world, [policy()]);

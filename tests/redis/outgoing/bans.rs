@@ -120,6 +120,39 @@ async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_waiter_waits_until_the_end_of_a_ban_that_was_prolonged_meanwhile() {
+    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
+    let key = Key::global();
+    limiter.prolong_block(key, ms(1_000)).await.expect("a ban");
+    let mut head = queued(wait(&limiter));
+    tokio::time::advance(ms(400)).await;
+    limiter.prolong_block(key, ms(3_000)).await.expect("a ban");
+    limiter.prolong_block(key, ms(100)).await.expect("a ban");
+    assert!(poll_once(&mut head).is_none());
+    let _ = head.await.expect("a turn");
+    assert_eq!(time.passed(), ms(3_400));
+}
+
+#[tokio::test]
+async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let process = || on(&server, [policy("p", "5/s").strategy(FixedWindow), abuse()]);
+    let (a, b) = (process(), process());
+    a.prolong_block(Key::global(), ms(20)).await.expect("a ban");
+    let waiter = tokio::spawn(wait(&a).into_future());
+    until("it waits", async || a.stats().policies[0].waiters == 1).await;
+    b.prolong_block(Key::global(), ms(60)).await.expect("a ban");
+    b.prolong_block(Key::global(), ms(10)).await.expect("a ban");
+    clock.advance(ms(59));
+    let asked = server.calls("evalsha");
+    until("it asks again", async || server.calls("evalsha") > asked).await;
+    assert!(!waiter.is_finished());
+    clock.advance(ms(1));
+    let _ = waiter.await.expect("no panic").expect("a turn");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
     let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
     let key = Key::global();

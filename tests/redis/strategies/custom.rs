@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tollgate::{
-    Key, Limiter, MemoryStore, Policy, Quota, StoreError,
+    CallError, Key, Limiter, MemoryStore, Policy, Quota, StoreError,
     clock::Timestamp,
     config::{Document, Format, Registry},
     error::InvalidValue,
@@ -110,6 +110,66 @@ async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_ba
     assert!(join_all(checks).await.iter().all(admitted_by_store));
     let calls = server.calls("evalsha");
     assert!(calls <= 8, "64 keys took {calls} calls of four workers");
+}
+
+/// The example's, of which units may be charged that belong to no request.
+#[derive(Debug)]
+struct Lowerable(Arc<dyn Rule>);
+
+#[derive(Clone, Copy, Debug)]
+struct LowerableTrial;
+
+impl Strategy for LowerableTrial {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(Lowerable(Trial.bind(quota, terms)?)))
+    }
+}
+
+impl Rule for Lowerable {
+    fn info(&self) -> RuleInfo {
+        let mut info = self.0.info();
+        info.supports_lower = true;
+        info
+    }
+
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(snapshot, now, cost)
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        self.0.script()
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        self.0.local_rule()
+    }
+}
+
+#[tokio::test]
+async fn a_custom_strategy_is_lowered_if_it_says_that_it_can_be() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            trial("trial"),
+            Policy::new("lowerable", Quota::requests(5).per_day()).strategy(LowerableTrial),
+        ]);
+        let lower = async |name: &str, remaining| {
+            let policy = limiter.policy(name).expect("a policy");
+            policy.lower_to(KEY, remaining, Some(secs(0))).await
+        };
+        let error = lower("trial", 3).await.expect_err("it does not say so");
+        assert!(
+            matches!(error, CallError::LowerUnsupported { .. }),
+            "{error}"
+        );
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+        for (remaining, charged) in [(3, 1), (4, 0), (0, 3)] {
+            let units = lower("lowerable", remaining).await.expect("a response");
+            assert_eq!(units, charged, "{}", world.name());
+        }
+        let used = used(&limiter, KEY, ["trial", "lowerable"]).await;
+        assert_eq!(used, [1, 5], "{}", world.name());
+        world.no_key_is_immortal();
+    }
 }
 
 /// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.

@@ -340,7 +340,11 @@ impl OpGroup {
 
     fn accepts(&self, request: &PendingRequest) -> bool {
         // `times` may differ.
-        mem::discriminant(&self.op) == mem::discriminant(&request.op)
+        let is_same = match (self.op, request.op) {
+            (Op::Acquire(_), Op::Acquire(_)) => true,
+            (op, other) => op == other,
+        };
+        is_same
             && self.limits.len() == request.counters.len()
             && request
                 .counters
@@ -408,6 +412,6 @@ fn count(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),
         Op::Peek | Op::Inspect => 0,
-        Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
+        Op::ForceAcquire | Op::Lower { .. } | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
     }
 }

@@ -319,7 +319,8 @@ impl WorkerPool {
     #[inline]
     fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
         match op {
-            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew => None,
+            // What another party says again with its next response may be lost.
+            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew | Op::Lower { .. } => None,
             Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
                 Some(self.shared.pending_refunds.undelivered())
             }

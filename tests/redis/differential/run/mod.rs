@@ -25,6 +25,8 @@ use crate::differential::{
 
 mod operations;
 
+use self::operations::Block;
+
 /// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
 const IDLE: u64 = 1_200 * 86_400_000_000;
 
@@ -255,8 +257,14 @@ impl<'a> Run<'a> {
             Op::Settle { of, how, units } => self.settle(*of, *how, *units).await?,
             Op::Drop { of } => self.drop_decision(*of).await,
             Op::Renew => self.renew().await,
-            Op::Block { key, ms } => self.block(*key, Some(*ms)).await?,
-            Op::Unblock { key } => self.block(*key, None).await?,
+            Op::Block { key, ms } => self.block(*key, Block::For(*ms)).await?,
+            Op::ProlongBlock { key, ms } => self.block(*key, Block::ForAtLeast(*ms)).await?,
+            Op::Unblock { key } => self.block(*key, Block::End).await?,
+            Op::Lower {
+                request,
+                place,
+                resets_in,
+            } => self.lower(request, *place, *resets_in).await?,
             Op::Persist { of } => self.spoil(*of, None),
             Op::Prolong { of, ms } => self.spoil(*of, Some(*ms)),
         }
@@ -375,14 +383,20 @@ impl Op {
     /// What may be peeked at afterwards.
     fn requests(&self) -> Vec<Request> {
         match self {
-            Self::Check(request) | Self::Charge(request) | Self::Peek(request) => {
+            Self::Check(request)
+            | Self::Charge(request)
+            | Self::Peek(request)
+            | Self::Lower { request, .. } => {
                 vec![request.clone()]
             }
             Self::AtOnce(requests) => {
                 let requests = requests.iter();
                 requests.map(|(request, _)| request.clone()).collect()
             }
-            Self::Reset(key) | Self::Block { key, .. } | Self::Unblock { key } => {
+            Self::Reset(key)
+            | Self::Block { key, .. }
+            | Self::ProlongBlock { key, .. }
+            | Self::Unblock { key } => {
                 vec![Request::of(*key)]
             }
             Self::Refund { of, .. } | Self::Settle { of, .. } | Self::Drop { of } => {
