@@ -136,7 +136,8 @@ impl PolicyHandle {
     /// The counter is the one that [`charge`](PolicyHandle::charge) would charge now, by the caller's
     /// [override](PolicyHandle::set_override) if it has one, and so are the [candidates](crate::Policy::shadow_of) of this policy
     /// whose strategies can be lowered. Observers are told of the units as of a charge. Units that processes hold by a
-    /// [lease](crate::Policy::lease) were charged before, and stay spendable.
+    /// [lease](crate::Policy::lease) were charged before, and stay spendable; those that are not spent come back, as do refunds of
+    /// requests.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -254,6 +254,34 @@ impl Rule for Bound {
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         None
+    }
+}
+
+/// A window that would end in a minute.
+#[derive(Clone, Copy, Debug)]
+struct Windowed;
+
+impl Strategy for Windowed {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        static SOURCE: LazyLock<String> = LazyLock::new(|| {
+            let window_end = "return { window_end = function() return now + 60000000 end, ";
+            BROKEN.replace("return { ", window_end)
+        });
+        let units = quota.amount();
+        let script = Some(LuaScript::new(&SOURCE, [units as i64, 1]));
+        Ok(Arc::new(Lowerable(Arc::new(Bound { units, script }))))
+    }
+}
+
+#[tokio::test]
+async fn a_custom_strategy_with_windows_says_on_redis_when_they_end() {
+    let windowed = Policy::new("windowed", Quota::requests(5).per_minute()).strategy(Windowed);
+    let world = World::redis();
+    let limiter = world.limiter([windowed]);
+    let policy = limiter.policy("windowed").expect("a policy");
+    for (resets_in, charged) in [(53, 0), (54, 1)] {
+        let lowered = policy.lower_to(KEY, 4, Some(secs(resets_in))).await;
+        assert_eq!(lowered.expect("a response"), charged);
     }
 }
 
