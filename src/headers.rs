@@ -1,7 +1,7 @@
 //! Which rate-limit header fields responses have, and in which format. `respond/write.rs` writes them; `respond/delay.rs` computes
 //! `Retry-After`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, header::RETRY_AFTER};
 
@@ -33,6 +33,57 @@ pub(crate) const X_RATELIMIT_AFTER: HeaderName = HeaderName::from_static("x-rate
 pub(crate) const X_RATELIMIT_WHITELISTED: HeaderName =
     HeaderName::from_static("x-ratelimit-whitelisted");
 
+const fn names_of(names: [&'static str; 3]) -> SingleValueHeaders {
+    let [limit, remaining, reset] = names;
+    [
+        HeaderName::from_static(limit),
+        HeaderName::from_static(remaining),
+        HeaderName::from_static(reset),
+    ]
+}
+
+/// The fields of OpenAI, in the order of [`NamedPolicies::names`].
+static OPENAI: [SingleValueHeaders; 2] = [
+    names_of([
+        "x-ratelimit-limit-requests",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-reset-requests",
+    ]),
+    names_of([
+        "x-ratelimit-limit-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset-tokens",
+    ]),
+];
+/// The fields of Anthropic, in the order of [`NamedPolicies::names`].
+static ANTHROPIC: [SingleValueHeaders; 4] = [
+    names_of([
+        "anthropic-ratelimit-requests-limit",
+        "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset",
+    ]),
+    names_of([
+        "anthropic-ratelimit-tokens-limit",
+        "anthropic-ratelimit-tokens-remaining",
+        "anthropic-ratelimit-tokens-reset",
+    ]),
+    names_of([
+        "anthropic-ratelimit-input-tokens-limit",
+        "anthropic-ratelimit-input-tokens-remaining",
+        "anthropic-ratelimit-input-tokens-reset",
+    ]),
+    names_of([
+        "anthropic-ratelimit-output-tokens-limit",
+        "anthropic-ratelimit-output-tokens-remaining",
+        "anthropic-ratelimit-output-tokens-reset",
+    ]),
+];
+
+/// The wait of a rejection in milliseconds, which the SDKs of OpenAI and Anthropic read before `Retry-After`.
+pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+/// `false` forbids these SDKs to retry.
+pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
 /// Returns the names of all fields that a layer may add, in any dialect. A page of another origin can read them only if they
 /// are exposed (`Access-Control-Expose-Headers`). The list may grow.
 ///
@@ -50,6 +101,8 @@ pub fn exposed_headers() -> Vec<HeaderName> {
         .chain(DRAFT_06)
         .chain(X_RATELIMIT)
         .chain([X_RATELIMIT_AFTER, X_RATELIMIT_WHITELISTED])
+        .chain(OPENAI.iter().chain(&ANTHROPIC).flatten().cloned())
+        .chain([RETRY_AFTER_MS, SHOULD_RETRY])
         .collect()
 }
 
@@ -76,11 +129,37 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 ///
 /// While a store fails, fields under [`LocalFallback`](crate::LocalFallback) describe this process's share: a quota of 100
 /// shared by two processes is `q=50`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
     pub(crate) format: HeaderFormat,
     pub(crate) closest: bool,
     jitter: Duration,
+    /// Shared, since each rejection has a clone.
+    named: Option<Arc<NamedPolicies>>,
+}
+
+/// The fields of a layer that sets none.
+pub(crate) static DEFAULT: RateLimitHeaders = RateLimitHeaders::draft();
+
+/// The names of the policies that the fields of a provider describe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct NamedPolicies {
+    requests: Option<Box<str>>,
+    tokens: Option<Box<str>>,
+    input_tokens: Option<Box<str>>,
+    output_tokens: Option<Box<str>>,
+}
+
+impl NamedPolicies {
+    /// The setting and the policy of each group of fields.
+    fn names(&self) -> [(&'static str, Option<&str>); 4] {
+        [
+            ("requests", self.requests.as_deref()),
+            ("tokens", self.tokens.as_deref()),
+            ("input_tokens", self.input_tokens.as_deref()),
+            ("output_tokens", self.output_tokens.as_deref()),
+        ]
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +170,20 @@ pub(crate) enum HeaderFormat {
     XRateLimit,
     XRateLimitEpoch,
     TowerGovernor,
+    OpenAi,
+    Anthropic,
     None,
+}
+
+impl HeaderFormat {
+    /// The groups of fields that describe [named policies](NamedPolicies::names), in their order.
+    pub(crate) fn groups(self) -> &'static [SingleValueHeaders] {
+        match self {
+            Self::OpenAi => &OPENAI,
+            Self::Anthropic => &ANTHROPIC,
+            _ => &[],
+        }
+    }
 }
 
 impl RateLimitHeaders {
@@ -100,6 +192,7 @@ impl RateLimitHeaders {
             format,
             closest: false,
             jitter: Duration::ZERO,
+            named: None,
         }
     }
 
@@ -188,6 +281,101 @@ impl RateLimitHeaders {
         Self::of(HeaderFormat::TowerGovernor)
     }
 
+    /// The fields of OpenAI's API, for the policies that [`requests`](Self::requests) and [`tokens`](Self::tokens) name:
+    /// `x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, and the same with
+    /// `-tokens`.
+    ///
+    /// A reset is the time until the full quota is available, rounded up to milliseconds and written as a duration of Go, such
+    /// as `12ms`, `1.5s` or `6m0s`. [`Rejections::OpenAi`](crate::layer::Rejections::OpenAi) is the matching form of
+    /// rejections.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::{Limiter, Policy, Quota, RateLimitHeaders};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("rpm", Quota::requests(60).per_minute()))
+    ///     .policy(Policy::new("tpm", Quota::units(6_000).per_minute()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").cost_for("tpm", 900).await?;
+    /// let headers = RateLimitHeaders::openai().requests("rpm").tokens("tpm");
+    /// let mut response = Response::new(());
+    /// headers.add_to(&mut response, &admission);
+    /// let field = |name: &str| response.headers()[format!("x-ratelimit-{name}")].to_str();
+    /// assert_eq!([field("remaining-requests")?, field("reset-requests")?], ["59", "1s"]);
+    /// assert_eq!([field("limit-tokens")?, field("remaining-tokens")?, field("reset-tokens")?], ["6000", "5100", "9s"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub const fn openai() -> Self {
+        Self::of(HeaderFormat::OpenAi)
+    }
+
+    /// The fields of Anthropic's API, for the policies that [`requests`](Self::requests), [`tokens`](Self::tokens),
+    /// [`input_tokens`](Self::input_tokens) and [`output_tokens`](Self::output_tokens) name:
+    /// `anthropic-ratelimit-requests-limit`, `anthropic-ratelimit-requests-remaining` and `anthropic-ratelimit-requests-reset`,
+    /// and the same with `tokens`, `input-tokens` and `output-tokens`.
+    ///
+    /// A reset is the date at which the full quota is available, by the store's wall clock, in UTC, rounded up to seconds, as
+    /// in RFC 3339: `2027-01-15T08:00:00Z`. [`Rejections::Anthropic`](crate::layer::Rejections::Anthropic) is the matching
+    /// form of rejections.
+    pub const fn anthropic() -> Self {
+        Self::of(HeaderFormat::Anthropic)
+    }
+
+    fn name(mut self, set: impl FnOnce(&mut NamedPolicies)) -> Self {
+        set(Arc::make_mut(self.named.get_or_insert_default()));
+        self
+    }
+
+    /// Names the policy of the `requests` fields of [`openai`](Self::openai) and [`anthropic`](Self::anthropic). Responses to
+    /// requests to which no enforced policy of that name applied don't have these fields. Other formats ignore it. Default:
+    /// none.
+    #[must_use]
+    pub fn requests(self, policy: impl Into<Box<str>>) -> Self {
+        self.name(|named| named.requests = Some(policy.into()))
+    }
+
+    /// Names the policy of the `tokens` fields, as [`requests`](Self::requests) does of its own. [`Rejections::OpenAi`]
+    /// reports a rejection by it as one of tokens.
+    ///
+    /// [`Rejections::OpenAi`]: crate::layer::Rejections::OpenAi
+    #[must_use]
+    pub fn tokens(self, policy: impl Into<Box<str>>) -> Self {
+        self.name(|named| named.tokens = Some(policy.into()))
+    }
+
+    /// Names the policy of the `input-tokens` fields of [`anthropic`](Self::anthropic), as [`requests`](Self::requests) does
+    /// of its own.
+    #[must_use]
+    pub fn input_tokens(self, policy: impl Into<Box<str>>) -> Self {
+        self.name(|named| named.input_tokens = Some(policy.into()))
+    }
+
+    /// Names the policy of the `output-tokens` fields of [`anthropic`](Self::anthropic), as [`requests`](Self::requests) does
+    /// of its own.
+    #[must_use]
+    pub fn output_tokens(self, policy: impl Into<Box<str>>) -> Self {
+        self.name(|named| named.output_tokens = Some(policy.into()))
+    }
+
+    /// The setting and the policy of each policy that is named, in the order of the format's
+    /// [groups](HeaderFormat::groups) of fields.
+    pub(crate) fn named_policies(&self) -> [(&'static str, Option<&str>); 4] {
+        match &self.named {
+            Some(named) => named.names(),
+            None => Default::default(),
+        }
+    }
+
+    /// Whether a policy is named as one of tokens.
+    pub(crate) fn counts_tokens(&self, policy: &str) -> bool {
+        let [_, tokens @ ..] = self.named_policies();
+        tokens.iter().any(|(_, name)| *name == Some(policy))
+    }
+
     /// No rate-limit fields; rejections still have `Retry-After`.
     pub const fn none() -> Self {
         Self::of(HeaderFormat::None)
@@ -195,6 +383,7 @@ impl RateLimitHeaders {
 
     /// Describes only the policy that is closest to its limit, in place of all that applied: of those that rejected the one
     /// with the longest wait, or else the one under which the fewest further requests of the same cost would be admitted.
+    /// [`openai`](Self::openai) and [`anthropic`](Self::anthropic) describe the policies that they name.
     #[must_use]
     pub const fn closest(mut self) -> Self {
         self.closest = true;
@@ -231,7 +420,7 @@ impl RateLimitHeaders {
 
 forms! {
     /// The rate-limit fields of responses.
-    enum Form, "the name of a format such as \"draft\", or a table with format, closest and jitter" {
+    enum Form, "the name of a format such as \"draft\", or a table with format and settings" {
         /// The fields of this format.
         Format(HeaderFormatName) from text;
         /// The fields of a format, with settings.
@@ -259,6 +448,12 @@ enum HeaderFormatName {
     XRatelimitEpoch,
     /// The `x-ratelimit-*` fields of tower_governor.
     TowerGovernor,
+    /// The `x-ratelimit-*-requests` and `x-ratelimit-*-tokens` fields of OpenAI, of the policies `requests` and `tokens`.
+    #[serde(rename = "openai")]
+    OpenAi,
+    /// The `anthropic-ratelimit-*` fields of Anthropic, of the policies `requests`, `tokens`, `input_tokens` and
+    /// `output_tokens`.
+    Anthropic,
     /// No fields.
     None,
 }
@@ -280,6 +475,18 @@ struct HeaderSettings {
         schemars(with = "Option<crate::setting::values::DurationSchema>")
     )]
     jitter: Option<Duration>,
+    /// The policy of the `requests` fields of `openai` and `anthropic`. Default: none, without these fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<Box<str>>,
+    /// The policy of the `tokens` fields of `openai` and `anthropic`. Default: none, without these fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Box<str>>,
+    /// The policy of the `input-tokens` fields of `anthropic`. Default: none, without these fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_tokens: Option<Box<str>>,
+    /// The policy of the `output-tokens` fields of `anthropic`. Default: none, without these fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_tokens: Option<Box<str>>,
 }
 
 impl Serialize for RateLimitHeaders {
@@ -290,20 +497,32 @@ impl Serialize for RateLimitHeaders {
             HeaderFormat::XRateLimit => HeaderFormatName::XRatelimit,
             HeaderFormat::XRateLimitEpoch => HeaderFormatName::XRatelimitEpoch,
             HeaderFormat::TowerGovernor => HeaderFormatName::TowerGovernor,
+            HeaderFormat::OpenAi => HeaderFormatName::OpenAi,
+            HeaderFormat::Anthropic => HeaderFormatName::Anthropic,
             HeaderFormat::None => HeaderFormatName::None,
         };
+        let NamedPolicies {
+            requests,
+            tokens,
+            input_tokens,
+            output_tokens,
+        } = self.named.as_deref().cloned().unwrap_or_default();
         let settings = HeaderSettings {
             format,
             closest: self.closest.then_some(true),
             jitter: (!self.jitter.is_zero()).then_some(self.jitter),
+            requests,
+            tokens,
+            input_tokens,
+            output_tokens,
         };
-        match settings {
-            HeaderSettings {
-                closest: None,
-                jitter: None,
-                ..
-            } => format.serialize(serializer),
-            settings => settings.serialize(serializer),
+        let format_alone = HeaderSettings {
+            format,
+            ..HeaderSettings::default()
+        };
+        match settings == format_alone {
+            true => format.serialize(serializer),
+            false => settings.serialize(serializer),
         }
     }
 }
@@ -324,11 +543,20 @@ impl<'de> Deserialize<'de> for RateLimitHeaders {
             HeaderFormatName::XRatelimit => Self::x_ratelimit(),
             HeaderFormatName::XRatelimitEpoch => Self::x_ratelimit_epoch(),
             HeaderFormatName::TowerGovernor => Self::tower_governor(),
+            HeaderFormatName::OpenAi => Self::openai(),
+            HeaderFormatName::Anthropic => Self::anthropic(),
             HeaderFormatName::None => Self::none(),
+        };
+        let named = NamedPolicies {
+            requests: settings.requests,
+            tokens: settings.tokens,
+            input_tokens: settings.input_tokens,
+            output_tokens: settings.output_tokens,
         };
         Ok(Self {
             closest: settings.closest.unwrap_or_default(),
             jitter: settings.jitter.unwrap_or_default(),
+            named: (named != NamedPolicies::default()).then(|| Arc::new(named)),
             ..format
         })
     }

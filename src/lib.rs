@@ -299,6 +299,7 @@ mod random;
     allow(dead_code, reason = "documents alone have variables")
 )]
 mod redact;
+mod rejections;
 mod respond;
 mod runtime;
 #[cfg(feature = "config")]

@@ -49,7 +49,8 @@ fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
     });
     Document {
         enabled: unless_default(layer.is_enabled(), true),
-        headers: unless_default(layer.headers(), RateLimitHeaders::default()),
+        headers: unless_default(layer.headers().clone(), RateLimitHeaders::default()),
+        rejections: unless_default(layer.rejections(), Default::default()),
         on_rejection: layer.on_rejection.as_ref().map(Slot::without_code),
         refund_handler_rejections: unless_default(layer.refunds_handler_rejections(), false),
         rejection: layer.rejection,

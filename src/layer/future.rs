@@ -14,8 +14,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    in_flight::InFlightRequest,
-    snapshot::{AdmittedRequest, LayerDecision, SettingsSnapshot},
+    snapshot::{AdmittedRequest, SettingsSnapshot},
 };
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
@@ -115,30 +114,21 @@ where
                     let mut admitted = mem::take(admitted);
                     let response =
                         response.map(|response| admitted.replace_handler_rejection(response));
-                    let AdmittedRequest {
-                        decision,
-                        in_flight,
-                        ..
-                    } = admitted;
                     let mut response = match response {
                         Ok(Err(response)) => response,
                         Ok(Ok(rejection)) => {
-                            return Poll::Ready(Ok(finish_rejection(
-                                rejection, decision, in_flight,
-                            )));
+                            return Poll::Ready(Ok(finish_rejection(rejection, admitted)));
                         }
                         Err(error) => {
-                            drop(decision);
-                            if let Some(in_flight) = in_flight {
+                            drop(admitted.decision);
+                            if let Some(in_flight) = admitted.in_flight {
                                 in_flight.end(RequestEnd::ServiceFailed);
                             }
                             return Poll::Ready(Err(error));
                         }
                     };
-                    if let Some(decision) = decision {
-                        decision.write(&mut response);
-                    }
-                    let Some(in_flight) = in_flight else {
+                    admitted.write_headers(&mut response);
+                    let Some(in_flight) = admitted.in_flight else {
                         return Poll::Ready(Ok(response.map(ResponseBody::passthrough)));
                     };
                     let (response, in_flight) = in_flight.on_response(response);
@@ -166,13 +156,10 @@ where
 #[cold]
 fn finish_rejection<B>(
     mut rejection: Response<RejectionBody>,
-    decision: Option<LayerDecision>,
-    in_flight: Option<Box<InFlightRequest>>,
+    mut admitted: AdmittedRequest,
 ) -> Response<ResponseBody<B>> {
-    if let Some(decision) = decision {
-        decision.write(&mut rejection);
-    }
-    if let Some(in_flight) = in_flight {
+    admitted.write_headers(&mut rejection);
+    if let Some(in_flight) = admitted.in_flight {
         let (response, in_flight) = in_flight.on_response(rejection);
         in_flight.end(RequestEnd::Completed);
         rejection = response;

@@ -13,6 +13,7 @@ use crate::{
     changes::Changes,
     error::ConfigError,
     limiter::{Limiter, LimiterBuilder, Rejected},
+    rejections::Rejections,
     respond::{self, LayerSettings, RateLimitHeaders},
     sync::ShardedArc,
 };
@@ -79,10 +80,57 @@ impl RateLimitLayer {
     /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
-        self.changed(|settings| settings.headers = Some(headers))
+        self.changed(|settings| settings.headers = Some(headers.clone()))
     }
 
-    /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser.
+    /// Sets the form of the responses to rejected requests over HTTP. Default: [`Rejections::Default`], problem details.
+    ///
+    /// Behind a gateway to the APIs of language models clients are the providers' SDKs, which know the providers' errors and
+    /// fields alone: they read the type of the error, wait as `retry-after-ms` says, and give up at
+    /// `x-should-retry: false`, which a wait of more than 60 s has.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Router, body::{Body, to_bytes}, routing::post};
+    /// use http::Request;
+    /// use tollgate::{Policy, Quota, RateLimitHeaders, RateLimitLayer, extract, layer::Rejections};
+    /// use tower::ServiceExt;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("rpm", Quota::requests(1).per_minute()).key(extract::global()))
+    ///     .build()?
+    ///     .headers(RateLimitHeaders::openai().requests("rpm"))
+    ///     .rejections(Rejections::OpenAi);
+    /// let gateway = Router::new().route("/v1/responses", post(async || "the provider's answer")).layer(layer);
+    /// let request = || Request::post("/v1/responses").body(Body::empty());
+    ///
+    /// let admitted = gateway.clone().oneshot(request()?).await?;
+    /// assert_eq!(admitted.headers()["x-ratelimit-remaining-requests"], "0");
+    /// assert_eq!(admitted.headers()["x-ratelimit-reset-requests"], "1m0s");
+    ///
+    /// let rejected = gateway.oneshot(request()?).await?;
+    /// assert_eq!(rejected.status(), 429);
+    /// assert!(rejected.headers().contains_key("retry-after-ms"));
+    /// let body = to_bytes(rejected.into_body(), 4_096).await?;
+    /// let error = br#""type":"requests","param":null,"code":"rate_limit_exceeded"}}"#;
+    /// assert!(body.ends_with(error));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`on_rejection`](Self::on_rejection), and a document's `rejection`, set the response in place of it; the fields
+    /// `retry-after-ms` and `x-should-retry` are added to that too, unless it has a `Retry-After` of its own, and
+    /// `into_response` of its [`Rejected`] has this form. Responses to gRPC calls are the same in each form.
+    #[must_use]
+    pub fn rejections(self, rejections: Rejections) -> Self {
+        self.changed(|settings| settings.rejections = Some(rejections))
+    }
+
+    /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser, or what
+    /// [`rejections`](Self::rejections) sets.
     ///
     /// `Retry-After` and the rate-limit [fields](RateLimitHeaders) are added to the response of `respond`, unless it has them;
     /// it is not changed otherwise. `respond` is not called for gRPC calls, which get a gRPC status. If its body fails, the
@@ -150,7 +198,7 @@ impl RateLimitLayer {
     /// settings together with them, for its clones and the services that it has made.
     ///
     /// `configure` is given a layer with the default settings, and sets those that are to be in force: [`headers`](Self::headers),
-    /// [`on_rejection`](Self::on_rejection), [`refund_handler_rejections`](Self::refund_handler_rejections) and
+    /// [`rejections`](Self::rejections), [`on_rejection`](Self::on_rejection), [`refund_handler_rejections`](Self::refund_handler_rejections) and
     /// [`enabled`](Self::enabled). What it doesn't set has its default afterwards.
     ///
     /// ```

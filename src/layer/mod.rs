@@ -28,6 +28,7 @@
 //! | the request has no key, and the policy rejects such requests | 400 Bad Request | 3 `INVALID_ARGUMENT` |
 //!
 //! Over HTTP the body is problem details (RFC 9457), or plain text for a browser, whose `Accept` names text and no JSON.
+//! [`rejections`](crate::RateLimitLayer::rejections) sets another form, that of a provider's API, and
 //! [`on_rejection`](crate::RateLimitLayer::on_rejection) replaces the response. `Retry-After`, in whole seconds, rounded up and at
 //! least 1, is on every rejection after which a retry can succeed; [`RateLimitHeaders`](crate::RateLimitHeaders) are the other
 //! fields.
@@ -63,4 +64,4 @@ pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use service::RateLimit;
 
-pub use crate::headers::exposed_headers;
+pub use crate::{headers::exposed_headers, rejections::Rejections};

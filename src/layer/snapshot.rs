@@ -7,9 +7,7 @@ use http::{Response, request::Parts};
 use super::in_flight::{InFlightRequest, ResponseProgress};
 use crate::{
     limiter::{Admission, Decision, LimiterRef, Rejected},
-    respond::{
-        KeptRequest, LayerSettings, RateLimitHeaders, RejectionBody, RetryDelay, write_headers,
-    },
+    respond::{KeptRequest, LayerSettings, RejectionBody, RetryDelay, write_headers},
     sync::{CachePadded, ReplacedFlag},
 };
 
@@ -50,7 +48,6 @@ struct RejectedByHandler;
 pub(crate) struct LayerDecision {
     admission: Admission,
     index: usize,
-    fields: RateLimitHeaders,
 }
 
 impl SettingsSnapshot {
@@ -113,7 +110,6 @@ impl SettingsSnapshot {
         (refunds || !fields.is_none()).then(|| LayerDecision {
             admission: admission.clone(),
             index: decision_index,
-            fields,
         })
     }
 }
@@ -129,17 +125,21 @@ impl LayerDecision {
             .with_decision(self.index, shares_policy)
             .unwrap_or(false)
     }
-
-    /// Writes the fields of the decision, as settled so far.
-    pub(crate) fn write<B>(self, response: &mut Response<B>) {
-        let fields = self.fields;
-        let write =
-            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
-        self.admission.with_last_decision(self.index, write);
-    }
 }
 
 impl AdmittedRequest {
+    /// Writes the fields of the layer's decision, as settled so far.
+    pub(crate) fn write_headers<B>(&mut self, response: &mut Response<B>) {
+        let (Some(decision), Some(context)) = (self.decision.take(), &self.rejection_context)
+        else {
+            return;
+        };
+        let fields = context.snapshot.settings.headers();
+        let write =
+            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
+        decision.admission.with_last_decision(decision.index, write);
+    }
+
     /// The layer's response, if the handler rejected the request; otherwise the handler's own. Refunds the layer's charge, if it
     /// is set to.
     pub(crate) fn replace_handler_rejection<B>(

@@ -10,7 +10,7 @@ use super::{
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, longest_wait},
 };
-use crate::{headers::RateLimitHeaders, store::Op, strategy::RetryAfter};
+use crate::{headers::RateLimitHeaders, rejections::Rejections, store::Op, strategy::RetryAfter};
 
 /// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit), [`wait`](crate::Limiter::wait)
 /// and [`Decision::into_result`].
@@ -38,6 +38,7 @@ use crate::{headers::RateLimitHeaders, store::Op, strategy::RetryAfter};
 pub struct Rejected {
     decision: Box<Decision>,
     fields: RateLimitHeaders,
+    form: Rejections,
 }
 
 impl Rejected {
@@ -45,6 +46,7 @@ impl Rejected {
         Self {
             decision: Box::new(decision),
             fields: RateLimitHeaders::default(),
+            form: Rejections::Default,
         }
     }
 
@@ -56,8 +58,40 @@ impl Rejected {
         self
     }
 
-    pub(crate) fn fields(&self) -> RateLimitHeaders {
-        self.fields
+    /// Sets the form of its response: problem details, or the error of a provider. Default: [`Rejections::Default`]. A layer
+    /// around the handler replaces it by its own.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::response::IntoResponse;
+    /// use tollgate::{Limiter, Policy, Quota, layer::Rejections};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tpm", Quota::units(1_500).per_minute()))
+    ///     .build()?;
+    /// drop(limiter.admit("alice").cost(1_490).await?);
+    /// let rejected = limiter.admit("alice").cost(20).await.unwrap_err();
+    /// let response = rejected.rejections(Rejections::OpenAi).into_response();
+    /// // Ten units of 1,500 a minute are back in 400 ms.
+    /// assert_eq!(response.headers()["retry-after-ms"], "400");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn rejections(mut self, form: Rejections) -> Self {
+        self.form = form;
+        self
+    }
+
+    pub(crate) fn fields(&self) -> &RateLimitHeaders {
+        &self.fields
+    }
+
+    pub(crate) fn form(&self) -> Rejections {
+        self.form
     }
 
     /// The decision on the request.

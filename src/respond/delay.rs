@@ -44,7 +44,7 @@ impl RetryDelay {
     };
 
     /// The delay of one rejection. Each call samples the jitter anew.
-    pub(crate) fn of(decision: &Decision, fields: RateLimitHeaders) -> Self {
+    pub(crate) fn of(decision: &Decision, fields: &RateLimitHeaders) -> Self {
         let jitter = fields.sample_jitter();
         let retry = match (decision.kind(), decision.retry_after()) {
             (DecisionKind::Rejected, RetryAfter::In(wait)) => {
@@ -75,13 +75,16 @@ impl RetryDelay {
     /// `grpc-retry-pushback-ms` (gRFC A6): whole milliseconds, rounded up. -1 forbids a retry: for requests that
     /// will never be admitted, and for waits that exceed the field's 32 bits.
     pub(crate) fn pushback_ms(self) -> Option<i32> {
-        match self.retry? {
-            RetryAfter::In(wait) => {
-                let ms = wait.as_nanos().div_ceil(1_000_000).max(1);
-                Some(i32::try_from(ms).unwrap_or(-1))
-            }
-            RetryAfter::Never => Some(-1),
-            RetryAfter::Now | RetryAfter::Unknown => None,
+        match (self.millis(), self.retry?) {
+            (Some(ms), _) => Some(i32::try_from(ms).unwrap_or(-1)),
+            (None, RetryAfter::Never) => Some(-1),
+            (None, _) => None,
         }
+    }
+
+    /// The wait in whole milliseconds, rounded up, at least one.
+    pub(crate) fn millis(self) -> Option<u64> {
+        let ms = self.wait()?.as_nanos().div_ceil(1_000_000).max(1);
+        Some(u64::try_from(ms).unwrap_or(u64::MAX))
     }
 }

@@ -89,7 +89,7 @@ fn media_type(value: &HeaderValue) -> Option<String> {
 /// The response to a rejected call.
 pub(super) fn response(
     decision: &Decision,
-    fields: RateLimitHeaders,
+    fields: &RateLimitHeaders,
     protocol: Protocol,
 ) -> Response<Bytes> {
     let delay = RetryDelay::of(decision, fields);

@@ -6,37 +6,47 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
-use crate::limiter::Decision;
+use super::{Problem, RateLimitHeaders, RetryDelay, provider_error, write_headers};
 #[cfg(feature = "axum")]
 use crate::limiter::Rejected;
+use crate::{limiter::Decision, rejections::Rejections};
 
 // Constants: made for each rejection, each of their characters would be validated.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-const JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The response of a rejection that a handler returned: its request is not known here, so the body is problem details.
 #[cfg(feature = "axum")]
 pub(crate) fn response<B: From<Bytes>>(rejected: &Rejected) -> Response<B> {
-    build(rejected.decision(), rejected.fields(), false)
+    build(
+        rejected.decision(),
+        rejected.fields(),
+        rejected.form(),
+        false,
+    )
 }
 
-/// The response to a rejected request, with plain text or problem details as its body.
+/// The response to a rejected request, with a provider's error, plain text or problem details as its body.
 pub(super) fn build<B: From<Bytes>>(
     decision: &Decision,
-    fields: RateLimitHeaders,
+    fields: &RateLimitHeaders,
+    rejections: Rejections,
     plain_text: bool,
 ) -> Response<B> {
     let delay = RetryDelay::of(decision, fields);
     let problem = Problem::of(decision);
-    let (media_type, length, body) = if plain_text {
+    let error = provider_error::body(rejections, &problem, fields, delay);
+    let (media_type, length, body) = if let Some(error) = error {
+        (JSON, HeaderValue::from(error.len()), error)
+    } else if plain_text {
         let body = format!("{}\n\n{}\n", problem.status, problem.message(delay));
         let length = HeaderValue::from(body.len());
         (TEXT, length, body.into())
     } else {
         let problem = problem.json();
-        (JSON, problem.length, problem.body)
+        (PROBLEM, problem.length, problem.body)
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
@@ -46,6 +56,7 @@ pub(super) fn build<B: From<Bytes>>(
     headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CONTENT_LENGTH, length);
     headers.insert(CACHE_CONTROL, NO_STORE);
+    provider_error::write_retry(rejections, decision, delay, headers);
     write_headers(decision, fields, delay, &mut response);
     response
 }

@@ -16,9 +16,10 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use self::body::BoxError;
 use crate::{
-    headers::exposed_headers,
+    headers::{self, exposed_headers},
     limiter::{Admission, Decision, Rejected},
     log::LogThrottle,
+    rejections::Rejections,
     setting::{CodeId, Difference, Slot},
 };
 
@@ -28,6 +29,7 @@ pub(crate) mod grpc;
 mod header_buf;
 pub(crate) mod http;
 pub(crate) mod problem;
+mod provider_error;
 mod rejection_text;
 mod write;
 
@@ -55,6 +57,8 @@ pub(crate) enum KeptRequest {
 pub(crate) struct LayerSettings {
     pub(crate) enabled: Option<bool>,
     pub(crate) headers: Option<RateLimitHeaders>,
+    /// The form of rejections.
+    pub(crate) rejections: Option<Rejections>,
     /// The text of rejections; not used together with `on_rejection`.
     pub(crate) rejection: Option<RejectionText>,
     pub(crate) on_rejection: Option<Slot<OnRejection>>,
@@ -99,10 +103,12 @@ impl LayerSettings {
     pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
         let enabled = [self, after].map(|settings| settings.is_enabled());
         let headers = [self, after].map(|settings| settings.headers());
+        let rejections = [self, after].map(|settings| settings.rejections());
         let refunds = [self, after].map(|settings| settings.refunds_handler_rejections());
         [
             Difference::between("enabled", &enabled[0], &enabled[1]),
-            Difference::between("headers", &headers[0], &headers[1]),
+            Difference::between("headers", headers[0], headers[1]),
+            Difference::between("rejections", &rejections[0], &rejections[1]),
             Difference::between("rejection", &self.rejection, &after.rejection),
             Difference::between("on_rejection", &self.on_rejection, &after.on_rejection),
             Difference::between("refund_handler_rejections", &refunds[0], &refunds[1]),
@@ -143,6 +149,7 @@ impl LayerSettings {
         [
             ("enabled", differ(&self.enabled, &code.enabled)),
             ("headers", differ(&self.headers, &code.headers)),
+            ("rejections", differ(&self.rejections, &code.rejections)),
             (
                 name,
                 responds(self) && responds(code) && response(self) != response(code),
@@ -168,6 +175,7 @@ impl LayerSettings {
         Self {
             enabled: self.enabled.or(code.enabled),
             headers: self.headers.or(code.headers),
+            rejections: self.rejections.or(code.rejections),
             rejection: self.rejection.or(code.rejection),
             on_rejection: self.on_rejection.or(code.on_rejection),
             refund_handler_rejections: self
@@ -184,8 +192,12 @@ impl LayerSettings {
         self.enabled != Some(false)
     }
 
-    pub(crate) fn headers(&self) -> RateLimitHeaders {
-        self.headers.unwrap_or_default()
+    pub(crate) fn headers(&self) -> &RateLimitHeaders {
+        self.headers.as_ref().unwrap_or(&headers::DEFAULT)
+    }
+
+    pub(crate) fn rejections(&self) -> Rejections {
+        self.rejections.unwrap_or_default()
     }
 
     pub(crate) fn refunds_handler_rejections(&self) -> bool {
@@ -212,7 +224,9 @@ impl LayerSettings {
         let decision = rejected.decision();
         let mut replaced = match request {
             KeptRequest::Head(parts) => self.rejection(decision, parts),
-            KeptRequest::PrefersPlainText(text) => http::build(decision, self.headers(), *text),
+            KeptRequest::PrefersPlainText(text) => {
+                http::build(decision, self.headers(), self.rejections(), *text)
+            }
         };
         let (original, _) = response.into_parts();
         let overridden = exposed_headers().into_iter().chain([
@@ -232,11 +246,14 @@ impl LayerSettings {
 
     /// The response to a rejected request.
     pub(crate) fn rejection(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
-        let fields = self.headers();
+        let (fields, form) = (self.headers(), self.rejections());
         if let Some(protocol) = grpc::Protocol::of(parts) {
             return grpc::response(decision, fields, protocol).map(RejectionBody::from);
         }
-        let rejected = || Rejected::new(decision.clone()).headers(fields);
+        let rejected = || {
+            let rejected = Rejected::new(decision.clone());
+            rejected.headers(fields.clone()).rejections(form)
+        };
         let (rejected, mut response) =
             if let Some(respond) = self.on_rejection.as_ref().and_then(Slot::code) {
                 let rejected = rejected();
@@ -248,7 +265,7 @@ impl LayerSettings {
                 (rejected, response)
             } else {
                 let text = http::prefers_plain_text(&parts.headers);
-                return http::build(decision, fields, text);
+                return http::build(decision, fields, form, text);
             };
         if response.status().is_success() {
             self.success_log.log_with(|suppressed| {
@@ -260,7 +277,8 @@ impl LayerSettings {
                     "on_rejection returned a 2xx status; use Rejected::status"
                 );
             });
-            return http::build(decision, fields, http::prefers_plain_text(&parts.headers));
+            let text = http::prefers_plain_text(&parts.headers);
+            return http::build(decision, fields, form, text);
         }
         let original = mem::take(response.headers_mut());
         if let Some(retry_after) = original.get(RETRY_AFTER) {
@@ -269,6 +287,8 @@ impl LayerSettings {
                 .insert(RETRY_AFTER, retry_after.clone());
         }
         let delay = RetryDelay::of(rejected.decision(), rejected.fields());
+        let headers = response.headers_mut();
+        provider_error::write_retry(form, rejected.decision(), delay, headers);
         write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
         // What the application has set stays.
         response.headers_mut().extend(original);
@@ -295,7 +315,7 @@ impl RateLimitHeaders {
     /// }
     /// # }
     /// ```
-    pub fn add_to<B>(self, response: &mut Response<B>, admission: &Admission) {
+    pub fn add_to<B>(&self, response: &mut Response<B>, admission: &Admission) {
         admission.for_each_decision(|_, decision| {
             write_headers(decision, self, RetryDelay::NONE, response)
         });

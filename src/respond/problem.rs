@@ -177,7 +177,7 @@ fn shared_bucket(decision: &Decision) -> Option<String> {
 }
 
 /// Escapes a JSON string (RFC 8259, section 7).
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

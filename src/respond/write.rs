@@ -23,7 +23,7 @@ const ROUNDING: Duration = Duration::from_millis(2);
 /// 4.2).
 pub(crate) fn write_headers<B>(
     decision: &Decision,
-    fields: RateLimitHeaders,
+    fields: &RateLimitHeaders,
     delay: RetryDelay,
     response: &mut Response<B>,
 ) {
@@ -45,6 +45,8 @@ pub(crate) fn write_headers<B>(
                 context.limit_member(policy, list)
             });
             append(headers, LIMIT, limits);
+        } else if !fields.format.groups().is_empty() {
+            context.write_named(fields, headers);
         } else {
             let mut extensions = mem::take(response.extensions_mut());
             context.write_closest(fields, response.headers_mut(), &mut extensions);
@@ -134,10 +136,37 @@ impl HeaderContext<'_> {
         whole_seconds(self.wait(quota, status)).min(self.max_reset_s)
     }
 
+    /// Writes the fields of the policies that `fields` name, but for groups of which the response has a field already.
+    fn write_named(&self, fields: &RateLimitHeaders, headers: &mut HeaderMap) {
+        let groups = fields.format.groups().iter().zip(fields.named_policies());
+        for (names, (_, policy)) in groups {
+            let is_named = |decision: &PolicyDecision<'_>| Some(decision.policy()) == policy;
+            let Some(decision) = self.decision.one_per_policy().find(is_named) else {
+                continue;
+            };
+            if names.iter().any(|name| headers.contains_key(name)) {
+                continue;
+            }
+            let status = decision.status();
+            let reset = self.reset(status);
+            let reset = match fields.format {
+                HeaderFormat::Anthropic => rfc_3339(decision.decided_at() + reset),
+                _ => go_duration(reset).value(),
+            };
+            let values = [
+                Some(HeaderValue::from(shown_limit(&decision))),
+                Some(HeaderValue::from(status.remaining)),
+                reset,
+            ];
+            let named = names.iter().cloned().zip(values).filter_map(named);
+            headers.extend(named);
+        }
+    }
+
     /// Writes the fields of the policy that is closest to rejecting, of this layer and of inner ones.
     fn write_closest(
         &self,
-        fields: RateLimitHeaders,
+        fields: &RateLimitHeaders,
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
@@ -150,7 +179,11 @@ impl HeaderContext<'_> {
             HeaderFormat::XRateLimit
             | HeaderFormat::XRateLimitEpoch
             | HeaderFormat::TowerGovernor => &X_RATELIMIT,
-            HeaderFormat::Draft | HeaderFormat::None => &[],
+            // Neither is of one policy.
+            HeaderFormat::Draft
+            | HeaderFormat::OpenAi
+            | HeaderFormat::Anthropic
+            | HeaderFormat::None => &[],
         };
         let inner = extensions.remove::<WrittenHeaders>();
         let inner = inner.filter(|inner| inner.format == format);
@@ -191,11 +224,14 @@ impl HeaderContext<'_> {
     fn headers_of(
         &self,
         decision: &PolicyDecision<'_>,
-        fields: RateLimitHeaders,
+        fields: &RateLimitHeaders,
     ) -> Vec<(HeaderName, HeaderValue)> {
         let (one, status) = ([*decision], decision.status());
         let (names, last) = match fields.format {
-            HeaderFormat::Draft | HeaderFormat::None => {
+            HeaderFormat::Draft
+            | HeaderFormat::OpenAi
+            | HeaderFormat::Anthropic
+            | HeaderFormat::None => {
                 let lists = [
                     (POLICY, join_members(with_quota(one), policy_member)),
                     (
@@ -216,12 +252,7 @@ impl HeaderContext<'_> {
                 ([limit, remaining, X_RATELIMIT_AFTER], self.delay.seconds())
             }
         };
-        let limit = if decision.is_block_list() {
-            0
-        } else {
-            decision.limit()
-        };
-        let values = [Some(limit), Some(status.remaining), last];
+        let values = [Some(shown_limit(decision)), Some(status.remaining), last];
         let values = values.map(|value| value.map(HeaderValue::from));
         let single_values = names.into_iter().zip(values).filter_map(named);
         let policy = fields.format == HeaderFormat::Draft06 && fields.closest;
@@ -308,6 +339,51 @@ fn without_rounding(period: Duration, reset_after: Duration) -> Duration {
     reset_after
 }
 
+/// The limit of single-valued fields: a block list has no quota.
+fn shown_limit(decision: &PolicyDecision<'_>) -> u64 {
+    if decision.is_block_list() {
+        0
+    } else {
+        decision.limit()
+    }
+}
+
+/// A duration as Go writes it, rounded up to milliseconds: `0s`, `12ms`, `1.5s`, `6m0s`, `23h47m36.648s`.
+fn go_duration(duration: Duration) -> HeaderBuf {
+    let ms = duration.as_nanos().div_ceil(1_000_000);
+    let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+    let mut text = HeaderBuf::new();
+    if (1..1_000).contains(&ms) {
+        text.number(ms).text("ms");
+        return text;
+    }
+    let (minutes, ms) = (ms / 60_000, ms % 60_000);
+    if minutes >= 60 {
+        text.number(minutes / 60).text("h");
+    }
+    if minutes > 0 {
+        text.number(minutes % 60).text("m");
+    }
+    text.number(ms / 1_000);
+    let digits = [ms / 100 % 10, ms / 10 % 10, ms % 10];
+    let significant = digits.iter().rposition(|digit| *digit != 0);
+    if let Some(last) = significant {
+        text.text(".");
+        for digit in &digits[..=last] {
+            text.number(*digit);
+        }
+    }
+    text.text("s");
+    text
+}
+
+/// A date in UTC as in RFC 3339, rounded up to seconds; `None` outside of the years that it has.
+fn rfc_3339(at: Timestamp) -> Option<HeaderValue> {
+    let seconds = i64::try_from(unix_seconds(at)).ok()?;
+    let at = jiff::Timestamp::from_second(seconds).ok()?;
+    HeaderValue::try_from(at.to_string()).ok()
+}
+
 /// Seconds since the Unix epoch, rounded up.
 fn unix_seconds(at: Timestamp) -> u64 {
     u64::try_from(at.as_micros())
@@ -356,6 +432,50 @@ impl WrittenHeaders {
             for other in others {
                 headers.append(name, other);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(buf: &HeaderBuf) -> String {
+        String::from_utf8(buf.body().to_vec()).expect("a text")
+    }
+
+    #[test]
+    fn durations_are_written_as_go_writes_them_and_rounded_up_to_milliseconds() {
+        for (duration, expected) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_nanos(1), "1ms"),
+            (Duration::from_millis(12), "12ms"),
+            (Duration::from_micros(999_001), "1s"),
+            (Duration::from_millis(1_500), "1.5s"),
+            (Duration::from_millis(1_020), "1.02s"),
+            (Duration::from_millis(59_003), "59.003s"),
+            (Duration::from_secs(60), "1m0s"),
+            (Duration::from_secs(360), "6m0s"),
+            (Duration::from_secs(3_600), "1h0m0s"),
+            (Duration::from_millis(85_656_648), "23h47m36.648s"),
+            (Duration::from_secs(31 * 86_400), "744h0m0s"),
+            (Duration::MAX, "5124095576030h25m51.615s"),
+        ] {
+            assert_eq!(text(&go_duration(duration)), expected, "{duration:?}");
+        }
+    }
+
+    #[test]
+    fn dates_are_rounded_up_to_seconds_and_left_out_after_the_year_9999() {
+        for (micros, expected) in [
+            (0, Some("1970-01-01T00:00:00Z")),
+            (1_800_000_000_000_000, Some("2027-01-15T08:00:00Z")),
+            (1_800_000_000_000_001, Some("2027-01-15T08:00:01Z")),
+            (i64::MAX, None),
+        ] {
+            let date = rfc_3339(Timestamp::from_micros(micros));
+            let expected = expected.map(HeaderValue::from_static);
+            assert_eq!(date, expected, "{micros}");
         }
     }
 }

@@ -21,6 +21,7 @@ use crate::{
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::{Conditions, conditions},
     },
+    rejections::Rejections,
     respond::{OnRejection, RateLimitHeaders, RejectionText},
     setting::{Named, Slot},
     store::section::StoreSection,
@@ -34,7 +35,7 @@ mod schema;
 /// configuration file has them.
 ///
 /// The fields have the names of the builders' methods, and what is left out has the builders' defaults. A limiter ignores the
-/// settings of layers: `enabled`, `headers`, `rejection`, `on_rejection` and `refund_handler_rejections`.
+/// settings of layers: `enabled`, `headers`, `rejections`, `rejection`, `on_rejection` and `refund_handler_rejections`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -47,9 +48,14 @@ pub struct Document {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The rate-limit fields of responses: `draft` (default), `draft_11`, `draft_06`, `x_ratelimit`, `x_ratelimit_epoch`,
-    /// `tower_governor`, `none`, or a table with `format`, `closest` and `jitter`.
+    /// `tower_governor`, `none`, or a table with `format`, `closest` and `jitter`; for the formats `openai` and `anthropic`
+    /// with `requests`, `tokens`, `input_tokens` and `output_tokens`, the names of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<RateLimitHeaders>,
+    /// The form of the response to a rejected request: `default`, problem details or plain text for a browser, or the errors of
+    /// `openai` or `anthropic`. `rejection` and `on_rejection` set the response in place of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejections: Option<Rejections>,
     /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejection: Option<RejectionText>,

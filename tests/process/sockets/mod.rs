@@ -10,5 +10,6 @@ mod grpc_streams;
 mod grpc_types;
 mod grpc_unary;
 mod grpc_web;
+mod provider_sdks;
 mod support;
 mod websocket;
