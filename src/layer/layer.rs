@@ -85,9 +85,22 @@ impl RateLimitLayer {
 
     /// Sets the form of the responses to rejected requests over HTTP. Default: [`Rejections::Default`], problem details.
     ///
-    /// Behind a gateway to the APIs of language models clients are the providers' SDKs, which know the providers' errors and
-    /// fields alone: they read the type of the error, wait as `retry-after-ms` says, and give up at
-    /// `x-should-retry: false`, which a wait of more than 60 s has.
+    /// The others are for gateways to the APIs of language models, whose clients are the SDKs of OpenAI and Anthropic. The
+    /// body is an error of the provider, in JSON. Its message says what problem details say, and the wait in seconds; its type
+    /// is:
+    ///
+    /// | status | `OpenAi` | `Anthropic` |
+    /// |---|---|---|
+    /// | 429, a quota or a ban | `tokens` by a policy that the [headers](RateLimitHeaders::tokens) name so, or else `requests`; the code is `rate_limit_exceeded` | `rate_limit_error` |
+    /// | 403, a deny list | `invalid_request_error` | `permission_error` |
+    /// | 400, no key | `invalid_request_error` | `invalid_request_error` |
+    /// | 503, a store failure | `server_error` | `overloaded_error` |
+    ///
+    /// It has two more fields, which the SDKs of both read:
+    ///
+    /// - `retry-after-ms`, the wait in milliseconds, rounded up, beside `Retry-After`, which has whole seconds;
+    /// - `x-should-retry: false`, if a retry never succeeds, or only after more than 60 s. Depending on their version, SDKs
+    ///   ignore a longer wait and retry within a second, or sleep for all of it; with this field they give up at once.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {

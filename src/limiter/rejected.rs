@@ -68,13 +68,13 @@ impl Rejected {
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("tpm", Quota::units(1_500).per_minute()))
+    ///     .policy(Policy::new("tpm", Quota::units(1_500).per_day()))
     ///     .build()?;
-    /// drop(limiter.admit("alice").cost(1_490).await?);
-    /// let rejected = limiter.admit("alice").cost(20).await.unwrap_err();
+    /// drop(limiter.admit("alice").cost(1_500).await?);
+    /// let rejected = limiter.admit("alice").cost(500).await.unwrap_err();
     /// let response = rejected.rejections(Rejections::OpenAi).into_response();
-    /// // Ten units of 1,500 a minute are back in 400 ms.
-    /// assert_eq!(response.headers()["retry-after-ms"], "400");
+    /// // 500 units of 1,500 a day are back in eight hours.
+    /// assert_eq!(response.headers()["x-should-retry"], "false");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # }

@@ -73,6 +73,77 @@ quota = "10/min"
     assert_eq!(error.to_string(), expected.trim_end());
 }
 
+#[test]
+fn fields_of_named_policies_need_names_of_policies_that_exist_and_a_format_that_has_them() {
+    let one_of = r#"expected one of the policies ["api", "tokens"]"#;
+    for (headers, expected) in [
+        (
+            "{ format = 'openai', requests = 'rpm', tokens = 'tpm' }",
+            vec![
+                format!(r#"headers.requests: found "rpm"; {one_of}"#),
+                format!(r#"headers.tokens: found "tpm"; {one_of}"#),
+            ],
+        ),
+        (
+            "{ format = 'openai', requests = 'api', input_tokens = 'tokens' }",
+            vec![
+                "headers.input_tokens: found the policy \"tokens\", for which the format has no fields; \
+                 expected the format anthropic"
+                    .to_owned(),
+            ],
+        ),
+        (
+            "{ format = 'draft', tokens = 'tokens' }",
+            vec![
+                "headers.tokens: found the policy \"tokens\", for which the format has no fields; \
+                 expected the format openai or anthropic"
+                    .to_owned(),
+            ],
+        ),
+        (
+            "'anthropic'",
+            vec![
+                "headers: found fields of named policies without a name; expected the name of a policy, \
+                 such as requests = \"api\" in a table with format"
+                    .to_owned(),
+            ],
+        ),
+    ] {
+        let policies = "[policies.api]\nquota = '9/min'\n[policies.tokens]\nquota = '9/min'";
+        let text = format!("headers = {headers}\n{policies}");
+        let error = document(&text).layer(&registry()).expect_err(headers);
+        let mistakes = error.mistakes().iter().map(ToString::to_string);
+        assert_eq!(mistakes.collect::<Vec<_>>(), expected, "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn a_layer_rejects_as_the_provider_that_its_document_names() {
+    let text = r#"
+headers = { format = "openai", tokens = "api" }
+rejections = "openai"
+
+[policies.api]
+quota = "1/day"
+key = "global"
+"#;
+    let layer = document(text).layer(&registry()).expect("a layer");
+    let service = ServiceBuilder::new()
+        .layer(layer)
+        .service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+    let send = async || {
+        let request = Request::new(Body::empty());
+        let Ok(response) = service.clone().oneshot(request).await;
+        response
+    };
+    assert_eq!(send().await.headers()["x-ratelimit-limit-tokens"], "1");
+    let rejected = send().await;
+    assert_eq!(rejected.headers()["x-should-retry"], "false");
+    let body = to_bytes(Body::new(rejected.into_body()), 1_000).await;
+    let end = br#""type":"tokens","param":null,"code":"rate_limit_exceeded"}}"#;
+    assert!(body.expect("a body").ends_with(end));
+}
+
 #[tokio::test]
 async fn a_layer_does_what_its_document_says() {
     let text = r#"

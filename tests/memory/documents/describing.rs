@@ -13,6 +13,7 @@ use crate::documents::support::{document, paths_of, registry};
 fn a_layers_document_says_what_its_own_document_said() {
     let text = r#"
 enabled = false
+rejections = "openai"
 refund_handler_rejections = true
 on_store_error = "reject"
 on_misconfiguration = "as_store_error"
@@ -20,9 +21,11 @@ on_unknown_address = "reject"
 count_preflights = true
 
 [headers]
-format = "x_ratelimit"
+format = "openai"
 closest = true
 jitter = "2s"
+requests = "api"
+tokens = "users"
 
 [rejection]
 body = "Wait {retry_after} s."

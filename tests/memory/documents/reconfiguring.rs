@@ -49,12 +49,15 @@ async fn a_document_changes_the_policies_of_a_running_limiter() {
 fn a_layer_is_reconfigured_with_its_responses() {
     let registry = registry();
     let layer = document(PLAIN).layer(&registry).expect("a layer");
-    let text = "enabled = false\nheaders = 'none'\non_rejection = 'page'\n[policies.api]\nquota = '10/min'";
+    let text = "enabled = false\nheaders = 'none'\nrejections = 'openai'\non_rejection = 'page'\n[policies.api]\nquota = '10/min'";
     let changes = document(text).reconfigure_layer(&layer, &registry);
     let changes = changes.expect("valid");
     let settings = changes.settings().iter().map(|change| change.setting());
     let settings: Vec<_> = settings.collect();
-    assert_eq!(settings, ["enabled", "headers", "on_rejection"]);
+    assert_eq!(
+        settings,
+        ["enabled", "headers", "rejections", "on_rejection"]
+    );
     assert_eq!(layer.document(), document(text));
 }
 

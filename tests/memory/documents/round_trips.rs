@@ -102,6 +102,8 @@ fn text() -> impl Strategy<Value = String> {
             "headers = 'x_ratelimit'",
             "headers = { format = 'draft_06', jitter = '2s' }",
             "headers = 'none'",
+            "headers = { format = 'openai', requests = 'p0' }\nrejections = 'openai'",
+            "headers = { format = 'anthropic', tokens = 'p0', output_tokens = 'p0' }",
         ]),
         line(&[
             "on_rejection = 'page'",

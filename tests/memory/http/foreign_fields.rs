@@ -18,8 +18,8 @@ const DIALECTS: [RateLimitHeaders; 6] = [
     RateLimitHeaders::x_ratelimit_epoch(),
 ];
 
-fn layer(headers: RateLimitHeaders, policy: Policy) -> RateLimitLayer {
-    support::layer([policy]).0.headers(headers)
+fn layer(headers: &RateLimitHeaders, policy: Policy) -> RateLimitLayer {
+    support::layer([policy]).0.headers(headers.clone())
 }
 
 fn lines(response: &TestResponse, name: &str) -> Vec<String> {
@@ -30,7 +30,7 @@ fn lines(response: &TestResponse, name: &str) -> Vec<String> {
 
 /// An upstream's response with these headers, through a layer, or through two of the same format.
 async fn through(
-    headers: RateLimitHeaders,
+    headers: &RateLimitHeaders,
     twice: bool,
     upstream: &'static [(&'static str, &'static str)],
 ) -> TestResponse {
@@ -63,7 +63,7 @@ async fn an_upstreams_lists_are_kept_and_ours_appended() {
         RateLimitHeaders::draft().closest(),
     ] {
         for twice in [false, true] {
-            let response = through(headers, twice, UPSTREAM).await;
+            let response = through(&headers, twice, UPSTREAM).await;
             for (name, theirs) in UPSTREAM {
                 let lines = lines(&response, name);
                 assert_eq!(lines[0], *theirs, "{headers:?}");
@@ -97,10 +97,10 @@ async fn an_upstreams_triple_is_kept_and_ours_not_added() {
     ];
     // One of three is enough: ours beside it would be read together.
     for (upstream, ours) in [
-        (DRAFT_06, draft),
-        (&DRAFT_06[1..2], draft),
-        (X_RATELIMIT, x),
-        (&X_RATELIMIT[2..], x),
+        (DRAFT_06, &draft),
+        (&DRAFT_06[1..2], &draft),
+        (X_RATELIMIT, &x),
+        (&X_RATELIMIT[2..], &x),
     ] {
         for headers in ours {
             for twice in [false, true] {
@@ -120,8 +120,8 @@ async fn an_upstreams_triple_is_kept_and_ours_not_added() {
 async fn an_upstreams_headers_of_another_format_change_nothing() {
     const THEIRS: &[(&str, &str)] = &[("x-rate-limit-limit", "60"), ("retry-after", "120")];
     for headers in DIALECTS {
-        let response = through(headers, false, THEIRS).await;
-        let plain = through(headers, false, &[]).await;
+        let response = through(&headers, false, THEIRS).await;
+        let plain = through(&headers, false, &[]).await;
         for (name, value) in THEIRS {
             assert_eq!(lines(&response, name), [*value]);
         }
@@ -146,8 +146,8 @@ async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
     ] {
         for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
             let layers = [
-                (headers, shared("inner", inner)),
-                (headers, shared("outer", outer)),
+                (headers.clone(), shared("inner", inner)),
+                (headers.clone(), shared("outer", outer)),
             ];
             let response = stacked(layers).await;
             for name in ["ratelimit", "ratelimit-remaining", "x-ratelimit-remaining"] {
@@ -170,8 +170,8 @@ async fn the_rejection_of_an_inner_layer_is_reported() {
     ] {
         let app = Router::new()
             .route("/", get(async || "hello"))
-            .layer(layer(headers, shared("inner", "1/min")))
-            .layer(layer(headers, shared("outer", "2/day")));
+            .layer(layer(&headers, shared("inner", "1/min")))
+            .layer(layer(&headers, shared("outer", "2/day")));
         send(&app, to("/")).await;
         let rejected = send(&app, to("/")).await;
         assert_eq!(rejected.retry_after(), Some(60));
@@ -191,7 +191,7 @@ async fn the_rejection_of_an_inner_layer_is_reported() {
 /// The response through layers of these formats and policies, the innermost first.
 async fn stacked<const N: usize>(layers: [(RateLimitHeaders, Policy); N]) -> TestResponse {
     let app = Router::new().route("/", get(async || "hello"));
-    let layers = layers.map(|(headers, policy)| layer(headers, policy));
+    let layers = layers.map(|(headers, policy)| layer(&headers, policy));
     let app = layers.into_iter().fold(app, |app, layer| app.layer(layer));
     send(&app, to("/")).await
 }
@@ -200,7 +200,7 @@ async fn stacked<const N: usize>(layers: [(RateLimitHeaders, Policy); N]) -> Tes
 async fn outer_layers_append_to_the_lists_of_quotas() {
     let draft = RateLimitHeaders::draft_06();
     let layers = [
-        (draft, shared("inner", "9/h")),
+        (draft.clone(), shared("inner", "9/h")),
         (draft, shared("outer", "5/min")),
     ];
     let response = stacked(layers).await;
@@ -215,7 +215,11 @@ async fn layers_of_another_format_in_between_duplicate_nothing() {
         RateLimitHeaders::draft_06(),
     );
     let [inner, between] = ["inner", "between"].map(|name| shared(name, "9/h"));
-    let layers = [(x, inner), (draft, between), (x, shared("outer", "5/h"))];
+    let layers = [
+        (x.clone(), inner),
+        (draft, between),
+        (x, shared("outer", "5/h")),
+    ];
     let response = stacked(layers).await;
     for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
         assert_eq!(lines(&response, name).len(), 1, "{name}");

@@ -45,7 +45,7 @@ async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
         (RateLimitHeaders::none(), vec![]),
     ] {
         let (layer, _) = layer([shared("burst", "10/10s")]);
-        let app = app(&layer.headers(headers), inner());
+        let app = app(&layer.headers(headers.clone()), inner());
         assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
         let response = send(&app, to("/")).await;
         assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
@@ -166,6 +166,7 @@ async fn a_handler_reports_its_own_admission() {
         ),
     ] {
         let (layer, _) = layer([shared("burst", "10/10s")]);
+        let layer = layer.headers(headers.clone());
         let limiter = limiter([shared("exports", "5/h")]);
         let handler = async move || -> Result<_, Rejected> {
             let admission = limiter.admit(Key::global()).await?;
@@ -174,7 +175,7 @@ async fn a_handler_reports_its_own_admission() {
             Ok(response)
         };
         let app = Router::new().route("/", get(handler));
-        let answer = send(&app.layer(layer.headers(headers)), to("/")).await;
+        let answer = send(&app.layer(layer), to("/")).await;
         assert_eq!(answer.body, b"done");
         for (name, value) in expected {
             assert_eq!(answer.field(name), value, "{name}");

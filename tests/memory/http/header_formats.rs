@@ -255,7 +255,7 @@ async fn all_headers_can_be_exposed_to_pages() {
         RateLimitHeaders::x_ratelimit_epoch(),
         RateLimitHeaders::tower_governor(),
     ] {
-        let (layer, _) = layer(headers, [shared("once", "1/h")]);
+        let (layer, _) = layer(headers.clone(), [shared("once", "1/h")]);
         let app = hello(&layer);
         for expected in [200, 429] {
             let response = send(&app, to("/")).await;
@@ -276,7 +276,7 @@ async fn jitter_lengthens_retry_after_and_never_shortens_it() {
         RateLimitHeaders::draft_06(),
         RateLimitHeaders::x_ratelimit(),
     ] {
-        let jitter = headers.jitter(Duration::from_secs(MOST));
+        let jitter = headers.clone().jitter(Duration::from_secs(MOST));
         let (layer, clock) = layer(jitter, [shared("once", "1/min"), shared("wide", "99/day")]);
         let app = hello(&layer);
         let first = send(&app, to("/")).await;
@@ -328,11 +328,11 @@ async fn jitter_of_less_than_a_millisecond_is_none() {
 #[tokio::test]
 async fn a_handlers_rejection_has_the_configured_format() {
     let headers = RateLimitHeaders::x_ratelimit();
-    let (layer, _) = layer(headers, [shared("once", "1/h")]);
+    let (layer, _) = layer(headers.clone(), [shared("once", "1/h")]);
     let limiter: Limiter = layer.limiter().clone();
     let handler = async move || -> Result<&str, Rejected> {
         let checked = limiter.check(Key::global()).await.into_result();
-        let _ = checked.map_err(|rejected| rejected.headers(headers))?;
+        let _ = checked.map_err(|rejected| rejected.headers(headers.clone()))?;
         Ok("hello")
     };
     let app = Router::new().route("/", get(handler));
@@ -349,7 +349,7 @@ async fn a_layer_has_the_configured_format_however_it_was_built() {
     let built = RateLimitLayer::builder().policy(policy()).build();
     let limiter = Limiter::builder().policy(policy()).build();
     let around = RateLimitLayer::new(limiter.expect("a limiter"));
-    for layer in [built.expect("a layer"), around].map(|layer| layer.headers(headers)) {
+    for layer in [built.expect("a layer"), around].map(|layer| layer.headers(headers.clone())) {
         // Another dialect of a clone leaves this one as it is.
         let _ = layer.clone().headers(RateLimitHeaders::none());
         let response = send(&hello(&layer), to("/")).await;

@@ -42,6 +42,7 @@ mod peers;
 mod policy_handles;
 mod provider_checks;
 mod providers;
+mod provider_formats;
 mod proxy_headers;
 mod quota_lookups;
 mod redis_inputs;

@@ -106,7 +106,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
-            let (plain, one, clock) = app(policy(strategy), headers);
+            let (plain, one, clock) = app(policy(strategy), headers.clone());
             // Each request might have its own quota, so that the general path is taken.
             let (full, other, other_clock) = app(policy(strategy).quota_with(|_| None), headers);
             for step in &steps {

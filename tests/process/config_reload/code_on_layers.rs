@@ -6,6 +6,7 @@ use testkit::{TempDir, folder};
 use tollgate::{
     RateLimitHeaders, RateLimitLayer,
     config::{Document, Registry, Watch, WatchError, Watcher},
+    layer::Rejections,
 };
 
 use crate::config_reload::{
@@ -83,6 +84,9 @@ async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started()
         ),
         ("headers = 'none'", |layer| {
             layer.headers(RateLimitHeaders::draft_06())
+        }),
+        ("rejections = 'openai'", |layer| {
+            layer.rejections(Rejections::Anthropic)
         }),
         ("refund_handler_rejections = false", |layer| {
             layer.refund_handler_rejections(true)

@@ -270,7 +270,7 @@ async fn clients_see_how_long_they_are_blocked_and_no_quota_of_a_block_list() {
         for world in World::both() {
             let list = Policy::block_list("locked").key(extract::global());
             let limiter = world.limiter([window("p", "2/h"), list]);
-            let layer = RateLimitLayer::new(limiter.clone()).headers(format);
+            let layer = RateLimitLayer::new(limiter.clone()).headers(format.clone());
             let locked = limiter.policy("locked").expect("a policy");
             locked
                 .block(Key::global(), secs(60))

@@ -12,7 +12,7 @@ use axum::{Router, body::Body, response::IntoResponse, routing::get};
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    Admission, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected,
+    Admission, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected, layer::Rejections,
     limiter::LimiterBuilder,
 };
 use tower::ServiceExt;
@@ -68,6 +68,7 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
     assert_eq!(get_from(&app).await.status, StatusCode::TOO_MANY_REQUESTS);
     let changes = clone
         .reconfigure(settings([window("p", "2/h")]), |layer| {
+            let layer = layer.rejections(Rejections::OpenAi);
             layer.on_rejection(|rejected: &Rejected, _| {
                 (rejected.status(), "slower").into_response()
             })
@@ -75,7 +76,7 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
         .expect("valid");
     let changed = changes.settings().iter();
     let changed: Vec<_> = changed.map(|change| change.setting()).collect();
-    for setting in ["headers", "on_rejection"] {
+    for setting in ["headers", "rejections", "on_rejection"] {
         assert!(changed.contains(&setting), "{changes}");
     }
     let answer = get_from(&app).await;
@@ -84,7 +85,11 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
         (StatusCode::OK, "")
     );
     assert_eq!(answer.field("ratelimit-policy"), r#""p";q=2;w=3600"#);
-    assert_eq!(get_from(&app).await.body, "slower");
+    let answer = get_from(&app).await;
+    assert_eq!(
+        (&*answer.body, answer.field("x-should-retry")),
+        ("slower", "false")
+    );
     // What is not set has its default.
     clone
         .reconfigure(settings([window("p", "2/h")]), |layer| layer)

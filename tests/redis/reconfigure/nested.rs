@@ -35,7 +35,7 @@ fn replace_layer(layer: &RateLimitLayer, n: usize, kept: Policy) {
         .into_iter()
         .fold(builder, LimiterBuilder::policy);
     let headers = [RateLimitHeaders::draft(), RateLimitHeaders::x_ratelimit()];
-    let changes = layer.reconfigure(builder, |layer| layer.headers(headers[n % 2]));
+    let changes = layer.reconfigure(builder, |layer| layer.headers(headers[n % 2].clone()));
     changes.expect("valid settings");
 }
 

@@ -1,0 +1,422 @@
+//! Fields and rejections as the APIs of OpenAI and Anthropic have them.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    response::{Html, IntoResponse},
+    routing::get,
+};
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use tollgate::{
+    FixedWindow, Limiter, Policy, Quota, RateLimitHeaders, RateLimitLayer,
+    access::KeyList,
+    extract,
+    layer::{Rejections, exposed_headers},
+};
+
+use crate::http::support::{
+    self, StubStore, TestResponse, hello, rejecting, send, shared, status, to, with,
+};
+
+const BOTH: [Rejections; 2] = [Rejections::OpenAi, Rejections::Anthropic];
+
+/// All fields that a provider's format or rejection adds, as `name: value`.
+fn provider_fields(response: &TestResponse) -> Vec<String> {
+    let is_provided = |name: &str| {
+        name.starts_with("x-ratelimit") || name.starts_with("anthropic-") || name.contains("retry")
+    };
+    let names = response.headers.keys().map(|name| name.as_str());
+    let mut names: Vec<_> = names.filter(|name| is_provided(name)).collect();
+    names.sort_unstable();
+    let fields = names.iter();
+    let fields = fields.map(|name| format!("{name}: {}", response.field(name)));
+    fields.collect()
+}
+
+/// Three requests a minute, and 1,000 tokens of which each request takes 300.
+fn requests_and_tokens() -> [Policy; 3] {
+    [
+        shared("rpm", "3/min"),
+        shared("tpm", "1000/min").cost(300),
+        shared("other", "9/day").strategy(FixedWindow),
+    ]
+}
+
+#[tokio::test]
+async fn openais_fields_are_those_of_the_policies_that_are_named_on_every_response() {
+    let (layer, clock) = support::layer(requests_and_tokens());
+    let headers = RateLimitHeaders::openai().requests("rpm").tokens("tpm");
+    let app = hello(&layer.headers(headers));
+    assert_eq!(
+        provider_fields(&send(&app, to("/")).await),
+        [
+            "x-ratelimit-limit-requests: 3",
+            "x-ratelimit-limit-tokens: 1000",
+            "x-ratelimit-remaining-requests: 2",
+            "x-ratelimit-remaining-tokens: 700",
+            "x-ratelimit-reset-requests: 20s",
+            "x-ratelimit-reset-tokens: 18s",
+        ]
+    );
+    for _ in 0..2 {
+        status(&app, "/").await;
+    }
+    clock.advance(Duration::from_micros(500_500));
+    let rejected = send(&app, to("/")).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        provider_fields(&rejected),
+        [
+            "retry-after: 20",
+            "x-ratelimit-limit-requests: 3",
+            "x-ratelimit-limit-tokens: 1000",
+            "x-ratelimit-remaining-requests: 0",
+            "x-ratelimit-remaining-tokens: 108",
+            // Rounded up to milliseconds.
+            "x-ratelimit-reset-requests: 59.5s",
+            "x-ratelimit-reset-tokens: 53.5s",
+        ]
+    );
+    assert_eq!(rejected.field("ratelimit"), "");
+}
+
+#[tokio::test]
+async fn anthropics_fields_have_dates_and_are_left_out_for_policies_that_are_not_named() {
+    let (layer, _) = support::layer([
+        shared("rpm", "3/min"),
+        shared("all", "1000/min").cost(300),
+        shared("in", "500/90s").cost(100),
+        shared("out", "60/min").cost(7),
+    ]);
+    let requests = RateLimitHeaders::anthropic().requests("rpm");
+    let app = hello(&layer.clone().headers(requests.clone()));
+    assert_eq!(
+        provider_fields(&send(&app, to("/")).await),
+        [
+            "anthropic-ratelimit-requests-limit: 3",
+            "anthropic-ratelimit-requests-remaining: 2",
+            "anthropic-ratelimit-requests-reset: 2027-01-15T08:00:20Z",
+        ]
+    );
+    let all = requests
+        .tokens("all")
+        .input_tokens("in")
+        .output_tokens("out");
+    let fields = provider_fields(&send(&hello(&layer.headers(all)), to("/")).await);
+    for expected in [
+        "anthropic-ratelimit-requests-remaining: 1",
+        "anthropic-ratelimit-tokens-limit: 1000",
+        "anthropic-ratelimit-tokens-remaining: 400",
+        "anthropic-ratelimit-tokens-reset: 2027-01-15T08:00:36Z",
+        "anthropic-ratelimit-input-tokens-limit: 500",
+        "anthropic-ratelimit-input-tokens-remaining: 300",
+        "anthropic-ratelimit-input-tokens-reset: 2027-01-15T08:00:36Z",
+        "anthropic-ratelimit-output-tokens-limit: 60",
+        "anthropic-ratelimit-output-tokens-remaining: 46",
+        "anthropic-ratelimit-output-tokens-reset: 2027-01-15T08:00:14Z",
+    ] {
+        assert!(
+            fields.iter().any(|field| field == expected),
+            "{expected}: {fields:?}"
+        );
+    }
+    assert_eq!(fields.len(), 12);
+}
+
+#[tokio::test]
+async fn a_policy_that_did_not_apply_or_does_not_exist_or_is_a_shadow_has_no_fields() {
+    let (layer, _) = support::layer([
+        shared("rpm", "3/min").only_path("/other"),
+        shared("live", "9/min"),
+        shared("tpm", "9/min").shadow(),
+    ]);
+    for headers in [
+        RateLimitHeaders::openai().requests("rpm").tokens("none"),
+        RateLimitHeaders::openai().tokens("tpm"),
+        RateLimitHeaders::openai().input_tokens("live"),
+        RateLimitHeaders::anthropic(),
+    ] {
+        let response = send(&hello(&layer.clone().headers(headers)), to("/")).await;
+        assert_eq!(response.status, StatusCode::OK);
+        assert_eq!(provider_fields(&response), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn fields_of_an_upstream_or_an_inner_layer_stay_group_by_group() {
+    let upstream = [
+        ("x-ratelimit-limit-tokens", "30000"),
+        ("x-ratelimit-remaining-tokens", "29999"),
+    ];
+    let of = |name, headers: RateLimitHeaders| {
+        let layer = support::layer([shared(name, "5/min")]).0;
+        layer.headers(headers)
+    };
+    let both = |name| RateLimitHeaders::openai().requests(name).tokens(name);
+    let app = Router::new()
+        .route("/", get(async move || (upstream, "hello")))
+        .layer(of("inner", RateLimitHeaders::openai().requests("inner")))
+        .layer(of("outer", both("outer")));
+    status(&app, "/").await;
+    assert_eq!(
+        provider_fields(&send(&app, to("/")).await),
+        [
+            "x-ratelimit-limit-requests: 5",
+            "x-ratelimit-limit-tokens: 30000",
+            "x-ratelimit-remaining-requests: 3",
+            "x-ratelimit-remaining-tokens: 29999",
+            "x-ratelimit-reset-requests: 24s",
+        ]
+    );
+}
+
+#[test]
+fn all_fields_of_providers_are_exposed() {
+    let exposed = exposed_headers();
+    let unique: std::collections::BTreeSet<_> = exposed.iter().map(|name| name.as_str()).collect();
+    assert_eq!(unique.len(), exposed.len());
+    for name in [
+        "x-ratelimit-reset-tokens",
+        "anthropic-ratelimit-output-tokens-reset",
+        "retry-after-ms",
+        "x-should-retry",
+    ] {
+        assert!(unique.contains(name), "{name}");
+    }
+}
+
+/// The rejection of the second request of a layer with this form, which has used up a quota.
+async fn rejection(policy: Policy, headers: RateLimitHeaders, form: Rejections) -> TestResponse {
+    let (layer, _) = support::layer([policy]);
+    let app = hello(&layer.headers(headers).rejections(form));
+    status(&app, "/").await;
+    send(&app, to("/")).await
+}
+
+#[tokio::test]
+async fn a_rejection_by_a_quota_is_an_error_of_the_provider() {
+    let named = RateLimitHeaders::openai().requests("rpm").tokens("tpm");
+    let of = |name, form| rejection(shared(name, "1/20s"), named.clone(), form);
+    let message = |name| {
+        let title = "Request cannot be satisfied as assigned quota has been exceeded.";
+        format!("{title} Exceeded: {name}. Try again in 20 seconds.")
+    };
+    for (name, kind) in [
+        ("rpm", "requests"),
+        ("tpm", "tokens"),
+        ("other", "requests"),
+    ] {
+        let response = of(name, Rejections::OpenAi).await;
+        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.field("content-type"), "application/json");
+        assert_eq!(response.field("cache-control"), "no-store");
+        assert_eq!(
+            response.field("content-length"),
+            response.body.len().to_string()
+        );
+        let error = json!({
+            "message": message(name), "type": kind, "param": null, "code": "rate_limit_exceeded",
+        });
+        assert_eq!(response.json(), json!({ "error": error }));
+    }
+    let response = of("tpm", Rejections::Anthropic).await;
+    assert_eq!(response.field("content-type"), "application/json");
+    let error = json!({ "type": "rate_limit_error", "message": message("tpm") });
+    assert_eq!(response.json(), json!({ "type": "error", "error": error }));
+
+    let response = of("rpm", Rejections::Default).await;
+    response.is_problem_that_no_cache_stores();
+    assert_eq!(response.field("retry-after-ms"), "");
+}
+
+#[tokio::test]
+async fn other_rejections_are_errors_of_the_provider_too() {
+    let hourly = || shared("hourly", "1/h");
+    let denied = || {
+        let deny = KeyList::new("hourly", [tollgate::Key::global()]);
+        let limiter = Limiter::builder().policy(hourly()).deny(deny).build();
+        RateLimitLayer::new(limiter.expect("a limiter"))
+    };
+    let keyed = || support::layer([hourly().key(extract::header("x-api"))]).0;
+    let down = || rejecting(StubStore::unreachable(), hourly());
+    for (layer, status, kinds, message) in [
+        (
+            denied(),
+            403,
+            ["invalid_request_error", "permission_error"],
+            "Forbidden.",
+        ),
+        (
+            keyed(),
+            400,
+            ["invalid_request_error"; 2],
+            "The request lacks the header x-api.",
+        ),
+        (
+            down(),
+            503,
+            ["server_error", "overloaded_error"],
+            "Request cannot be satisfied due to temporary server capacity constraints. \
+             Try again in a second.",
+        ),
+    ] {
+        for (form, kind) in BOTH.into_iter().zip(kinds) {
+            let response = send(&hello(&layer.clone().rejections(form)), to("/")).await;
+            assert_eq!(response.status.as_u16(), status);
+            let error = &response.json()["error"];
+            assert_eq!(
+                (&error["type"], &error["message"]),
+                (&json!(kind), &json!(message))
+            );
+            assert_eq!(
+                error.get("code"),
+                (form == Rejections::OpenAi).then_some(&Value::Null)
+            );
+            let told = ["retry-after-ms", "x-should-retry"].map(|name| response.field(name));
+            let expected = if status == 503 {
+                ["1000", ""]
+            } else {
+                ["", "false"]
+            };
+            assert_eq!(told, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids_a_retry() {
+    for (micros, ms, seconds, retries) in [
+        (1, "1", 1, ""),
+        (1_000, "1", 1, ""),
+        (1_001, "2", 1, ""),
+        (400_000, "400", 1, ""),
+        (59_999_001, "60000", 60, ""),
+        (60_000_000, "60000", 60, ""),
+        (60_000_001, "60001", 61, "false"),
+        (3_600_000_000, "3600000", 3_600, "false"),
+    ] {
+        for form in BOTH {
+            let quota = Quota::requests(1).per(Duration::from_micros(micros));
+            let policy = Policy::new("p", quota).key(extract::global());
+            let response = rejection(policy, RateLimitHeaders::none(), form).await;
+            assert_eq!(response.field("retry-after-ms"), ms);
+            assert_eq!(response.retry_after(), Some(seconds));
+            assert_eq!(response.field("x-should-retry"), retries, "{micros}");
+        }
+    }
+    // More than the quota ever allows.
+    let costly = shared("p", "5/min").cost_with(|_| 6);
+    let response = rejection(costly, RateLimitHeaders::none(), Rejections::OpenAi).await;
+    assert_eq!(provider_fields(&response), ["x-should-retry: false"]);
+    let message = "The request costs 6, of which policy p allows at most 5. Exceeded: p.";
+    assert_eq!(response.json()["error"]["message"], message);
+}
+
+#[tokio::test]
+async fn jitter_is_part_of_the_wait_in_milliseconds() {
+    let headers = RateLimitHeaders::none().jitter(Duration::from_secs(5));
+    let policy = || shared("p", "1/20s");
+    for _ in 0..16 {
+        let response = rejection(policy(), headers.clone(), Rejections::OpenAi).await;
+        let ms: u64 = response.field("retry-after-ms").parse().expect("a number");
+        assert!((20_000..=25_000).contains(&ms), "{ms}");
+        assert_eq!(response.retry_after(), Some(ms.div_ceil(1_000)));
+    }
+}
+
+#[tokio::test]
+async fn on_rejection_wins_over_the_form_and_gets_its_fields_unless_it_sets_a_wait() {
+    let layer = || {
+        let layer = support::layer([shared("p", "1/90s")]).0;
+        layer.rejections(Rejections::OpenAi)
+    };
+    let second = async |layer: RateLimitLayer| {
+        let app = hello(&layer);
+        status(&app, "/").await;
+        send(&app, to("/")).await
+    };
+    let page = |_: &tollgate::Rejected, _: &http::request::Parts| {
+        (StatusCode::SERVICE_UNAVAILABLE, Html("slow")).into_response()
+    };
+    let own = second(layer().on_rejection(page)).await;
+    assert_eq!(
+        (own.status, own.text()),
+        (StatusCode::SERVICE_UNAVAILABLE, "slow")
+    );
+    let expected = [
+        "retry-after: 90",
+        "retry-after-ms: 90000",
+        "x-should-retry: false",
+    ];
+    assert_eq!(provider_fields(&own), expected);
+
+    let timed = layer()
+        .on_rejection(|rejected, _| (rejected.status(), [("retry-after", "3")]).into_response());
+    assert_eq!(provider_fields(&second(timed).await), ["retry-after: 3"]);
+
+    let retried = layer().on_rejection(|rejected, _| {
+        (rejected.status(), [("x-should-retry", "true")]).into_response()
+    });
+    assert_eq!(second(retried).await.field("x-should-retry"), "true");
+
+    // The default response of a clone has the layer's form.
+    let forwarded = layer().on_rejection(|rejected, _| rejected.clone().into_response());
+    let forwarded = second(forwarded).await;
+    assert_eq!(forwarded, second(layer()).await);
+    assert_eq!(forwarded.json()["error"]["code"], "rate_limit_exceeded");
+}
+
+#[tokio::test]
+async fn a_browser_gets_the_providers_error_too() {
+    let app = hello(
+        &support::layer([shared("p", "1/h")])
+            .0
+            .rejections(Rejections::Anthropic),
+    );
+    status(&app, "/").await;
+    let response = send(&app, with("accept", "text/html")).await;
+    assert_eq!(response.json()["type"], "error");
+}
+
+#[tokio::test]
+async fn the_rejection_of_a_handler_has_the_form_of_the_layer_around_it() {
+    let tokens = support::limiter([shared("tpm", "1/30s").by_hand()]);
+    let handler = get(async move || {
+        let admitted = tokens.admit([("tpm", tollgate::Key::global())]).await;
+        admitted.map(|_| "hello")
+    });
+    let layer = support::layer([shared("rpm", "9/min")]).0;
+    let layer = layer
+        .headers(RateLimitHeaders::openai().requests("rpm").tokens("tpm"))
+        .rejections(Rejections::OpenAi);
+    let app = Router::new().route("/", handler).layer(layer);
+    status(&app, "/").await;
+    let response = send(&app, to("/")).await;
+    assert_eq!(response.json()["error"]["type"], "tokens");
+    assert_eq!(response.field("retry-after-ms"), "30000");
+    assert_eq!(response.field("x-ratelimit-remaining-requests"), "7");
+    assert_eq!(response.field("x-ratelimit-remaining-tokens"), "0");
+}
+
+#[tokio::test]
+async fn a_grpc_call_gets_the_same_response_in_each_form() {
+    let call = async |form: Option<Rejections>| {
+        let layer = support::layer([shared("p", "1/90s")]).0;
+        let layer = match form {
+            Some(form) => layer.rejections(form),
+            None => layer,
+        };
+        let app = hello(&layer);
+        status(&app, "/").await;
+        let call = Request::post("/a.B/C").header("content-type", "application/grpc");
+        send(&app, call.body(Body::empty()).expect("a request")).await
+    };
+    let unset = call(None).await;
+    assert_eq!(unset.field("grpc-status"), "8");
+    for form in BOTH {
+        assert_eq!(call(Some(form)).await, unset);
+    }
+}
