@@ -288,7 +288,7 @@ impl LayerSettings {
         }
         let delay = RetryDelay::of(rejected.decision(), rejected.fields());
         let headers = response.headers_mut();
-        provider_error::write_retry(form, rejected.decision(), delay, headers);
+        provider_error::write_retry(rejected.form(), rejected.decision(), delay, headers);
         write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
         // What the application has set stays.
         response.headers_mut().extend(original);

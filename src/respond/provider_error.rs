@@ -11,7 +11,7 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// The longest wait that the SDKs follow. After a longer one they retry as if there were none, within a second.
+/// The longest wait that all versions of the SDKs follow. A longer one makes some retry within a second, and others sleep.
 const MAX_SDK_WAIT_MS: u64 = 60_000;
 
 /// The body of a rejection in the form of a provider; `None` if it is in the default form.
@@ -21,10 +21,7 @@ pub(super) fn body(
     fields: &RateLimitHeaders,
     delay: RetryDelay,
 ) -> Option<Bytes> {
-    if rejections == Rejections::Default {
-        return None;
-    }
-    let message = escaped(&problem.message(delay));
+    let message = || escaped(&problem.message(delay));
     let mut json = HeaderBuf::new();
     match rejections {
         Rejections::Default => return None,
@@ -41,7 +38,7 @@ pub(super) fn body(
                 StatusCode::SERVICE_UNAVAILABLE => ("server_error", "null"),
                 _ => ("invalid_request_error", "null"),
             };
-            json.text("{\"error\":{\"message\":\"").text(&message);
+            json.text("{\"error\":{\"message\":\"").text(&message());
             json.text("\",\"type\":\"").text(kind);
             json.text("\",\"param\":null,\"code\":").text(code);
         }
@@ -54,7 +51,7 @@ pub(super) fn body(
             };
             json.text("{\"type\":\"error\",\"error\":{\"type\":\"");
             json.text(kind).text("\",\"message\":\"");
-            json.text(&message).text("\"");
+            json.text(&message()).text("\"");
         }
     }
     json.text("}}");
