@@ -7,6 +7,7 @@
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
 //! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
+//! - [`outgoing`]: calling services that limit you, and obeying what their responses say.
 //! - `hot_keys` (feature `redis`): answering thousands of requests of one key in process, by leases, without exceeding the quota.
 //! - `without_await` (feature `redis`): limits in code that is not async: thread pools, plain threads, synchronous servers.
 //! - [`processes_and_outages`]: what processes on one Redis share, and what happens to a request while it does not answer.
@@ -36,6 +37,9 @@ pub mod tiers {}
 
 #[doc = include_str!("../docs/guide/paid-calls.md")]
 pub mod paid_calls {}
+
+#[doc = include_str!("../docs/guide/outgoing.md")]
+pub mod outgoing {}
 
 #[cfg(feature = "redis")]
 #[doc = include_str!("../docs/guide/hot-keys.md")]

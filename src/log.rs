@@ -9,22 +9,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The shortest time between two events of one throttle.
+/// The shortest time between two events of a throttle, unless set otherwise.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lets the first event through, and then at most one every ten seconds.
-#[derive(Debug, Default)]
+/// Lets the first event through, and then at most one an interval: ten seconds, unless set otherwise.
+#[derive(Debug)]
 pub(crate) struct LogThrottle {
     /// In milliseconds since this process first logged, plus one; zero before the first event.
     last_logged_ms: AtomicU64,
     suppressed: AtomicU64,
+    interval_ms: u64,
+}
+
+impl Default for LogThrottle {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl LogThrottle {
     pub(crate) const fn new() -> Self {
+        Self::every(INTERVAL)
+    }
+
+    /// Lets one event through an interval.
+    pub(crate) const fn every(interval: Duration) -> Self {
         Self {
             last_logged_ms: AtomicU64::new(0),
             suppressed: AtomicU64::new(0),
+            interval_ms: interval.as_millis() as u64,
         }
     }
 
@@ -36,7 +49,7 @@ impl LogThrottle {
         static START: OnceLock<Instant> = OnceLock::new();
         let now_ms = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
         let last_ms = self.last_logged_ms.load(Ordering::Relaxed);
-        let is_due = last_ms == 0 || now_ms - last_ms.min(now_ms) >= INTERVAL.as_millis() as u64;
+        let is_due = last_ms == 0 || now_ms - last_ms.min(now_ms) >= self.interval_ms;
         let logs = is_due
             && self
                 .last_logged_ms

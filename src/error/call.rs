@@ -53,16 +53,23 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
-    /// The policy's strategy can't charge units that belong to no request: see
+    /// The policy's strategy does not support it: see
     /// [`PolicyHandle::lower_to`](crate::limiter::PolicyHandle::lower_to). The store was not called.
     #[error(
-        "policy {policy:?} can't be lowered: its strategy stores each charge separately; use Gcra, TokenBucket, FixedWindow or CalendarWindow, or block the key"
+        "policy {policy:?} can't be lowered: its strategy does not support it; use Gcra, TokenBucket, FixedWindow or CalendarWindow, or block the key"
     )]
     #[non_exhaustive]
     LowerUnsupported {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// What a provider's response says blocks a key, and there is no block list to write it to, or no key for it: see
+    /// [`Limiter::heed`](crate::Limiter::heed). The store was not called.
+    #[error(
+        "the provider's refusal can't be written to a block list; expected a policy that is one, such as Policy::block_list(\"refused\"), the name of one of several by Provider::block_list, and a key for it if there is one for each policy"
+    )]
+    #[non_exhaustive]
+    NoBlockList,
     /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
     #[error(
         "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"

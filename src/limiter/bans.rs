@@ -30,6 +30,7 @@ use crate::{
 /// What a block by hand does to the end of a ban in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockEnd {
+    /// It is replaced.
     Set,
     /// It becomes the later of both.
     Prolong,

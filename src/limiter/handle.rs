@@ -102,13 +102,13 @@ impl PolicyHandle {
 
     /// Lowers what a key has left to at most `remaining` units, and returns how many units that charged: for the count of another
     /// party, such as the provider of an API that says in a response how much is left. Nothing is given back, and nothing goes
-    /// into debt: a key that has no more than `remaining` units left is not changed. So responses may be repeated, late, and
-    /// overtake each other.
+    /// into debt: a key that has no more than `remaining` units left is not changed. So responses may come twice, late, or in
+    /// any order.
     ///
     /// `resets_in` is the time until the other party's window ends. Under [`FixedWindow`](crate::FixedWindow) and
     /// [`CalendarWindow`](crate::CalendarWindow), whose units come back at the end of a window, nothing is charged if this
     /// policy's window ends later than the other party's by more than a tenth of the period: that is another window, about which
-    /// the number says nothing. A window that no charge has begun would begin now. `None` charges whatever the window, and other
+    /// the number says nothing. If no window is open, the one that would begin now is compared. `None` charges whatever the window, and other
     /// strategies ignore it.
     ///
     /// ```
@@ -133,11 +133,11 @@ impl PolicyHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The counter is the one that [`charge`](PolicyHandle::charge) would charge now, by the caller's
-    /// [override](PolicyHandle::set_override) if it has one, and so are the [candidates](crate::Policy::shadow_of) of this policy
-    /// whose strategies can be lowered. Observers are told of the units as of a charge. Units that processes hold by a
-    /// [lease](crate::Policy::lease) were charged before, and stay spendable; those that are not spent come back, as do refunds of
-    /// requests.
+    /// Charges the counter that [`charge`](PolicyHandle::charge) would: that of the key's
+    /// [override](PolicyHandle::set_override), if it has one. [Candidates](crate::Policy::shadow_of) of this policy are lowered
+    /// too, if their strategies support it. Observers get the units as a charge. Units that a process holds by a
+    /// [lease](crate::Policy::lease) are charged already and can still be spent; refunds and unspent leases give units back
+    /// afterwards, until the next response lowers them again.
     ///
     /// # Errors
     ///

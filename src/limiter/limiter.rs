@@ -469,9 +469,9 @@ impl Limiter {
         limiter.block(keys.into(), time, BlockEnd::Set).await
     }
 
-    /// Blocks a key for at least `time` from now on, as [`block`](Limiter::block) does, and never shortens a ban in force: it then
-    /// ends at the later of both instants. So repeated and reordered calls leave the latest end. For what another party says,
-    /// such as the `Retry-After` of an API.
+    /// Blocks a key for at least `time` from now on, as [`block`](Limiter::block) does, and never shortens a ban in force: that ends at
+    /// the later of its end and `time` from now. So repeated and reordered calls leave the latest end, such as those for the
+    /// `Retry-After` of an API's responses.
     ///
     /// ```
     /// use std::time::Duration;
@@ -492,11 +492,12 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [Observers](crate::observe::Event::BanBegan) hear of it unless the ban in force was longer.
+    /// Observers get [`BanBegan`](crate::observe::Event::BanBegan), unless the ban in force was longer.
     ///
     /// # Errors
     ///
-    /// Those of [`block`](Limiter::block), which also describes cancellation. The time of a [deferred](crate::StoreError::Deferred)
+    /// Those of [`block`](Limiter::block), which also describes cancellation; `Unsupported` too for a ban of your own whose rule has no
+    /// [`prolonged_ban`](crate::strategy::Rule::prolonged_ban). The time of a [deferred](crate::StoreError::Deferred)
     /// block begins once the store responds.
     pub async fn prolong_block(
         &self,

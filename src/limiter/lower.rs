@@ -26,10 +26,6 @@ impl LimiterRef {
     /// Lowers what several keys have left, in their order, and returns how many units that charged. Each is lowered by itself: the
     /// error of one keeps no other from being lowered. All are sent before the first result is awaited, so a store that gathers
     /// operations sends them in one call.
-    #[cfg_attr(
-        not(all(test, feature = "redis")),
-        expect(dead_code, reason = "for responses of providers")
-    )]
     pub(crate) async fn lower_all(
         self: &Arc<Self>,
         lowerings: Vec<Lowering>,

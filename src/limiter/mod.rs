@@ -42,6 +42,7 @@ pub(crate) mod explain;
 mod fallback;
 mod handle;
 mod health_checks;
+mod heed;
 mod keys;
 mod labels;
 #[expect(
@@ -97,6 +98,7 @@ pub use self::{
     credit::{Credit, CreditFuture, Credited},
     decision::{DecisionKind, Refund},
     handle::PolicyHandle,
+    heed::{Heeded, HeededLimit},
     keys::{CallEntry, Keys},
     meter::UnitMeter,
     overrides::{ListedOverride, Overrides},

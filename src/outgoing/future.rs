@@ -9,44 +9,56 @@ use http::response::Parts;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{AttachAdmission, BoxError};
+use super::{AttachAdmission, BoxError, ObeyResponses, obey::HeedFuture};
 use crate::{
-    limiter::{Admission, WaitFuture},
+    limiter::{Admission, Keys, WaitFuture},
     outcome::{Head, Outcome, RequestEnd},
 };
 
 pin_project! {
     /// The future of an [`Outgoing`](super::Outgoing) service. Dropping it while the request waits leaves the queue and charges
     /// nothing; dropping it after the inner service was called ends the request as
-    /// [dropped](crate::outcome::RequestEnd::Dropped).
-    pub struct ResponseFuture<S, Req, H>
+    /// [dropped](crate::outcome::RequestEnd::Dropped). Once the service has responded, dropping it while an obeyed response is written
+    /// to the store discards the response; the key may or may not be blocked and lowered.
+    pub struct ResponseFuture<S, Req, H, O = ()>
     where
         S: Service<Req>,
     {
         #[pin]
-        state: State<S, S::Future, Req>,
+        state: State<S, S::Future, Req, S::Response>,
         attach: H,
+        obeyed: Option<(O, Keys)>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, F, Req> {
+    enum State<S, F, Req, Res> {
         Waiting { waiting: WaitFuture, deferred: Option<(Req, S)> },
         // Dropped in this order: the call ends before its permit is released.
         Called { #[pin] inner: F, in_flight: Option<InFlightCall> },
+        // What the response says about limits is written to the store before the response is returned, so that no call that
+        // follows it is sent.
+        Heeding { heed: HeedFuture, responded: Option<(Res, Admission)> },
     }
 }
 
-impl<S, Req, H> ResponseFuture<S, Req, H>
+impl<S, Req, H, O> ResponseFuture<S, Req, H, O>
 where
     S: Service<Req>,
 {
-    pub(super) fn new(waiting: WaitFuture, request: Req, ready: S, attach: H) -> Self {
+    pub(super) fn new(
+        waiting: WaitFuture,
+        request: Req,
+        ready: S,
+        attach: H,
+        obeyed: Option<(O, Keys)>,
+    ) -> Self {
         let deferred = Some((request, ready));
         Self {
             state: State::Waiting { waiting, deferred },
             attach,
+            obeyed,
         }
     }
 
@@ -55,14 +67,16 @@ where
         Self {
             state: State::Called { inner, in_flight },
             attach,
+            obeyed: None,
         }
     }
 }
 
-impl<S, Req, H> Future for ResponseFuture<S, Req, H>
+impl<S, Req, H, O> Future for ResponseFuture<S, Req, H, O>
 where
     S: Service<Req, Error: Into<BoxError>>,
     H: AttachAdmission<S::Response>,
+    O: ObeyResponses<S::Response>,
 {
     type Output = Result<H::Output, BoxError>;
 
@@ -91,16 +105,30 @@ where
                     let Some(in_flight) = in_flight.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(match response {
-                        Ok(response) => {
-                            let admission = in_flight.on_response(|| this.attach.head(&response));
-                            Ok(this.attach.attach(response, admission))
-                        }
+                    let response = match response {
+                        Ok(response) => response,
                         Err(error) => {
                             in_flight.on_failure();
-                            Err(error.into())
+                            return Poll::Ready(Err(error.into()));
                         }
-                    });
+                    };
+                    let admission = in_flight.on_response(|| this.attach.head(&response));
+                    let heed = this
+                        .obeyed
+                        .take()
+                        .and_then(|(obey, keys)| obey.heed(keys, &response, &admission));
+                    let Some(heed) = heed else {
+                        return Poll::Ready(Ok(this.attach.attach(response, admission)));
+                    };
+                    let responded = Some((response, admission));
+                    State::Heeding { heed, responded }
+                }
+                StateProj::Heeding { heed, responded } => {
+                    ready!(heed.as_mut().poll(cx));
+                    let Some((response, admission)) = responded.take() else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Ok(this.attach.attach(response, admission)));
                 }
             };
             state.set(next);
@@ -108,7 +136,7 @@ where
     }
 }
 
-impl<S, Req, H> fmt::Debug for ResponseFuture<S, Req, H>
+impl<S, Req, H, O> fmt::Debug for ResponseFuture<S, Req, H, O>
 where
     S: Service<Req>,
 {
@@ -116,6 +144,7 @@ where
         f.write_str(match &self.state {
             State::Waiting { .. } => "ResponseFuture(Waiting)",
             State::Called { .. } => "ResponseFuture(Called)",
+            State::Heeding { .. } => "ResponseFuture(Heeding)",
         })
     }
 }

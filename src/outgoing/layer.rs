@@ -1,7 +1,13 @@
 use std::{sync::Arc, time::Duration};
 
-use super::{Discard, KeysFn, StaticKeys};
-use crate::limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter};
+use http::{HeaderMap, Response, StatusCode};
+
+use super::{Discard, KeysFn, Obey, StaticKeys};
+use crate::{
+    error::ConfigError,
+    limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter},
+    provider::Provider,
+};
 
 /// How long a request waits, unless set otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -14,7 +20,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// As a field's type, `OutgoingLayer` is a layer with a fixed key, and [`Outgoing<C>`](crate::outgoing::Outgoing) its service.
 /// With [`key_with`](OutgoingLayer::key_with) or [`attach`](OutgoingLayer::attach) the other type parameters have to be named,
-/// such as `Outgoing<C, StaticKeys, InExtensions>`.
+/// such as `Outgoing<C, StaticKeys, InExtensions>`, or with
+/// [`obey`](OutgoingLayer::obey) `Outgoing<C, StaticKeys, Discard, Obey<http::Response<B>>>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,10 +40,11 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct OutgoingLayer<K = StaticKeys, H = Discard> {
+pub struct OutgoingLayer<K = StaticKeys, H = Discard, O = ()> {
     pub(super) limiter: Limiter,
     pub(super) keys: K,
     pub(super) attach: H,
+    pub(super) obey: O,
     pub(super) timeout: Duration,
     pub(super) queue: usize,
     pub(super) enabled: bool,
@@ -49,6 +57,7 @@ impl OutgoingLayer {
             limiter,
             keys: StaticKeys::default(),
             attach: Discard,
+            obey: (),
             timeout: DEFAULT_TIMEOUT,
             queue: DEFAULT_MAX_WAITERS,
             enabled: true,
@@ -56,11 +65,11 @@ impl OutgoingLayer {
     }
 }
 
-impl<K, H> OutgoingLayer<K, H> {
+impl<K, H, O> OutgoingLayer<K, H, O> {
     /// Sets the keys of all requests: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
     /// Default: [`Key::global`](crate::Key::global). Replaces the cost that was set before.
     #[must_use]
-    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H> {
+    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H, O> {
         let keys = keys.into();
         self.keys_from(StaticKeys { keys, cost: None })
     }
@@ -68,7 +77,7 @@ impl<K, H> OutgoingLayer<K, H> {
     /// Sets the keys of each request to those that `keys` returns for it: see [`key`](OutgoingLayer::key). Replaces the cost
     /// that was set before.
     #[must_use]
-    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, H>
+    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, H, O>
     where
         F: Fn(&Req) -> T + Send + Sync + 'static,
         T: Into<Keys>,
@@ -106,24 +115,85 @@ impl<K, H> OutgoingLayer<K, H> {
     /// with the response, [`InExtensions`](super::InExtensions) of it, or by an implementation of
     /// [`AttachAdmission`](super::AttachAdmission). Default: [`Discard`](super::Discard).
     #[must_use]
-    pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G> {
-        OutgoingLayer {
-            limiter: self.limiter,
-            keys: self.keys,
-            attach,
-            timeout: self.timeout,
-            queue: self.queue,
-            enabled: self.enabled,
-        }
+    pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G, O> {
+        self.map(|keys, _, obey| (keys, attach, obey))
     }
 
     /// Sets the implementation of [`RequestKeys`](super::RequestKeys) that finds each request's keys and cost.
     #[must_use]
-    pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, H> {
+    pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, H, O> {
+        self.map(|_, attach, obey| (keys, attach, obey))
+    }
+
+    /// Obeys what the provider says in its HTTP responses: a refusal blocks the call's key in the store, for all processes, and
+    /// remaining units below the store's lower the store's. [The module](crate::outgoing#when-the-provider-says-what-is-left) has the rules,
+    /// [`provider`](crate::provider) the fields. Replaces the provider that was set before.
+    ///
+    /// Keys that are set for each policy need one for the block list too, and a policy without a key is not lowered. If a
+    /// [reload](Limiter::reconfigure) removes the block list, refusals are logged as errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limiter has no [block list](crate::Policy::block_list), or several and the provider
+    /// [names](Provider::block_list) none, or if a [policy](Provider::limit) that is to count a limit of the provider is
+    /// unknown, or counts by a strategy that can't be [lowered](crate::limiter::PolicyHandle::lower_to).
+    pub fn obey<B: 'static>(
+        self,
+        provider: Provider,
+    ) -> Result<OutgoingLayer<K, H, Obey<Response<B>>>, ConfigError> {
+        self.obey_with(provider, |response: &Response<B>| {
+            (response.status(), response.headers())
+        })
+    }
+
+    /// Obeys the provider as [`obey`](OutgoingLayer::obey) does, for a client with responses of its own: `head` returns the status and
+    /// the fields of one.
+    ///
+    /// ```
+    /// use http::{HeaderMap, StatusCode};
+    /// use tollgate::{Limiter, OutgoingLayer, Policy, Quota, provider::Provider};
+    ///
+    /// /// Such as reqwest's.
+    /// struct Response {
+    ///     status: StatusCode,
+    ///     headers: HeaderMap,
+    /// }
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("requests", Quota::requests(500).per_minute()))
+    ///     .policy(Policy::block_list("refused"))
+    ///     .build()?;
+    /// let layer = OutgoingLayer::new(limiter)
+    ///     .key("our-account")
+    ///     .obey_with(Provider::openai().limit("requests", "requests"), |response: &Response| {
+    ///         (response.status, &response.headers)
+    ///     })?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`obey`](OutgoingLayer::obey).
+    pub fn obey_with<Res, F>(
+        self,
+        provider: Provider,
+        head: F,
+    ) -> Result<OutgoingLayer<K, H, Obey<Res>>, ConfigError>
+    where
+        F: for<'a> Fn(&'a Res) -> (StatusCode, &'a HeaderMap) + Send + Sync + 'static,
+    {
+        let obey = Obey::new(self.limiter.clone(), provider, Arc::new(head))?;
+        Ok(self.map(|keys, attach, _| (keys, attach, obey)))
+    }
+
+    /// The same layer with other types.
+    fn map<Q, G, P>(self, parts: impl FnOnce(K, H, O) -> (Q, G, P)) -> OutgoingLayer<Q, G, P> {
+        let (keys, attach, obey) = parts(self.keys, self.attach, self.obey);
         OutgoingLayer {
             limiter: self.limiter,
             keys,
-            attach: self.attach,
+            attach,
+            obey,
             timeout: self.timeout,
             queue: self.queue,
             enabled: self.enabled,
@@ -136,7 +206,7 @@ impl<K, H> OutgoingLayer<K, H> {
     }
 }
 
-impl<H> OutgoingLayer<StaticKeys, H> {
+impl<H, O> OutgoingLayer<StaticKeys, H, O> {
     /// Sets the cost of each request under every policy to `units`. Default: each policy's own cost.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
@@ -145,7 +215,7 @@ impl<H> OutgoingLayer<StaticKeys, H> {
     }
 }
 
-impl<Req, H> OutgoingLayer<KeysFn<Req>, H> {
+impl<Req, H, O> OutgoingLayer<KeysFn<Req>, H, O> {
     /// Sets the cost of each request under every policy to the units that `cost` returns for it. Default: each policy's own
     /// cost.
     #[must_use]

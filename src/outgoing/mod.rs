@@ -72,39 +72,68 @@
 //! | `Quota::requests(5).per_second()` with [`SlidingLog`](crate::SlidingLog) | 10, if five are late |
 //! | `Quota::requests(5).per_second()` | 9, and more if some are late |
 //!
-//! # When another service responds 429
+//! # When the provider says what is left
 //!
-//! Another service may reject a call, with a `Retry-After`. Add a [block list](crate::Policy::block_list) to the policies, and
-//! [block](crate::limiter::PolicyHandle::block) the key for that duration: all calls under it wait, in all processes, and those whose
-//! timeout is shorter are rejected at once. A repeated call joins the end of the queue.
+//! A provider refuses calls with a `Retry-After`, and many say in each response how many units remain.
+//! [`obey`](OutgoingLayer::obey) has the layer read that, and share it with all processes:
+//!
+//! - A **refusal** blocks the call's key in a [block list](crate::Policy::block_list) until the time that the response names. All calls
+//!   under the key wait in all processes, including those that are in the queue. A call whose timeout ends before the block is
+//!   rejected at once. The refused call is not sent again by the layer: its caller gets the response, after the block is in the
+//!   store. A block is only prolonged, and lasts for at most [`max_block`](crate::provider::Provider::max_block).
+//! - **Nothing left in a window** that a policy [counts](crate::provider::Provider::limit) blocks the key until the window's end, also after a
+//!   call that succeeded.
+//! - **Fewer units than this call left** under a limit that a policy counts lower what the store has left to the provider's number.
+//!   Units are never given back by a late or reordered response, and units that others use of the same account count.
+//!
+//! Calls that a [lease](crate::Policy::lease) decides are sent in other processes until the lease ends.
+//!
+//! Only the fields of the response that the inner service returns are read. A client that follows redirects may return that
+//! of another host: turn redirects off. What providers write into bodies is read by functions of [`provider`](crate::provider), whose
+//! result goes to [`Limiter::heed`](crate::Limiter::heed). If the store fails, the response is returned after the store's timeout at the
+//! latest, and an error is logged.
 //!
 //! ```
 //! use std::{convert::Infallible, time::Duration};
 //!
-//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota};
+//! use http::Response;
+//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota, Rejected, provider::Provider};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
 //! let limiter = Limiter::builder()
-//!     .policy(Policy::new("api", Quota::requests(10).per_second().burst(1)))
-//!     .policy(Policy::block_list("paused"))
+//!     .policy(Policy::new("requests", Quota::requests(500).per_day()))
+//!     .policy(Policy::block_list("refused"))
 //!     .build()?;
-//! let paused = limiter.policy("paused")?;
-//! let api = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).key("our-account").timeout(Duration::from_secs(10)))
-//!     .service_fn(async |attempt: u32| Ok::<_, Infallible>(if attempt == 0 { 429 } else { 200 }));
+//! let layer = OutgoingLayer::new(limiter.clone())
+//!     .key("our-account")
+//!     .timeout(Duration::from_secs(1))
+//!     .obey(Provider::openai().limit("requests", "requests"))?;
+//! let api = ServiceBuilder::new().layer(layer).service_fn(async |refused: bool| {
+//!     let response = Response::builder().header("x-ratelimit-remaining-requests", "40");
+//!     let response = match refused {
+//!         true => response.status(429).header("retry-after-ms", "12000"),
+//!         false => response,
+//!     };
+//!     Ok::<_, Infallible>(response.body(()).expect("a response"))
+//! });
 //!
-//! for attempt in 0.. {
-//!     if api.clone().oneshot(attempt).await? != 429 {
-//!         break;
-//!     }
-//!     // As long as the response's Retry-After says.
-//!     paused.block("our-account", Duration::from_millis(50)).await?;
-//! }
+//! // Others use the account too: 40 are left, not 499.
+//! api.clone().oneshot(false).await?;
+//! assert_eq!(limiter.peek("our-account").await?.policy("requests").map(|it| it.remaining()), Some(40));
+//!
+//! // The next call has to wait for 12 seconds, which is longer than its timeout.
+//! assert_eq!(api.clone().oneshot(true).await?.status(), 429);
+//! let error = api.clone().oneshot(false).await.unwrap_err();
+//! let rejected: &Rejected = error.downcast_ref().expect("a rejection");
+//! assert!(rejected.to_string().contains("\"refused\""));
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! For a service whose responses say it in another way, write a [`Provider::from_fn`](crate::provider::Provider::from_fn), or block the key by
+//! hand, by [`prolong_block`](crate::limiter::PolicyHandle::prolong_block).
 //!
 //! # When a call has ended
 //!
@@ -113,8 +142,8 @@
 //! 200.
 //!
 //! To charge the true cost of a call, get the request's [`Admission`](crate::Admission) by [`attach`](OutgoingLayer::attach):
-//! [`AsTuple`] with the response, or [`InExtensions`] of an HTTP response. Permits of in-flight limits are held until there is
-//! a response, or for as long as the admission lives.
+//! [`AsTuple`] with the response, or [`InExtensions`] of an HTTP response. Permits of in-flight limits are held until the
+//! response is returned, or for as long as the admission lives.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -142,10 +171,12 @@ pub(crate) mod attach;
 mod future;
 pub(crate) mod keys;
 pub(crate) mod layer;
+mod obey;
 mod service;
 
 pub use self::attach::{AsTuple, AttachAdmission, Discard, InExtensions};
 pub use self::keys::{KeysFn, RequestKeys, StaticKeys};
+pub use self::obey::{Obey, ObeyResponses};
 pub use future::ResponseFuture;
 pub(crate) use layer::OutgoingLayer;
 pub use service::Outgoing;

@@ -8,18 +8,19 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    AttachAdmission, BoxError, Discard, OutgoingLayer, RequestKeys, ResponseFuture, StaticKeys,
+    AttachAdmission, BoxError, Discard, ObeyResponses, OutgoingLayer, RequestKeys, ResponseFuture,
+    StaticKeys,
 };
 
 /// A service whose requests are delayed by an [`OutgoingLayer`].
 #[derive(Clone, Debug)]
-pub struct Outgoing<S, K = StaticKeys, H = Discard> {
+pub struct Outgoing<S, K = StaticKeys, H = Discard, O = ()> {
     inner: S,
-    layer: OutgoingLayer<K, H>,
+    layer: OutgoingLayer<K, H, O>,
 }
 
-impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
-    type Service = Outgoing<S, K, H>;
+impl<S, K: Clone, H: Clone, O: Clone> Layer<S> for OutgoingLayer<K, H, O> {
+    type Service = Outgoing<S, K, H, O>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Outgoing {
@@ -29,7 +30,7 @@ impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
     }
 }
 
-impl<S, K, H> Outgoing<S, K, H> {
+impl<S, K, H, O> Outgoing<S, K, H, O> {
     /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -46,15 +47,16 @@ impl<S, K, H> Outgoing<S, K, H> {
     }
 }
 
-impl<S, Req, K, H> Service<Req> for Outgoing<S, K, H>
+impl<S, Req, K, H, O> Service<Req> for Outgoing<S, K, H, O>
 where
     S: Service<Req, Error: Into<BoxError>> + Clone,
     K: RequestKeys<Req>,
     H: AttachAdmission<S::Response> + Clone,
+    O: ObeyResponses<S::Response> + Clone,
 {
     type Response = H::Output;
     type Error = BoxError;
-    type Future = ResponseFuture<S, Req, H>;
+    type Future = ResponseFuture<S, Req, H, O>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -62,11 +64,15 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let layer = &self.layer;
+        let attach = layer.attach.clone();
         if !layer.enabled {
-            let inner = self.inner.call(request);
-            return ResponseFuture::passthrough(inner, layer.attach.clone());
+            return ResponseFuture::passthrough(self.inner.call(request), attach);
         }
         let keys = layer.keys.keys(&request);
+        let obeyed = layer
+            .obey
+            .needs_keys()
+            .then(|| (layer.obey.clone(), keys.clone()));
         let wait = layer.limiter.wait(keys, layer.timeout).queue(layer.queue);
         let wait = match layer.keys.cost(&request) {
             Some(units) => wait.cost(units),
@@ -75,6 +81,6 @@ where
         // The service that was polled ready is the one to be called; its clone need not be.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(wait.into_future(), request, ready, layer.attach.clone())
+        ResponseFuture::new(wait.into_future(), request, ready, attach, obeyed)
     }
 }

@@ -4,7 +4,7 @@ use http::{HeaderName, StatusCode};
 
 use super::{
     feedback::Reset,
-    reading::{Part, Reading, text},
+    reading::{Part, Reading, parse_window_end, text},
     text::{Decimal, Instant},
 };
 
@@ -27,6 +27,8 @@ const WINDOWS: [(&str, HeaderName, HeaderName); 2] = [
         HeaderName::from_static("anthropic-ratelimit-unified-7d-reset"),
     ),
 ];
+const OVERAGE_STATUS: HeaderName =
+    HeaderName::from_static("anthropic-ratelimit-unified-overage-status");
 const UNIFIED_RESET: HeaderName = HeaderName::from_static("anthropic-ratelimit-unified-reset");
 
 pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
@@ -36,6 +38,11 @@ pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
         }
     }
     let plan = reading.headers.get(UNIFIED_STATUS).and_then(text);
+    // Extra usage, which is paid for, goes on when the plan is used up.
+    let overage = reading.headers.get(OVERAGE_STATUS).and_then(text);
+    let plan = overage
+        .filter(|overage| overage.starts_with("allowed"))
+        .or(plan);
     read_plan(reading, plan);
     let rejected = (plan == Some("rejected")).then_some(UNIFIED_STATUS.into());
     if let Some(cause) = rejected.or_else(|| reading.refusing_status(status)) {
@@ -96,8 +103,4 @@ fn is_full(text: &str) -> Option<bool> {
 
 fn parse_full(text: &str, now: Instant) -> Option<Reset> {
     Some(Reset::Full(Instant::parse_rfc3339(text)?.from(now)))
-}
-
-fn parse_window_end(text: &str, now: Instant) -> Option<Reset> {
-    Some(Reset::WindowEnd(Instant::parse_unix(text)?.from(now)))
 }

@@ -2,11 +2,7 @@
 
 use http::{HeaderName, StatusCode};
 
-use super::{
-    feedback::Reset,
-    reading::{Part, Reading, status_text, text},
-    text::Instant,
-};
+use super::reading::{Part, Reading, parse_window_end, status_text, text};
 
 const RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
 const FIELDS: [(HeaderName, Part); 3] = [
@@ -20,7 +16,7 @@ const FIELDS: [(HeaderName, Part); 3] = [
 
 pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
     let resource = reading.headers.get(RESOURCE).and_then(text);
-    reading.read_fields(resource.unwrap_or("core"), &FIELDS, parse_reset);
+    reading.read_fields(resource.unwrap_or("core"), &FIELDS, parse_window_end);
     // A 403 without either is missing permission.
     let exhausted = |reading: &Reading<'_>| {
         let mut limits = reading.feedback.limits.iter();
@@ -35,8 +31,4 @@ pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
     if let Some(cause) = cause {
         reading.refuse(cause);
     }
-}
-
-fn parse_reset(text: &str, now: Instant) -> Option<Reset> {
-    Some(Reset::WindowEnd(Instant::parse_unix(text)?.from(now)))
 }

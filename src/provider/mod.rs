@@ -1,7 +1,7 @@
 //! What providers of APIs say about their limits in responses, for outgoing calls that obey them.
 //!
 //! A [`Provider`] reads the status and the fields of a response into a [`Feedback`]: whether the call was refused, and what is
-//! left of the provider's limits. It keeps nothing and calls nothing. With feature `provider-json`, `gemini`, `shopify` and
+//! left of the provider's limits. It keeps no state and does no I/O; without a `Date` field it reads the system's clock. With feature `provider-json`, `gemini`, `shopify` and
 //! `github_graphql` read the bodies of providers that say it there.
 //!
 //! ```
@@ -42,6 +42,9 @@
 //! | `shopify` | `extensions.cost.throttleStatus` of the body | `points` | full |
 //! | `github_graphql` | `data.rateLimit` of the body | `graphql` | end of the window |
 //!
+//! A server that writes `X-RateLimit-Reset` for a bucket, as this crate does under [`RateLimitHeaders::x_ratelimit`](crate::RateLimitHeaders::x_ratelimit), means
+//! when it is full: a policy that counts such a limit waits for that once nothing remains.
+//!
 //! Numbers are whole, or rounded down, and may have commas between thousands. A field that cannot be read is [`Unread`], and
 //! changes nothing. Fields that are sent several times count once: the smallest number, and the latest reset.
 //!
@@ -49,7 +52,7 @@
 //!
 //! | provider | a call is refused by |
 //! |---|---|
-//! | all | 429; 503 with `Retry-After` or `retry-after-ms` |
+//! | those that read fields | 429; 503 with `Retry-After` or `retry-after-ms` |
 //! | `anthropic` | `anthropic-ratelimit-unified-status: rejected` |
 //! | `github` | 403 with nothing remaining or with `Retry-After` |
 //! | `gemini` | 429; 503 with a time; `error.status` is `RESOURCE_EXHAUSTED` |
@@ -59,7 +62,7 @@
 //!
 //! The time is the first that is there and not zero:
 //!
-//! 1. `retry-after-ms` in milliseconds; then `Retry-After` in seconds or as a date. Both may have decimals. Over gRPC
+//! 1. `retry-after-ms` in milliseconds; then `Retry-After` in seconds or as a date. Both may have decimals. Over gRPC, before these,
 //!    `grpc-retry-pushback-ms`, then the `RetryInfo` of `grpc-status-details-bin`; in bodies Gemini's `retryDelay`, and the time in
 //!    which Shopify restores the points that the query requests.
 //! 2. The latest end of a window of which nothing remains. When a bucket is *full* again says nothing about the next call,

@@ -6,7 +6,14 @@ use http::{HeaderMap, StatusCode};
 
 #[cfg(feature = "tonic")]
 use super::grpc;
-use super::{anthropic, feedback::Feedback, github, openai, reading::Reading, standard};
+use super::{
+    anthropic,
+    feedback::{Feedback, ReportedLimit},
+    github, openai,
+    reading::Reading,
+    standard,
+    text::MAX_TIME,
+};
 
 const DEFAULT_MAX_BLOCK: Duration = Duration::from_secs(3_600);
 const DEFAULT_BLOCK: Duration = Duration::from_secs(1);
@@ -106,8 +113,10 @@ impl Provider {
         }
     }
 
-    /// Sets the policy that counts the provider's limit `name`. Limits without one are not counted; an exhausted one blocks
-    /// nevertheless.
+    /// Sets the policy that counts the provider's limit `name`. A limit without one lowers nothing; the end of its window can only
+    /// prolong the block of a call that was refused. Limits that refill as a bucket does, as OpenAI's and Anthropic's, are best counted by
+    /// [`Gcra`](crate::Gcra) or [`TokenBucket`](crate::TokenBucket): under a strategy of windows a response lowers only a window that is
+    /// about to end.
     #[must_use]
     pub fn limit(
         mut self,
@@ -127,14 +136,15 @@ impl Provider {
         self
     }
 
-    /// Sets the longest time that a response blocks a key. Default: one hour.
+    /// Sets the longest time that a response blocks a key: up to 366 days. Default: one hour. With zero nothing is blocked. It does
+    /// not bound what a response lowers, which is at most one capacity of a policy.
     #[must_use]
     pub fn max_block(mut self, time: Duration) -> Self {
-        self.max_block = time;
+        self.max_block = time.min(MAX_TIME);
         self
     }
 
-    /// Sets the time that a refusal without a time blocks a key. Default: 1 s, or 60 s for GitHub.
+    /// Sets the time that a refusal without a time blocks a key. Default: 1 s, or 60 s for GitHub. With zero it blocks nothing.
     #[must_use]
     pub fn default_block(mut self, time: Duration) -> Self {
         self.default_block = time;
@@ -160,11 +170,16 @@ impl Provider {
     ///
     /// A refusal blocks for the time that it names. If it names none, it blocks until the latest
     /// [end of a window](super::Reset::WindowEnd) of which nothing remains, or else for
-    /// [`default_block`](Self::default_block). Without a refusal a window of which nothing remains blocks until its end. A
-    /// time of zero is none.
+    /// [`default_block`](Self::default_block). Without a refusal a window of which nothing remains blocks until its end, if a
+    /// [policy](Self::limit) counts it. A time of zero that a response names is
+    /// ignored; a time below a millisecond is one millisecond.
     pub fn block_time(&self, feedback: &Feedback) -> Option<Duration> {
+        let is_refusal = feedback.refusal.is_some();
         let exhausted = feedback.limits.iter();
-        let exhausted = exhausted.filter_map(|limit| limit.exhausted_until()).max();
+        // An account has limits that do not concern all of its calls.
+        let exhausted =
+            exhausted.filter(|limit| is_refusal || self.policy_of(&limit.name).is_some());
+        let exhausted = exhausted.filter_map(ReportedLimit::exhausted_until).max();
         let exhausted = exhausted.filter(|time| !time.is_zero());
         let time = match &feedback.refusal {
             Some(refusal) => refusal
@@ -178,20 +193,17 @@ impl Provider {
     }
 
     /// The policy that counts the provider's limit `name`.
-    #[allow(dead_code, reason = "of the layer that obeys a provider")]
     pub(crate) fn policy_of(&self, name: &str) -> Option<&Arc<str>> {
         let mut policies = self.policies.iter();
         policies.find_map(|(limit, policy)| (limit == name).then_some(policy))
     }
 
     /// The policies that count limits.
-    #[allow(dead_code, reason = "of the layer that obeys a provider")]
     pub(crate) fn policies(&self) -> impl Iterator<Item = &Arc<str>> {
         self.policies.iter().map(|(_, policy)| policy)
     }
 
     /// The block list, if one of several was named.
-    #[allow(dead_code, reason = "of the layer that obeys a provider")]
     pub(crate) fn block_list_name(&self) -> Option<&Arc<str>> {
         self.block_list.as_ref()
     }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, StatusCode,
-    header::{DATE, RETRY_AFTER},
+    header::{AGE, DATE, RETRY_AFTER},
 };
 
 use super::{
@@ -35,11 +35,12 @@ pub(super) struct Reading<'a> {
 impl<'a> Reading<'a> {
     pub(super) fn new(headers: &'a HeaderMap) -> Self {
         let date = headers.get(DATE).and_then(text);
+        let date = date.and_then(Instant::parse_http_date);
+        // A response of a cache was made earlier.
+        let age = headers.get(AGE).and_then(text).and_then(seconds);
         Self {
             headers,
-            now: date
-                .and_then(Instant::parse_http_date)
-                .unwrap_or_else(Instant::now),
+            now: date.map_or_else(Instant::now, |date| date.after(age.unwrap_or_default())),
             feedback: Feedback::default(),
         }
     }
@@ -145,6 +146,11 @@ pub(super) fn status_text(status: StatusCode) -> Cow<'static, str> {
 /// Seconds, or a date of HTTP.
 fn parse_retry_after(text: &str, now: Instant) -> Option<Duration> {
     seconds(text).or_else(|| Some(Instant::parse_http_date(text)?.from(now)))
+}
+
+/// The end of a window in Unix seconds.
+pub(super) fn parse_window_end(text: &str, now: Instant) -> Option<Reset> {
+    Some(Reset::WindowEnd(Instant::parse_unix(text)?.from(now)))
 }
 
 /// The value, if it is visible ASCII.

@@ -203,12 +203,10 @@ fn a_standard_reset_is_seconds_or_an_instant_by_its_size() {
 
 #[test]
 fn a_refusal_blocks_for_the_first_time_that_is_there() {
-    let (standard, openai, anthropic) = (
-        Provider::standard(),
-        Provider::openai(),
-        Provider::anthropic(),
-    );
+    let (standard, openai) = (Provider::standard(), Provider::openai());
+    let anthropic = Provider::anthropic().limit("unified-7d", "weekly");
     let github = Provider::github();
+    let counted = github.clone().limit("core", "calls");
     type Case<'a> = (
         &'a Provider,
         u16,
@@ -291,7 +289,7 @@ fn a_refusal_blocks_for_the_first_time_that_is_there() {
             seconds(3_600),
         ),
         (&standard, 429, &window, Some(status), seconds(20)),
-        (&standard, 200, &window, None, seconds(20)),
+        (&standard, 200, &window, None, None),
         // When the bucket is full is not when the next call fits.
         (&openai, 429, &bucket, Some(status), seconds(1)),
         (&openai, 200, &bucket, None, None),
@@ -312,7 +310,21 @@ fn a_refusal_blocks_for_the_first_time_that_is_there() {
             seconds(30),
         ),
         (&github, 429, &[], Some(status), seconds(60)),
-        (&github, 200, &exhausted, None, seconds(20)),
+        // A limit of other calls of the account, perhaps.
+        (&github, 200, &exhausted, None, None),
+        (&counted, 200, &exhausted, None, seconds(20)),
+        // Extra usage goes on.
+        (
+            &anthropic,
+            200,
+            &[
+                ("anthropic-ratelimit-unified-status", "rejected"),
+                ("anthropic-ratelimit-unified-overage-status", "allowed"),
+                ("anthropic-ratelimit-unified-reset", "784111807"),
+            ],
+            None,
+            None,
+        ),
         (
             &anthropic,
             200,
@@ -567,7 +579,8 @@ mod bodies {
         let feedback = github_graphql(body.to_string().as_bytes());
         let limit = &feedback.limits[0];
         assert_eq!((limit.limit, limit.remaining), (Some(5_000), Some(0)));
-        let time = Provider::github().block_time(&feedback).expect("a block");
+        let counted = Provider::github().limit("graphql", "points");
+        let time = counted.block_time(&feedback).expect("a block");
         assert!(time > Duration::from_secs(300) && time <= Duration::from_secs(600));
         let limited = br#"{"errors": [{"type": "RATE_LIMITED"}]}"#;
         assert!(github_graphql(limited).refusal.is_some());

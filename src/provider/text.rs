@@ -124,6 +124,11 @@ impl Instant {
         )
     }
 
+    /// The instant after a time.
+    pub(super) fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(time))
+    }
+
     /// The time from `now` on; zero if the instant has passed.
     pub(super) fn from(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0).min(MAX_TIME)

@@ -282,7 +282,9 @@ impl LocalRule for BanRule {
         let mut current = self.current(state, now);
         let now = now.as_micros();
         current.rejections = current.rejections.saturating_add(units as i64);
-        current.by_hand = self.manual_ban != 0;
+        // A ban that is only prolonged may be evicted: hosts that answer calls may be made up.
+        current.by_hand = self.manual_ban > 0
+            || self.manual_ban < 0 && current.by_hand && current.banned_until > now;
         if self.manual_ban != 0 {
             let until = now.saturating_add(self.manual_ban.saturating_abs());
             current.banned_until = match self.manual_ban {

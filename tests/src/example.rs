@@ -66,13 +66,14 @@ impl Stage {
     }
 
     /// Runs an example that ends by itself; returns what it has printed.
-    pub fn run(&self, name: &str) -> String {
+    pub fn run(&self, name: &str, variables: &[(&str, &str)]) -> String {
         let mut command = Command::new(program(name));
         command.env_remove("REDIS_URL");
         command.envs(self.clock.variables(Timers::Stopped));
         if let Some(server) = &self.server {
             command.env("REDIS_URL", server.url());
         }
+        command.envs(variables.iter().copied());
         let output = command.output().expect("it runs");
         let [text, errors] = [output.stdout, output.stderr];
         let errors = String::from_utf8_lossy(&errors);

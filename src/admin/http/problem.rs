@@ -60,6 +60,7 @@ impl From<CallError> for Failure {
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::LowerUnsupported { .. }
+            | CallError::NoBlockList
             | CallError::NotABan { .. } => Self::bad_request(detail),
             CallError::Store(error) => {
                 let remedy = error.remedy();

@@ -46,7 +46,8 @@ pub use builder::MemoryStoreBuilder;
 /// - **A policy's own keys** are evicted an eighth at a time. So an exhausted key stays, however many keys a client makes up,
 ///   unless it exhausts seven eighths of the policy's keys too. Under a quota of one request, one request exhausts a key.
 /// - **Bans** outlast all counts of rejections under their policy; of bans, the one that ends first is evicted.
-/// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted. If they fill the store,
+/// - **Permits** that are held and keys that are [blocked by hand](crate::Limiter::block) are never evicted; those whose
+///   block was only [prolonged](crate::Limiter::prolong_block) may be, the one that ends first before others. If they fill the store,
 ///   there is no room for new keys of any policy: count permits by keys that clients can't make up, or in a store of their own.
 /// - **A key without room**, since nothing can be evicted for it, is a [`StoreError::Full`](crate::StoreError::Full): the request
 ///   is handled as [`OnStoreError`](crate::OnStoreError) says. A rejection that a [ban](crate::Ban) can't count stays a

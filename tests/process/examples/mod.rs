@@ -4,6 +4,7 @@
 mod axum_full;
 mod charging;
 mod greeter;
+mod llm_client;
 mod login;
 mod operated;
 mod outgoing;

@@ -47,6 +47,11 @@ pub(crate) const NOT_COMPARED: &[(&str, &str, &str)] = &[
         "a query without an output",
     ),
     (
+        "examples/README.md",
+        "$ REDIS_URL=redis://127.0.0.1:6379 cargo run --example llm_client",
+        "how many calls are refused depends on when they arrive: tests/process/examples/llm_client.rs runs it without any",
+    ),
+    (
         "docs/operations.md",
         "tg:g3:burst:192.0.2.1",
         "forms of keys: tests/redis/strategies/formats has those of each strategy",

@@ -239,7 +239,7 @@ async fn strategies_that_cannot_be_lowered_return_a_typed_error_before_the_store
         assert_eq!(
             error.to_string(),
             format!(
-                "policy {:?} can't be lowered: its strategy stores each charge separately; use Gcra, TokenBucket, \
+                "policy {:?} can't be lowered: its strategy does not support it; use Gcra, TokenBucket, \
                  FixedWindow or CalendarWindow, or block the key",
                 policy.name()
             )

@@ -7,6 +7,7 @@ mod clients;
 mod contention;
 mod in_flight;
 mod no_runtime;
+mod obey;
 use tollgate_tests::plain_http;
 mod processes;
 mod queue;

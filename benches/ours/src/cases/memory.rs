@@ -1,9 +1,11 @@
 //! In process, called directly, and without await.
 
+use std::{convert::Infallible, future::ready};
+
 use axum::body::Body;
-use http::Request;
-use tollgate::{Limiter, OutgoingLayer, Policy, outgoing::Outgoing};
-use tower::{Layer, ServiceExt};
+use http::{HeaderValue, Request, Response};
+use tollgate::{Limiter, OutgoingLayer, Policy, provider::Provider};
+use tower::{Layer, Service, ServiceExt, service_fn};
 
 use super::{busy, keys};
 use crate::{
@@ -60,10 +62,13 @@ pub(super) async fn now(plan: Plan) -> Vec<Outcome> {
     outcomes
 }
 
-/// Calls of a service that does nothing, which are admitted at once.
-struct OutgoingCalls(Outgoing<Bare>);
+/// Calls of a service that answers at once, which are admitted at once.
+struct OutgoingCalls<S>(S);
 
-impl Contender for OutgoingCalls {
+impl<S> Contender for OutgoingCalls<S>
+where
+    S: Service<Request<Body>, Future: Send> + Clone + Send + Sync + 'static,
+{
     async fn decide(&self, _: &mut Rng) -> bool {
         let request = Request::new(Body::empty());
         self.0.clone().oneshot(request).await.is_ok()
@@ -72,20 +77,47 @@ impl Contender for OutgoingCalls {
 
 pub(super) async fn outgoing(plan: Plan) -> Vec<Outcome> {
     let rule = Rule::ample(1);
-    let limiter = Limiter::builder().policy(Policy::new("upstream", rule.quota()));
-    let limiter = limiter.build().expect("a limiter");
+    let layer = || {
+        let limiter = Limiter::builder().policy(Policy::new("upstream", rule.quota()));
+        let limiter = limiter.policy(Policy::block_list("refused"));
+        OutgoingLayer::new(limiter.build().expect("a limiter"))
+    };
+    // An account of which more is left than the limiter counts, so that no response changes a count.
+    let answer = |_: Request<Body>| {
+        let mut response = Response::new(Body::empty());
+        for (name, value) in [
+            ("x-ratelimit-limit-requests", "1000000000"),
+            ("x-ratelimit-remaining-requests", "999999999"),
+            ("x-ratelimit-reset-requests", "6m0s"),
+            ("x-ratelimit-limit-tokens", "1000000000"),
+            ("x-ratelimit-remaining-tokens", "999999999"),
+            ("x-ratelimit-reset-tokens", "1ms"),
+        ] {
+            let value = HeaderValue::from_static(value);
+            response.headers_mut().insert(name, value);
+        }
+        ready(Ok::<_, Infallible>(response))
+    };
+    let openai = Provider::openai().limit("requests", "upstream");
+    let obeying = layer().obey(openai).expect("a block list");
     let entrants = vec![
-        Entrant::new(
-            "tollgate",
-            OutgoingCalls(OutgoingLayer::new(limiter).layer(Bare)),
-        ),
+        Entrant::new("tollgate", OutgoingCalls(layer().layer(Bare))),
         Entrant::new(
             "a check",
             TollgateLimiter::one(in_process(), rule, Callers::kept(1)),
+        ),
+        Entrant::new(
+            "tollgate, of a provider whose fields are not read",
+            OutgoingCalls(layer().layer(service_fn(answer))),
+        ),
+        Entrant::new(
+            "tollgate, obeying",
+            OutgoingCalls(obeying.layer(service_fn(answer))),
         ),
     ];
     let turns = run_comparison(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
     let title = "outgoing requests that do not wait, 1 task, in process";
     let outcome = Outcome::of("outgoing", title, &turns);
-    vec![outcome.compare(&turns, Measure::Rate, 1, Target::None)]
+    let outcome = outcome.compare(&turns, Measure::Rate, 1, Target::None);
+    vec![outcome.compare(&turns, Measure::Rate, 3, Target::None)]
 }

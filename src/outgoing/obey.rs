@@ -1,0 +1,223 @@
+//! What a layer does with what responses say about the provider's limits.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode};
+
+use crate::{
+    error::ConfigError,
+    limiter::{Admission, Heeded, Keys, Limiter},
+    log::LogThrottle,
+    provider::{Feedback, Provider, ReportedLimit},
+    quota::Quota,
+};
+
+/// Writes what a response says to the store.
+pub(super) type HeedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// How often a provider's limit is compared with the policy's quota.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(3_600);
+
+mod sealed {
+    use super::*;
+
+    pub trait Sealed<Res> {
+        /// Whether [`heed`](Sealed::heed) may do something.
+        fn needs_keys(&self) -> bool;
+
+        /// Reads a response to a call of these keys. `None` if it changes nothing.
+        fn heed(&self, keys: Keys, response: &Res, admission: &Admission) -> Option<HeedFuture>;
+    }
+}
+use sealed::Sealed;
+
+/// Whether an [`OutgoingLayer`](crate::OutgoingLayer) obeys what responses say: `()` reads none, [`Obey`] does. Nothing else
+/// implements it.
+pub trait ObeyResponses<Res>: Sealed<Res> {}
+
+impl<Res> ObeyResponses<Res> for () {}
+
+impl<Res> Sealed<Res> for () {
+    fn needs_keys(&self) -> bool {
+        false
+    }
+
+    fn heed(&self, _keys: Keys, _response: &Res, _admission: &Admission) -> Option<HeedFuture> {
+        None
+    }
+}
+
+/// Obeys a provider's responses: set by [`OutgoingLayer::obey`](crate::OutgoingLayer::obey).
+pub struct Obey<Res>(Arc<Obeyed<Res>>);
+
+/// The status and the fields of a response.
+pub(super) type Head<Res> =
+    Arc<dyn for<'a> Fn(&'a Res) -> (StatusCode, &'a HeaderMap) + Send + Sync>;
+
+struct Obeyed<Res> {
+    limiter: Limiter,
+    provider: Provider,
+    head: Head<Res>,
+    compared: LogThrottle,
+    blocked: LogThrottle,
+    lowered: LogThrottle,
+    failed: LogThrottle,
+    unread: LogThrottle,
+}
+
+impl<Res> Obey<Res> {
+    pub(super) fn new(
+        limiter: Limiter,
+        provider: Provider,
+        head: Head<Res>,
+    ) -> Result<Self, ConfigError> {
+        let list = limiter.check_provider(&provider)?;
+        // One that is added later is not the provider's.
+        let provider = provider.block_list(list);
+        Ok(Self(Arc::new(Obeyed {
+            limiter,
+            provider,
+            head,
+            compared: LogThrottle::every(COMPARE_INTERVAL),
+            blocked: LogThrottle::new(),
+            lowered: LogThrottle::new(),
+            failed: LogThrottle::new(),
+            unread: LogThrottle::new(),
+        })))
+    }
+}
+
+impl<Res: 'static> ObeyResponses<Res> for Obey<Res> {}
+
+impl<Res: 'static> Sealed<Res> for Obey<Res> {
+    fn needs_keys(&self) -> bool {
+        true
+    }
+
+    fn heed(&self, keys: Keys, response: &Res, admission: &Admission) -> Option<HeedFuture> {
+        let obeyed = &*self.0;
+        let (status, headers) = (obeyed.head)(response);
+        let mut feedback = obeyed.provider.read(status, headers);
+        if !feedback.unread.is_empty() {
+            obeyed.log_unread(&feedback);
+        }
+        if !feedback.limits.is_empty() {
+            obeyed.compare(&feedback);
+        }
+        let block = obeyed.provider.block_time(&feedback);
+        // Most responses say what the store knows already.
+        feedback
+            .limits
+            .retain(|limit| obeyed.is_lower(limit, admission));
+        if block.is_none() && feedback.limits.is_empty() {
+            return None;
+        }
+        let heed = obeyed
+            .limiter
+            .apply_feedback(&keys, &obeyed.provider, &feedback, block);
+        let obeyed = self.0.clone();
+        Some(Box::pin(async move {
+            match heed.await {
+                Ok(heeded) => obeyed.log(&heeded, &feedback),
+                Err(error) => obeyed.failed.log_with(|suppressed| {
+                    tracing::error!(%error, suppressed, "provider's limits not written to the store");
+                }),
+            }
+        }))
+    }
+}
+
+impl<Res> Obeyed<Res> {
+    /// Whether less is left than the store had left after the call was charged.
+    fn is_lower(&self, limit: &ReportedLimit, admission: &Admission) -> bool {
+        let (Some(policy), Some(remaining)) =
+            (self.provider.policy_of(&limit.name), limit.remaining)
+        else {
+            return false;
+        };
+        admission
+            .remaining(policy)
+            .is_some_and(|counted| remaining < counted)
+    }
+
+    /// Logs what a response has changed, with the field that says so.
+    #[cold]
+    fn log(&self, heeded: &Heeded, feedback: &Feedback) {
+        if let Some(time) = heeded.blocked_for {
+            let cause = match &feedback.refusal {
+                Some(refusal) => &*refusal.field,
+                None => "remaining units",
+            };
+            self.blocked.log_with(|suppressed| {
+                tracing::warn!(
+                    cause,
+                    blocked_for = ?time,
+                    suppressed,
+                    "provider refused a call, or has no units left: calls of its key are blocked"
+                );
+            });
+        }
+        for lowered in heeded.lowered.iter().filter(|lowered| lowered.units > 0) {
+            let (policy, units) = (&*lowered.policy, lowered.units);
+            self.lowered.log_with(|suppressed| {
+                tracing::info!(
+                    policy,
+                    units,
+                    suppressed,
+                    "provider reports fewer remaining units than were counted: the difference is charged"
+                );
+            });
+        }
+    }
+
+    #[cold]
+    fn log_unread(&self, feedback: &Feedback) {
+        self.unread.log_with(|suppressed| {
+            if let Some(unread) = feedback.unread.first() {
+                let (field, value) = (unread.field(), unread.value());
+                tracing::warn!(
+                    field,
+                    value,
+                    suppressed,
+                    "provider's rate limit field not understood"
+                );
+            }
+        });
+    }
+
+    /// Logs the first limit that differs from the quota that counts it.
+    fn compare(&self, feedback: &Feedback) {
+        let mut limits = feedback.limits.iter();
+        if let Some((policy, reported, quota)) = limits.find_map(|limit| self.differing(limit)) {
+            self.compared.log_with(|suppressed| {
+                tracing::warn!(
+                    policy,
+                    reported,
+                    %quota,
+                    suppressed,
+                    "provider's limit differs from the quota of its policy by more than a tenth"
+                );
+            });
+        }
+    }
+
+    /// The policy that counts a limit, the limit, and the policy's quota, if they differ.
+    fn differing(&self, limit: &ReportedLimit) -> Option<(&str, u64, Quota)> {
+        let (policy, reported) = (self.provider.policy_of(&limit.name)?, limit.limit?);
+        let quota = self.limiter.quota_of(policy)?;
+        let differs = |units: u64| units.abs_diff(reported) > reported / 10;
+        (differs(quota.amount()) && differs(quota.capacity())).then_some((policy, reported, quota))
+    }
+}
+
+impl<Res> Clone for Obey<Res> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<Res> fmt::Debug for Obey<Res> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Obey").field(&self.0.provider).finish()
+    }
+}
