@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::{
     adjust::Adjustment,
     check::Check,
-    core::LimiterRef,
+    core::{LimiterCore, LimiterRef},
     decision::DecisionKind,
     entry::{PolicyEntry, longest_wait},
     handle::PolicyHandle,
@@ -150,9 +150,11 @@ impl LimiterRef {
             units,
         })
     }
+}
 
+impl LimiterCore {
     /// The units that a key had in use under a policy when it was peeked at; `None` if its strategy can't credit.
-    fn units_in_use(&self, entry: &PolicyEntry) -> Option<u64> {
+    pub(super) fn units_in_use(&self, entry: &PolicyEntry) -> Option<u64> {
         let LazyStatus::Snapshot(snapshot) = &entry.lazy_status else {
             return None;
         };

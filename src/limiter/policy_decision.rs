@@ -114,6 +114,33 @@ impl<'a> PolicyDecision<'a> {
         self.status().remaining
     }
 
+    /// The units that are in use beyond the [limit](Self::limit), by [`Limiter::charge`](crate::Limiter::charge) or
+    /// [`charge_rejected`](crate::Policy::charge_rejected), rounded up: in debt, also a request that costs 0 may have to be rejected by the
+    /// application. For the result of a [`peek`](crate::Limiter::peek); 0 for other calls, and under strategies that can't be
+    /// [credited](crate::limiter::PolicyHandle::credit).
+    ///
+    /// ```
+    /// use tollgate::{CalendarWindow, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tokens = Policy::new("tokens", Quota::units(100).per_year()).strategy(CalendarWindow::utc());
+    /// let limiter = Limiter::builder().policy(tokens).build()?;
+    /// for (units, debt) in [(100, 0), (30, 30)] {
+    ///     limiter.charge("alice", units).await?;
+    ///     let status = limiter.peek("alice").await?;
+    ///     let tokens = status.policy("tokens").ok_or("no policy")?;
+    ///     assert_eq!((tokens.remaining(), tokens.debt()), (0, debt));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn debt(&self) -> u64 {
+        // Of a rejected request the snapshot is not kept.
+        let in_use = self.limiter.units_in_use(self.entry);
+        in_use.unwrap_or(0).saturating_sub(self.limit())
+    }
+
     /// The wait until another request of the same cost is admitted by this policy.
     pub fn retry_after(&self) -> RetryAfter {
         self.status().retry_after

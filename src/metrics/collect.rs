@@ -89,11 +89,10 @@ impl Collected {
         collect_requests(recorder, &totals);
         self.count_shadows(stats);
         self.count_leases(&stats.store);
+        let states = stats.policies.iter().map(|now| (&now.policy, now));
+        let states: HashMap<_, _> = states.collect();
         for policy in totals.policies() {
-            let now = stats
-                .policies
-                .iter()
-                .find(|now| now.policy == *policy.name());
+            let now = states.get(policy.name()).copied();
             collect_policy(recorder, policy);
             collect_policy_state(recorder, policy.name(), now);
             self.collect_leases(recorder, policy.name());

@@ -1,8 +1,11 @@
 //! The counters of all threads.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::counters::{Counters, Totals};
@@ -22,6 +25,8 @@ struct State {
     counters: Vec<Arc<Counters>>,
     /// The sums of those that were left, with the names of all policies.
     left: Totals,
+    /// The place of each policy in them, by its name.
+    slots: HashMap<Arc<str>, usize>,
 }
 
 impl Default for Threads {
@@ -48,13 +53,14 @@ impl Threads {
 
     /// The slot of a policy's name, which is added if it is new.
     pub(super) fn slot(&self, name: impl Into<Arc<str>> + AsRef<str>) -> usize {
-        let mut state = lock(&self.state);
-        let mut policies = state.left.policies().iter();
-        let known = policies.position(|policy| **policy.name() == *name.as_ref());
-        known.unwrap_or_else(|| {
-            state.left.push(name.into());
-            state.left.policies().len() - 1
-        })
+        let state = &mut *lock(&self.state);
+        if let Some(slot) = state.slots.get(name.as_ref()) {
+            return *slot;
+        }
+        let (name, slot) = (name.into(), state.left.policies().len());
+        state.slots.insert(name.clone(), slot);
+        state.left.push(name);
+        slot
     }
 
     /// Counters for one thread, with a slot for each policy, and the policies' names.
