@@ -1,0 +1,925 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tollgate::{Limiter, Policy};
+
+use super::{name::PolicyPath, *};
+use crate::rules::{CountedBy, Limit, Rule, Unit};
+
+fn read(text: &str) -> Result<Rules, Mistakes> {
+    read_all(&[text], false)
+}
+
+/// Reads texts as the files `1.yaml`, `2.yaml` and so on.
+fn read_all(texts: &[&str], merge_domains: bool) -> Result<Rules, Mistakes> {
+    let names: Vec<_> = (1..=texts.len()).map(|n| format!("{n}.yaml")).collect();
+    let texts = texts.iter().zip(&names);
+    let texts: Vec<_> = texts.map(|(text, file)| Text { file, text }).collect();
+    parse(&texts, Options { merge_domains })
+}
+
+/// The rules of the only domain.
+fn rules(text: &str) -> Vec<Rule> {
+    let rules = read(text).expect("a document without mistakes");
+    let mut domains = rules.domains.into_values();
+    domains.next().expect("a domain")
+}
+
+/// The mistakes of a document, one a line.
+fn mistakes(text: &str) -> String {
+    read(text).map(drop).expect_err(text).to_string()
+}
+
+/// How the first limit of a rule is counted.
+fn counted(rule: &Rule) -> &CountedBy {
+    match rule.limits.first() {
+        Some(Limit::Counted { policy, .. }) => policy,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn policy(rule: &Rule) -> &Policy {
+    &counted(rule).policy
+}
+
+/// All policies that count.
+fn policies<'a>(rules: &'a [Rule], all: &mut Vec<&'a Policy>) {
+    for rule in rules {
+        for limit in &rule.limits {
+            if let Limit::Counted { policy, .. } = limit
+                && policy.requests_per_unit > 0
+            {
+                all.push(&policy.policy);
+            }
+        }
+        policies(&rule.descriptors, all);
+    }
+}
+
+/// A document of our own with one limit.
+fn own(limit: &str) -> String {
+    format!(
+        "format: tollgate/v1\ndomain: d\ndescriptors:\n  - key: k\n    limits:\n      - {limit}\n"
+    )
+}
+
+/// A document of the reference format with one descriptor.
+fn reference(descriptor: &str) -> String {
+    format!("domain: d\ndescriptors:\n  - {descriptor}\n")
+}
+
+#[test]
+fn a_tree_has_the_keys_values_and_limits_of_its_document() {
+    let rules = rules(
+        "
+domain: shop
+descriptors:
+  - key: user
+    value: alice
+    descriptors:
+      - key: path
+        rate_limit: { unit: second, requests_per_unit: 5 }
+      - key: path
+        value: /buy
+        rate_limit:
+          unit: HOUR
+          requests_per_unit: 10
+          name: buy
+          replaces: [{ name: user }, { name: tenant }]
+        detailed_metric: true
+        metadata: { team: shop, levels: [1, 2.5, { deep: null }] }
+  - key: user
+    value: mallory
+  - key: user
+    rate_limit: { unlimited: true }
+    shadow_mode: yes
+    quota_mode: on
+    value_to_metric: true
+  - key: file
+    value: a/*
+    share_threshold: true
+",
+    );
+    let [alice, mallory, user, file] = &*rules else {
+        panic!("{rules:?}");
+    };
+    assert_eq!(
+        (&*alice.key, alice.value.as_deref(), alice.limits.len()),
+        ("user", Some("alice"), 0)
+    );
+    assert_eq!(alice.descriptors[0].value, None);
+    assert_eq!(policy(&alice.descriptors[0]).quota().to_string(), "5/s");
+    let buy = &alice.descriptors[1];
+    assert_eq!(counted(buy).requests_per_unit, 10);
+    assert_eq!(counted(buy).unit, Some(Unit::Hour));
+    assert_eq!(buy.limits[0].name(), Some("buy"));
+    assert_eq!(buy.limits[0].replaces(), ["user", "tenant"]);
+    assert!(buy.detailed_metric);
+    let metadata = json!({ "team": "shop", "levels": [1, 2.5, { "deep": null }] });
+    assert_eq!(buy.metadata.clone().map(Value::Object), Some(metadata));
+    assert!(mallory.limits.is_empty() && mallory.descriptors.is_empty());
+    assert!(matches!(&*user.limits, [Limit::Unlimited { .. }]));
+    assert!(user.shadow_mode && user.quota_mode && user.value_to_metric);
+    assert!(file.share_threshold);
+}
+
+#[test]
+fn limits_of_the_reference_format_are_windows_from_1970_that_charge_rejected_requests() {
+    for (unit, expected) in [
+        ("second", "7/s"),
+        ("minute", "7/min"),
+        ("hour", "7/h"),
+        ("day", "7/day"),
+        ("week", "7/week"),
+        ("month", "7/month"),
+        ("year", "7/year"),
+    ] {
+        let limit = format!("{{ key: k, rate_limit: {{ unit: {unit}, requests_per_unit: 7 }} }}");
+        let rules = rules(&reference(&limit));
+        let settings = policy(&rules[0]).settings();
+        let strategy = settings.strategy.as_ref().and_then(|slot| slot.text());
+        assert_eq!(policy(&rules[0]).quota().to_string(), expected);
+        assert_eq!(strategy, Some("calendar_window from_epoch"));
+        assert_eq!(settings.charge_rejected, Some(true));
+        assert_eq!(settings.by_hand, Some(true));
+        assert!(counted(&rules[0]).independent);
+    }
+}
+
+#[test]
+fn a_limit_of_nothing_is_one_of_zero_requests() {
+    for limit in ["{ unit: day, requests_per_unit: 0 }", "{ unit: day }"] {
+        let rules = rules(&reference(&format!("{{ key: k, rate_limit: {limit} }}")));
+        assert_eq!(counted(&rules[0]).requests_per_unit, 0);
+    }
+}
+
+#[test]
+fn values_keep_their_text() {
+    let rules = rules(
+        "
+domain: d
+descriptors:
+  - { key: k, value: 1.10 }
+  - { key: k, value: true }
+  - { key: k, value: 007 }
+  - { key: k, value: '' }
+  - { key: 404, value: \"\\x41\" }
+",
+    );
+    let values: Vec<_> = rules.iter().map(|rule| rule.value.as_deref()).collect();
+    assert_eq!(
+        values,
+        [Some("1.10"), Some("true"), Some("007"), None, Some("A")]
+    );
+    assert_eq!(rules[4].key, "404");
+}
+
+#[test]
+fn numbers_are_those_of_yaml_1_1() {
+    for (text, number) in [
+        ("1_000", 1_000),
+        ("0x10", 16),
+        ("0b11", 3),
+        ("010", 8),
+        ("0o17", 15),
+        ("+5", 5),
+        ("4294967295", u64::from(u32::MAX)),
+    ] {
+        let limit = format!("{{ key: k, rate_limit: {{ unit: day, requests_per_unit: {text} }} }}");
+        let rules = rules(&reference(&limit));
+        assert_eq!(counted(&rules[0]).requests_per_unit, number, "{text}");
+    }
+}
+
+#[test]
+fn several_documents_and_files_are_several_domains() {
+    let two = "domain: a\n---\ndomain: b\ndescriptors:\n---\n";
+    let read = read_all(&[two, "domain: c"], false).expect("no mistake");
+    let domains: Vec<_> = read.domains.keys().collect();
+    assert_eq!(domains, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_domain_of_two_documents_is_a_mistake_unless_domains_are_merged() {
+    let one = "domain: d\ndescriptors: [{ key: a }]";
+    let two = "domain: d\ndescriptors: [{ key: b, value: x* }]";
+    let error = read_all(&[one, two], false).expect_err("twice");
+    assert!(
+        error
+            .to_string()
+            .starts_with("2.yaml:1:1: duplicate domain \"d\", which is at 1.yaml:1:1 already"),
+        "{error}"
+    );
+    let merged = read_all(&[one, two], true).expect("merged");
+    let keys: Vec<_> = merged.domains["d"].iter().map(|rule| &*rule.key).collect();
+    assert_eq!(keys, ["a", "b"]);
+    let error = read_all(&[one, two, one], true).expect_err("a twice");
+    assert!(
+        error
+            .to_string()
+            .starts_with("3.yaml:2:15: duplicate rule \"a\", which is at 1.yaml:2:15 already"),
+        "{error}"
+    );
+}
+
+#[test]
+fn anchors_stand_for_their_values_and_maps_are_merged() {
+    let rules = rules(
+        "
+domain: d
+descriptors:
+  - key: a
+    rate_limit: &limit { unit: minute, requests_per_unit: 5 }
+  - key: b
+    rate_limit: *limit
+  - key: c
+    rate_limit: { <<: *limit, requests_per_unit: 6 }
+",
+    );
+    let quotas: Vec<_> = rules
+        .iter()
+        .map(|rule| policy(rule).quota().to_string())
+        .collect();
+    assert_eq!(quotas, ["5/min", "5/min", "6/min"]);
+}
+
+#[test]
+fn each_mistake_of_the_reference_format_has_its_position() {
+    let limit = |limit: &str| reference(&format!("{{ key: k, rate_limit: {{ {limit} }} }}"));
+    let day = "unit: day, requests_per_unit: 5";
+    for (text, expected) in [
+        ("".to_owned(), "1.yaml: the file has no document"),
+        (
+            "descriptors:".to_owned(),
+            "1.yaml:1:1: the document has no domain",
+        ),
+        (
+            "domain: ''".to_owned(),
+            "1.yaml:1:1: the document has no domain",
+        ),
+        ("'''".to_owned(), "1.yaml:1:1: invalid YAML"),
+        (
+            "domain: d\ndescriptors: [".to_owned(),
+            "1.yaml:3:1: invalid YAML",
+        ),
+        ("- a".to_owned(), "1.yaml:1:1: a list; expected a map"),
+        (
+            "domain: d\ndomain: e".to_owned(),
+            "1.yaml:2:1: the key \"domain\" for a second time",
+        ),
+        (
+            "0.25: d\ndomain: d".to_owned(),
+            "1.yaml:1:1: the key \"0.25\" is no text",
+        ),
+        (
+            "domain: d\nyes: d".to_owned(),
+            "1.yaml:2:1: the key \"yes\" is no text",
+        ),
+        (
+            "domain: d\n[a]: d".to_owned(),
+            "1.yaml:2:1: a list or a map as key",
+        ),
+        (
+            "domain: d\ndescriptors: 5".to_owned(),
+            "1.yaml:2:14: descriptors: \"5\"; expected a list",
+        ),
+        (
+            "domain: [d]".to_owned(),
+            "1.yaml:1:1: the document has no domain; expected its name\n1.yaml:1:9: domain: a list",
+        ),
+        (reference("a"), "1.yaml:3:5: \"a\"; expected a map"),
+        (reference("value: v"), "1.yaml:3:5: the rule has no key"),
+        (reference("key: ''"), "1.yaml:3:5: the rule has no key"),
+        (reference("key: a*"), "1.yaml:3:5: a * in the key"),
+        (
+            reference("{ key: k }\n  - { key: k }"),
+            "1.yaml:4:5: duplicate rule \"k\", which is at 1.yaml:3:5",
+        ),
+        (
+            reference("{ key: k, value: v }\n  - { key: k, value: v }"),
+            "1.yaml:4:5: duplicate rule \"k\" = \"v\"",
+        ),
+        (
+            reference("{ key: k, ratelimit: 5 }"),
+            "1.yaml:3:15: unknown key \"ratelimit\"",
+        ),
+        (
+            reference("{ key: k, unit: day }"),
+            "1.yaml:3:15: unknown key \"unit\"",
+        ),
+        (
+            reference("{ key: k, shadow_mode: 1 }"),
+            "1.yaml:3:28: shadow_mode: \"1\"; expected true or false",
+        ),
+        (
+            reference("{ key: k, shadow_mode: 'true' }"),
+            "1.yaml:3:28: shadow_mode: \"true\"; expected true or false",
+        ),
+        (
+            reference("{ key: k, share_threshold: true }"),
+            "1.yaml:3:15: share_threshold of a value without wildcards",
+        ),
+        (
+            reference("{ key: k, metadata: 5 }"),
+            "1.yaml:3:25: metadata: \"5\"; expected a map",
+        ),
+        (
+            reference("{ key: k, metadata: { a: .nan } }"),
+            "1.yaml:3:30: metadata: \".nan\"; expected a number",
+        ),
+        (
+            reference("{ key: k, rate_limit: 5 }"),
+            "1.yaml:3:27: \"5\"; expected a map",
+        ),
+        (
+            reference("{ key: !!binary k }"),
+            "1.yaml:3:12: the tag \"tag:yaml.org,2002:!binary\"",
+        ),
+        (reference("{ key: !k k }"), "1.yaml:3:12: the tag \"!k\""),
+        (
+            limit("unit: foo, requests_per_unit: 5"),
+            "1.yaml:3:29: invalid unit \"foo\"; expected one of second",
+        ),
+        (
+            limit("requests_per_unit: 5"),
+            "1.yaml:3:27: invalid unit \"\"",
+        ),
+        (
+            limit("unit: unknown"),
+            "1.yaml:3:29: invalid unit \"unknown\"",
+        ),
+        (
+            limit("unit: day, requestsperunit: 5"),
+            "1.yaml:3:40: unknown key \"requestsperunit\"",
+        ),
+        (
+            limit("unit: day, requests_per_unit: -1"),
+            "1.yaml:3:59: requests_per_unit: \"-1\"; expected a number from 0 to 4294967295",
+        ),
+        (
+            limit("unit: day, requests_per_unit: 4294967296"),
+            "1.yaml:3:59: requests_per_unit: \"4294967296\"",
+        ),
+        (
+            limit("unit: day, requests_per_unit: '5'"),
+            "1.yaml:3:59: requests_per_unit: \"5\"",
+        ),
+        (
+            limit("unlimited: true, unit: day"),
+            "1.yaml:3:46: a unit of an unlimited limit",
+        ),
+        (
+            limit(&format!("{day}, name: a, replaces: [{{ name: a }}]")),
+            "1.yaml:3:82: a limit that replaces itself",
+        ),
+        (
+            limit(&format!("{day}, replaces: [{{ name: }}]")),
+            "1.yaml:3:73: an empty name in replaces",
+        ),
+        (
+            limit(&format!("{day}, replaces: [a]")),
+            "1.yaml:3:73: \"a\"; expected a map",
+        ),
+    ] {
+        let found = mistakes(&text);
+        assert!(found.starts_with(expected), "{text}\n{found}\n{expected}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_all_files_are_reported_in_their_order() {
+    let broken = reference("{ key: k, rate_limit: { unit: foo }, value_to_metric: maybe }");
+    let error = read_all(&["domain: [", &broken, "descriptors:"], false).expect_err("mistakes");
+    let places = error.mistakes().iter().map(|mistake| {
+        let line = mistake.position.map(|position| position.line);
+        (&*mistake.file, line.unwrap_or_default())
+    });
+    let places: Vec<_> = places.collect();
+    assert_eq!(
+        places,
+        [("1.yaml", 2), ("2.yaml", 3), ("2.yaml", 3), ("3.yaml", 1)]
+    );
+    let columns = error.mistakes()[1..3]
+        .iter()
+        .map(|mistake| mistake.position);
+    let columns: Vec<_> = columns
+        .map(|position| position.expect("one").column)
+        .collect();
+    assert_eq!(columns, [29, 59]);
+    let many = format!("domain: d\ndescriptors: [{}]", "{}, ".repeat(500));
+    assert_eq!(read(&many).expect_err("many").mistakes().len(), 100);
+}
+
+#[test]
+fn a_limit_of_our_own_says_how_it_is_counted() {
+    for (text, quota, strategy, charges, independent) in [
+        ("quota: 100/min", "100/min", "gcra", false, false),
+        (
+            "{ quota: 10/s burst 20, on_reject: charge }",
+            "10/s burst 20",
+            "gcra",
+            true,
+            false,
+        ),
+        (
+            "{ quota: 5000/month, calendar: true, on_reject: free }",
+            "5000/month",
+            "calendar_window utc",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 5/week, strategy: calendar_window zone Europe/Berlin week_starts_on sunday }",
+            "5/week",
+            "calendar_window zone Europe/Berlin week_starts_on sunday",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 7/30s, strategy: calendar_window from_epoch, independent: true }",
+            "7/30s",
+            "calendar_window from_epoch",
+            false,
+            true,
+        ),
+        (
+            "{ quota: 7/s, strategy: token_bucket }",
+            "7/s",
+            "token_bucket",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 7/s, strategy: fixed_window }",
+            "7/s",
+            "fixed_window",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 7/s, strategy: list_window }",
+            "7/s",
+            "list_window",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 7/s, strategy: sliding_log }",
+            "7/s",
+            "sliding_log",
+            false,
+            false,
+        ),
+        (
+            "{ quota: 7/s, strategy: sliding_window buckets 20 }",
+            "7/s",
+            "sliding_window buckets 20",
+            false,
+            false,
+        ),
+    ] {
+        let rules = rules(&own(text));
+        let settings = policy(&rules[0]).settings();
+        let slot = settings.strategy.as_ref();
+        assert_eq!(policy(&rules[0]).quota().to_string(), quota);
+        // The default is none.
+        let found = slot.and_then(|slot| slot.text()).unwrap_or("gcra");
+        assert_eq!(found, strategy, "{text}");
+        assert_eq!(settings.charge_rejected == Some(true), charges, "{text}");
+        assert_eq!(counted(&rules[0]).independent, independent, "{text}");
+    }
+    let rules = rules(&own("{ quota: 7/30s }"));
+    assert_eq!(counted(&rules[0]).unit, None);
+}
+
+#[test]
+fn a_descriptor_of_our_own_has_several_limits() {
+    let rules = rules(&own("quota: 100/min
+      - { name: monthly, quota: 5000/month, calendar: true, replaces: [a, b] }
+      - { name: free, unlimited: true }"));
+    let mut all = Vec::new();
+    policies(&rules, &mut all);
+    let names: Vec<_> = all.iter().map(|policy| policy.name()).collect();
+    assert_eq!(names, ["d/k", "d/k#monthly"]);
+    assert_eq!(rules[0].limits[1].replaces(), ["a", "b"]);
+    assert_eq!(rules[0].limits[2].name(), Some("free"));
+}
+
+#[test]
+fn each_mistake_of_our_own_format_has_its_position() {
+    for (text, expected) in [
+        (
+            "format: tollgate/v2\ndomain: d".to_owned(),
+            "1.yaml:1:1: unknown format; expected tollgate/v1",
+        ),
+        (
+            "format:\ndomain: d".to_owned(),
+            "1.yaml:1:1: unknown format",
+        ),
+        (
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }]".to_owned(),
+            "1.yaml:3:25: an empty value",
+        ),
+        (
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }]".to_owned(),
+            "1.yaml:3:25: unknown key \"rate_limit\"",
+        ),
+        (own("5"), "1.yaml:6:9: \"5\"; expected a map: a limit"),
+        (own("name: a"), "1.yaml:6:9: a limit without a quota"),
+        (
+            own("quota: 5"),
+            "1.yaml:6:16: quota: \"5\"; expected a quota such as 100/min",
+        ),
+        (
+            own("quota: 5/fortnight"),
+            "1.yaml:6:16: quota: \"5/fortnight\"",
+        ),
+        (
+            own("quota: 5 concurrent"),
+            "1.yaml:6:16: quota: \"5 concurrent\"; expected a rate",
+        ),
+        (
+            own("quota: 0/30s"),
+            "1.yaml:6:16: quota: \"0/30s\"; expected a quota of 0 per second",
+        ),
+        (
+            own("quota: 0/s burst 5"),
+            "1.yaml:6:16: quota: \"0/s burst 5\"",
+        ),
+        (
+            own("{ quota: 0/s, strategy: gcra }"),
+            "1.yaml:6:23: strategy of a quota of 0",
+        ),
+        (
+            own("quota: 9999999999999999/s"),
+            "1.yaml:6:16: quota under \"gcra\"",
+        ),
+        (
+            own("{ quota: 5/s burst 9, strategy: fixed_window }"),
+            "1.yaml:6:18: quota under \"fixed_window\"",
+        ),
+        (
+            own("{ quota: 5/s, strategy: leaky }"),
+            "1.yaml:6:33: strategy: \"leaky\"; expected gcra",
+        ),
+        (
+            own("{ quota: 5/s, strategy: ban 10min }"),
+            "1.yaml:6:33: strategy: \"ban 10min\"",
+        ),
+        (
+            own("{ quota: 5/s, strategy: concurrency }"),
+            "1.yaml:6:33: strategy: \"concurrency\"",
+        ),
+        (
+            own("{ quota: 5/s, strategy: sliding_window buckets x }"),
+            "1.yaml:6:33: strategy",
+        ),
+        (
+            own("{ quota: 5/s, strategy: calendar_window week_starts_on x }"),
+            "1.yaml:6:33: strategy",
+        ),
+        (
+            own("{ quota: 5/day, strategy: calendar_window zone Europe/Atlantis }"),
+            "1.yaml:6:18: quota under \"calendar_window zone Europe/Atlantis\"",
+        ),
+        (
+            own("{ quota: 5/s, strategy: gcra, calendar: true }"),
+            "1.yaml:6:39: calendar together with strategy",
+        ),
+        (
+            own("{ quota: 5/30s, calendar: true }"),
+            "1.yaml:6:18: quota: \"5/30s\"; expected a period of one second",
+        ),
+        (
+            own("{ quota: 5/s, on_reject: drop }"),
+            "1.yaml:6:34: on_reject: \"drop\"; expected charge or free",
+        ),
+        (
+            own("{ unlimited: true, quota: 5/s }"),
+            "1.yaml:6:28: quota of an unlimited limit",
+        ),
+        (
+            own("{ unlimited: true, independent: true }"),
+            "1.yaml:6:28: independent of an unlimited limit",
+        ),
+        (
+            own("{ quota: 5/s, name: a, replaces: [a] }"),
+            "1.yaml:6:43: a limit that replaces itself",
+        ),
+        (
+            own("{ quota: 5/s, replaces: [''] }"),
+            "1.yaml:6:34: an empty name in replaces",
+        ),
+        (
+            own("quota: 5/s\n      - quota: 6/s"),
+            "1.yaml:7:9: a limit without a name that is not the first",
+        ),
+        (
+            own("{ quota: 5/s, name: a }\n      - { quota: 6/s, name: a }"),
+            "1.yaml:7:23: a name that another limit",
+        ),
+    ] {
+        let found = mistakes(&text);
+        assert!(found.starts_with(expected), "{text}\n{found}\n{expected}");
+    }
+}
+
+#[test]
+fn counts_are_stored_under_the_path_of_a_rule_and_not_its_limit() {
+    let named = |value: &str, limit: &str| {
+        let text = format!("{{ key: user, value: {value}, rate_limit: {{ {limit} }} }}");
+        policy(&rules(&reference(&text))[0]).name().to_owned()
+    };
+    let first = named("a/b", "unit: day, requests_per_unit: 5");
+    assert_eq!(first, "d/user=a%2Fb");
+    assert_eq!(
+        first,
+        named("a/b", "unit: hour, requests_per_unit: 6, name: x")
+    );
+    let long = named(&"x".repeat(100), "unit: day, requests_per_unit: 5");
+    assert_eq!(long.len(), 64);
+    assert!(
+        long.starts_with("d/user=xxxxxxxxxxxxxxxxxxxxxxxx~"),
+        "{long}"
+    );
+}
+
+#[test]
+fn keys_and_values_that_the_reference_server_mixes_up_are_different() {
+    let limit = "rate_limit: { unit: day, requests_per_unit: 5 }";
+    let rules = rules(&reference(&format!(
+        "{{ key: a, value: b_c, {limit} }}\n  - {{ key: a_b, value: c, {limit} }}\n  - {{ key: a_b_c, {limit} }}"
+    )));
+    let mut all = Vec::new();
+    policies(&rules, &mut all);
+    let names: HashSet<_> = all.iter().map(|policy| policy.name()).collect();
+    assert_eq!(names.len(), 3);
+}
+
+#[test]
+fn files_depth_levels_and_descriptors_are_bounded() {
+    let nested = |levels: usize| {
+        let begin = "{ key: k, descriptors: [".repeat(levels - 1);
+        format!(
+            "domain: d\ndescriptors: [{begin}{{ key: k }}{}]",
+            "]}".repeat(levels - 1)
+        )
+    };
+    assert!(read(&nested(30)).is_ok());
+    assert!(mistakes(&nested(31)).contains("expected at most 30 levels"));
+    assert!(mistakes(&nested(50)).contains("expected at most 64 levels"));
+    assert!(mistakes(&"[".repeat(1 << 20)).contains("recursion limit"));
+    assert!(mistakes(&"- ".repeat(1 << 20)).contains("expected at most 64 levels"));
+    assert!(mistakes(&"#".repeat(5 << 20)).contains("too large"));
+    let long = format!("domain: {}", "d".repeat(2_000));
+    assert!(mistakes(&long).contains("expected at most 1024 bytes"));
+    let limits = |number: usize| {
+        let limits = (0..number).map(|n| format!("{{ name: l{n}, quota: 5/s }}, "));
+        let limits = limits.collect::<String>();
+        format!("format: tollgate/v1\ndomain: d\ndescriptors: [{{ key: k, limits: [{limits}] }}]")
+    };
+    assert!(read(&limits(16)).is_ok());
+    assert!(mistakes(&limits(17)).contains("too many limits of a rule; expected at most 16"));
+    let bomb = format!(
+        "a: &a [x, x, x, x, x, x, x, x]\n{}",
+        ('b'..='k')
+            .zip('a'..)
+            .map(|(name, of)| format!(
+                "{name}: &{name} [{}]\n",
+                vec![format!("*{of}"); 8].join(", ")
+            ))
+            .collect::<String>()
+    );
+    assert!(mistakes(&bomb).contains("too many values"));
+    let chain: String = (1..100)
+        .map(|n| format!("- &a{n} [*a{}]\n", n - 1))
+        .collect();
+    assert!(mistakes(&format!("- &a0 []\n{chain}")).contains("expected at most 64 levels"));
+}
+
+#[test]
+fn descriptors_of_all_files_are_bounded() {
+    // In each file 40 times 101 rules.
+    let file = |name: usize| {
+        let children: String = (0..100).map(|n| format!("{{ key: c{n} }}, ")).collect();
+        let aliases: String = (1..40)
+            .map(|n| format!("  - {{ key: k{n}, descriptors: *children }}\n"))
+            .collect();
+        format!(
+            "domain: d{name}\ndescriptors:\n  - {{ key: k0, descriptors: &children [{children}] }}\n{aliases}"
+        )
+    };
+    let files = [file(1), file(2), file(3)];
+    let files: Vec<_> = files.iter().map(|file| &**file).collect();
+    assert!(read_all(&files[..2], false).is_ok());
+    let error = read_all(&files, false).expect_err("12,120").to_string();
+    let expected = "too many rules; expected at most 10000";
+    assert!(
+        error.starts_with("3.yaml:") && error.ends_with(expected),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_documents_of_the_readme_are_read() {
+    let readme = include_str!("../../README.md");
+    let (_, readme) = readme.split_once("\n## Documents\n").expect("a section");
+    let documents = readme.split("```yaml\n").skip(1);
+    let documents: Vec<_> = documents
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert_eq!(documents.len(), 3);
+    for document in documents {
+        assert_eq!(read(document).map(drop), Ok(()), "{document}");
+    }
+}
+
+/// Texts that are hard for YAML.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[a-c_/.=#%~* -]{1,6}",
+        1 => "\\PC{1,8}",
+        1 => any::<String>().prop_map(|text| text.chars().take(40).collect()),
+        1 => "x{0,300}",
+        1 => prop::sample::select(vec!["null", "~", "yes", "1.0", "0x1", "<<", "- a", "a: b", "'", "\"", "\u{85}", "\u{feff}", "\t", " "]).prop_map(str::to_owned),
+    ]
+}
+
+fn metadata() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        text().prop_map(Value::from),
+    ];
+    let tree = leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::hash_map(text(), inner, 0..3)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    });
+    prop::collection::hash_map(text(), tree, 0..3)
+        .prop_map(|map| Value::Object(map.into_iter().collect()))
+}
+
+/// Descriptors of either format, in JSON, which is YAML.
+fn descriptors(is_own: bool) -> impl Strategy<Value = Value> {
+    let unit = prop::sample::select(vec![
+        "second", "minute", "hour", "day", "week", "month", "year",
+    ]);
+    let limit = (
+        0u32..3,
+        unit,
+        prop::option::of(text()),
+        prop::collection::vec(text(), 0..2),
+        any::<[bool; 3]>(),
+    );
+    let limit = limit.prop_map(move |(requests, unit, name, replaces, [unlimited, a, b])| {
+        let mut replaces = replaces;
+        replaces.retain(|replaced| Some(replaced) != name.as_ref());
+        let mut limit = match (is_own, unlimited) {
+            (_, true) => json!({ "unlimited": true }),
+            (false, _) => json!({ "unit": unit, "requests_per_unit": requests }),
+            (true, _) if a => json!({ "quota": format!("{}/{unit}", requests + 1), "calendar": b, "independent": b }),
+            (true, _) => json!({ "quota": format!("{}/5{unit}s", requests + 1), "strategy": "sliding_log", "independent": b }),
+        };
+        limit["name"] = json!(name);
+        limit["replaces"] = if is_own { json!(replaces) } else { replaces.iter().map(|name| json!({ "name": name })).collect() };
+        if is_own { json!([limit]) } else { limit }
+    });
+    let flags = any::<[bool; 5]>();
+    let rule = (
+        text(),
+        prop::option::of(text()),
+        prop::option::of(limit),
+        flags,
+        metadata(),
+    );
+    let rule = rule.prop_map(move |(key, value, limit, [shadow, quota, detailed, to_metric, share], metadata)| {
+        let has_wildcard = value.as_ref().is_some_and(|value| value.contains('*'));
+        json!({
+            "key": format!("k{}", key.replace('*', "")),
+            "value": value.filter(|value| !value.is_empty()),
+            (if is_own { "limits" } else { "rate_limit" }): limit,
+            "shadow_mode": shadow, "quota_mode": quota, "detailed_metric": detailed, "value_to_metric": to_metric,
+            "share_threshold": share && has_wildcard,
+            "metadata": metadata,
+        })
+    });
+    let rules = prop::collection::vec(rule, 0..4).prop_map(without_duplicates);
+    rules.prop_recursive(3, 20, 4, |inner| {
+        (inner.clone(), prop::collection::vec(inner, 4)).prop_map(|(mut rules, children)| {
+            let rules_of = rules.as_array_mut().into_iter().flatten();
+            for (rule, children) in rules_of.zip(children) {
+                rule["descriptors"] = children;
+            }
+            rules
+        })
+    })
+}
+
+fn without_duplicates(rules: Vec<Value>) -> Value {
+    let mut seen = HashSet::new();
+    let is_new = |rule: &Value| seen.insert((rule["key"].to_string(), rule["value"].to_string()));
+    let rules: Vec<_> = rules
+        .into_iter()
+        .scan(is_new, |is_new, rule| Some(is_new(&rule).then_some(rule)))
+        .flatten()
+        .collect();
+    rules.into()
+}
+
+/// Documents of both formats with different domains.
+fn documents() -> impl Strategy<Value = String> {
+    (text(), text(), descriptors(false), descriptors(true)).prop_map(|(one, two, theirs, ours)| {
+        let theirs = json!({ "domain": format!("r{one}"), "descriptors": theirs });
+        let ours =
+            json!({ "format": "tollgate/v1", "domain": format!("o{two}"), "descriptors": ours });
+        format!("{theirs}\n---\n{ours}\n")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn rules_that_are_written_are_read_as_the_same_rules(text in documents()) {
+        // What the generator may get wrong: empty names in `replaces`.
+        let Ok(rules) = read(&text) else {
+            let found = mistakes(&text);
+            let is_empty_name = |line: &str| line.contains("an empty name in replaces");
+            prop_assert!(found.lines().all(is_empty_name), "{text}\n{found}");
+            return Ok(());
+        };
+        let written = write(&rules);
+        let again = read(&written).map_err(|error| format!("{error}\n{written}"));
+        prop_assert_eq!(again.map(|rules| format!("{rules:#?}")), Ok(format!("{rules:#?}")), "{}", written);
+    }
+
+    #[test]
+    fn a_limiter_counts_by_all_policies_of_documents(text in documents()) {
+        if let Ok(rules) = read(&text) {
+            let mut all = Vec::new();
+            for rules in rules.domains.values() {
+                policies(rules, &mut all);
+            }
+            // It rejects two policies of one name.
+            let builder = all.into_iter().fold(Limiter::builder(), |builder, policy| builder.policy(policy.clone()));
+            let built = builder.build().map(drop).map_err(|error| error.to_string());
+            prop_assert!(built.is_ok() || built == Err("a limiter without a policy; expected at least one".to_owned()), "{built:?}");
+        }
+    }
+
+    #[test]
+    fn different_paths_have_different_valid_names(
+        paths in prop::collection::hash_set(
+            (text(), prop::collection::vec((text(), prop::option::of(text())), 0..3), prop::option::of(text())),
+            2..20,
+        ),
+    ) {
+        let names: HashSet<_> = paths.iter().map(|(domain, descriptors, limit)| {
+            let path = descriptors.iter().fold(PolicyPath::domain(domain), |path, (key, value)| path.rule(key, value.as_deref()));
+            let path = limit.as_ref().map_or(path.clone(), |name| path.limit(name));
+            path.policy_name()
+        }).collect();
+        prop_assert_eq!(names.len(), paths.len());
+        for name in names {
+            prop_assert!(name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'!'..=b'~') && byte != b'"' && byte != b'\\'), "{}", name);
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(
+        parts in prop::collection::vec(
+            prop_oneof![
+                prop::sample::select(vec![
+                    "domain: d\n", "descriptors:\n", "  - key: k\n", "    value: v*\n", "    rate_limit:\n", "      unit: day\n",
+                    "      requests_per_unit: 5\n", "      replaces:\n", "        - name: x\n", "    metadata:\n", "      a: b\n",
+                    "format: tollgate/v1\n", "    limits:\n", "      - quota: 5/s\n", "        strategy: calendar_window\n",
+                    "        calendar: true\n", "    shadow_mode: true\n", "---\n", "...\n", "&a ", "*a", "<<: ", "!!str ", "!x ", "? ", ": ",
+                    "- ", "[", "]", "{", "}", ", ", "'", "\"", "|\n", ">-\n", "#", "%TAG ! x\n", "\t", "\r", "\u{feff}", "\u{85}", "\\", "\0", "~", "0x", "-1", "1e5", ".", "_",
+                ]).prop_map(str::to_owned),
+                "\\PC{0,3}",
+            ],
+            0..30,
+        ),
+    ) {
+        let text = parts.concat();
+        if let Ok(rules) = read(&text) {
+            prop_assert!(read(&write(&rules)).is_ok(), "{}", write(&rules));
+        }
+    }
+
+    #[test]
+    fn no_change_of_a_document_makes_the_reader_panic(text in documents(), at: prop::sample::Index, to in text()) {
+        let ends: Vec<_> = text.char_indices().map(|(at, _)| at).collect();
+        let at = *at.get(&ends);
+        let _ = read(&format!("{}{to}{}", &text[..at], &text[at..]));
+        let _ = read(&text[..at]);
+    }
+}

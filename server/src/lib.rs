@@ -1,0 +1,24 @@
+//! A rate limit service for Envoy and any other client of its protocol, on [`tollgate`].
+//!
+//! - [`rules`]: the rules of a domain, a tree of descriptors; what documents are read into and requests are matched against.
+//! - [`document`]: reads and writes documents.
+//! - [`engine`]: decides requests by the rules, on a [`tollgate::Limiter`].
+//! - [`proto`]: the protocol's messages.
+//! - [`serve`]: the server, with the settings of [`options`]; [`reload`] replaces its rules.
+//! - [`commands`]: the program's commands on documents.
+
+pub mod commands;
+pub mod document;
+pub mod engine;
+mod grpc;
+mod json;
+pub mod options;
+mod program;
+pub mod proto;
+mod reflection;
+pub mod reload;
+pub mod rules;
+pub mod serve;
+mod web;
+
+pub use program::main;

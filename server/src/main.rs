@@ -1,0 +1,7 @@
+//! The program `tollgate-server`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tollgate_server::main()
+}

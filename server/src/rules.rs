@@ -1,0 +1,121 @@
+//! The rules of a service: for each domain a tree. Documents are read into it, requests are matched against it.
+
+use std::collections::BTreeMap;
+
+/// All domains, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// The tree of each domain.
+    pub domains: BTreeMap<String, Vec<Rule>>,
+}
+
+/// A node of a domain's tree: what it matches, and what it limits.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// The key of the descriptor's entry at this depth.
+    pub key: String,
+    /// The value of that entry; `None` matches every value.
+    pub value: Option<String>,
+    /// What counts requests that match this node and whose descriptor ends here. Requests pass if there is none. In the reference format
+    /// there is at most one.
+    pub limits: Vec<Limit>,
+    /// Whether its rejections are only reported.
+    pub shadow_mode: bool,
+    /// Whether it rejects only if all descriptors of the request in this mode would.
+    pub quota_mode: bool,
+    /// Whether the metrics name the whole descriptor.
+    pub detailed_metric: bool,
+    /// Whether the metrics name the value.
+    pub value_to_metric: bool,
+    /// Whether all values that a wildcard matches share one counter.
+    pub share_threshold: bool,
+    /// Fields that are returned as dynamic metadata of requests that it admits; never empty.
+    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    /// The nodes of the next depth, in the order of the document.
+    pub descriptors: Vec<Rule>,
+}
+
+/// What a node limits.
+#[derive(Clone, Debug)]
+pub enum Limit {
+    /// Requests pass, and are not counted.
+    Unlimited {
+        /// The limit's name.
+        name: Option<String>,
+        /// The names of the limits that it replaces in the request.
+        replaces: Vec<String>,
+    },
+    /// Requests are counted by a policy.
+    Counted {
+        /// The limit's name.
+        name: Option<String>,
+        /// The names of the limits that it replaces in the request.
+        replaces: Vec<String>,
+        /// The quota and how it is counted.
+        policy: Box<CountedBy>,
+    },
+}
+
+impl Limit {
+    /// The limit's name.
+    pub fn name(&self) -> Option<&str> {
+        let (Self::Unlimited { name, .. } | Self::Counted { name, .. }) = self;
+        name.as_deref()
+    }
+
+    /// The names of the limits that it replaces in the request.
+    pub fn replaces(&self) -> &[String] {
+        let (Self::Unlimited { replaces, .. } | Self::Counted { replaces, .. }) = self;
+        replaces
+    }
+}
+
+/// A quota and how it is counted.
+#[derive(Clone, Debug)]
+pub struct CountedBy {
+    /// What the protocol reports: requests per unit. Of 0, every request that costs anything is over the limit.
+    pub requests_per_unit: u64,
+    /// What the protocol reports; `None` for another period, for which it has no unit.
+    pub unit: Option<Unit>,
+    /// The policy, which applies to calls by hand, and charges rejected requests too if the rule says so. It enforces its quota also if the
+    /// rule is in shadow or quota mode. Its name is unique among all domains, and the same whenever the same rule is read, whatever its
+    /// quota: it names the rule's counters. No limiter can be built with it if `requests_per_unit` is 0.
+    pub policy: tollgate::Policy,
+    /// Whether it is decided beside the request's other descriptors. If not, they are charged together or not at all.
+    pub independent: bool,
+}
+
+/// A unit of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A second.
+    Second,
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A week.
+    Week,
+    /// 30 days, or a month of the calendar.
+    Month,
+    /// 365 days, or a year of the calendar.
+    Year,
+}
+
+impl Unit {
+    /// A quota of `n` units in this time.
+    pub fn quota(self, n: u64) -> tollgate::Quota {
+        let quota = tollgate::Quota::units(n);
+        match self {
+            Self::Second => quota.per_second(),
+            Self::Minute => quota.per_minute(),
+            Self::Hour => quota.per_hour(),
+            Self::Day => quota.per_day(),
+            Self::Week => quota.per_week(),
+            Self::Month => quota.per_month(),
+            Self::Year => quota.per_year(),
+        }
+    }
+}
