@@ -20,9 +20,10 @@ use self::modules::Modules;
 use crate::run::Outcome;
 
 /// The crates whose files are checked: their folders and root files.
-const CRATES: [(&str, &str); 3] = [
+const CRATES: [(&str, &str); 4] = [
     ("src", "lib.rs"),
     ("cli/src", "lib.rs"),
+    ("server/src", "lib.rs"),
     ("xtask/src", "main.rs"),
 ];
 

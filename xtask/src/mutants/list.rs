@@ -11,7 +11,10 @@ use crate::run::{Outcome, capture, command};
 
 const LIST: &str = "tests/mutants.toml";
 
-/// The module that the copy's library has besides.
+/// The library, and the server for Envoy.
+const LIBRARIES: [&str; 2] = ["src/lib.rs", "server/src/lib.rs"];
+
+/// The module that each library of the copy has besides.
 const SWITCH: &str = r#"
 pub(crate) mod mutant {
     pub(crate) fn is_on(number: u32) -> bool {
@@ -32,7 +35,8 @@ pub(super) struct Mutant {
     mutated: String,
     /// A text that the file has once, after which the original comes first.
     after: Option<String>,
-    /// Test programs with a part of the names of their tests: `redis store::exact`. The unit tests are those of `lib`.
+    /// Test programs with a part of the names of their tests: `redis store::exact`. The unit tests are those of `lib`,
+    /// and the server's those of `server`, whose test program is `service`.
     pub(super) caught_by: Vec<String>,
     /// The fault.
     pub(super) what: String,
@@ -90,8 +94,13 @@ pub(super) fn mutate(root: &Path, list: &[Mutant]) -> Outcome<BTreeMap<PathBuf, 
         let text = with_switches(&read_file(&root.join(&file))?, &places)?;
         files.insert(file, text);
     }
-    let lib = PathBuf::from("src/lib.rs");
-    files.insert(lib.clone(), read_file(&root.join(lib))? + SWITCH);
+    for lib in LIBRARIES.map(PathBuf::from) {
+        let text = match files.remove(&lib) {
+            Some(mutated) => mutated,
+            None => read_file(&root.join(&lib))?,
+        };
+        files.insert(lib, text + SWITCH);
+    }
     Ok(files)
 }
 

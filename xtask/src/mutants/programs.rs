@@ -43,7 +43,7 @@ impl Programs {
         build.env("CARGO_INCREMENTAL", "0");
         for name in names {
             match name {
-                "lib" => build.arg("--lib"),
+                "lib" | "server" => build.arg("--lib"),
                 // It runs the programs and the examples.
                 "process" => build.args(["--test", name, "--bins", "--examples"]),
                 _ => build.args(["--test", name]),
@@ -65,6 +65,8 @@ impl Programs {
             let package = Path::new(manifest).parent().unwrap_or(tree).to_path_buf();
             let name = match (text("/target/kind/0"), text("/target/name")) {
                 (Some("lib"), Some(PACKAGE)) => "lib",
+                (Some("lib"), Some("tollgate_server")) => "server",
+                (Some("test"), Some("service")) => "service",
                 // Other packages have programs of these names too.
                 (Some("test"), Some(name)) if package.ends_with("tests") => name,
                 _ => continue,
@@ -146,6 +148,7 @@ impl Programs {
 fn package_name(program: &str) -> &'static str {
     match program {
         "lib" => PACKAGE,
+        "server" | "service" => "tollgate-server",
         _ => "tollgate-tests",
     }
 }

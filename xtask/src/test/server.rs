@@ -64,7 +64,15 @@ const TLS_TESTS: &str = "deployments::tls::";
 /// The other test programs, and why they are not run.
 const OTHERS: [(&[&str], &str); 3] = [
     (
-        &["cases", "cli", "memory", "migration", "process", "smoke"],
+        &[
+            "cases",
+            "cli",
+            "memory",
+            "migration",
+            "process",
+            "service",
+            "smoke",
+        ],
         "send a server nothing that the tests above do not",
     ),
     (

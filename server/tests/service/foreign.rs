@@ -1,0 +1,14 @@
+//! gRPC's own client, which learns the messages from the server's reflection.
+
+use tollgate_server::rules::Unit;
+
+use crate::scene::{limit, redis, rules, server};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_knows_the_server_by_reflection_is_answered() {
+    let (_clock, redis) = redis();
+    let server = server(&redis, &rules([limit("user", "", 2, Unit::Hour)]), &[]).await;
+    let address = server.grpc().to_string();
+    let client = tokio::task::spawn_blocking(move || testkit::python("envoy.py", &[&address], ""));
+    client.await.expect("the client");
+}

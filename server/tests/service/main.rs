@@ -1,0 +1,30 @@
+//! The service as its clients meet it, on a real Redis server.
+
+#[cfg(unix)]
+#[cfg(unix)]
+mod client;
+#[cfg(unix)]
+mod documents;
+#[cfg(unix)]
+mod foreign;
+#[cfg(unix)]
+mod json;
+#[cfg(unix)]
+mod limits;
+#[cfg(unix)]
+mod modes;
+#[cfg(unix)]
+mod outages;
+#[cfg(unix)]
+mod processes;
+#[cfg(unix)]
+mod program;
+#[cfg(unix)]
+mod real_envoy;
+#[cfg(unix)]
+mod reload;
+#[cfg(unix)]
+mod scene;
+#[cfg(unix)]
+mod tls;
+mod wire;

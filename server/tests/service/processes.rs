@@ -1,0 +1,149 @@
+//! Several servers, and the end of one.
+
+use futures_util::future::join_all;
+use http_body_util::BodyExt;
+use testkit::Proxy;
+use tollgate_server::{rules::Unit, serve::Server};
+use tonic::{Code, transport::Endpoint};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::{
+    client::{Client, cost, descriptor, is_over, request},
+    json::get,
+    scene::{limit, limit_together, options, redis, rules, server, until},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_servers_on_one_redis_admit_exactly_the_limit() {
+    let (_clock, redis) = redis();
+    let rules = rules([
+        limit("user", "", 500, Unit::Hour),
+        limit_together("tenant", "", 300, Unit::Hour),
+        limit_together("model", "", 700, Unit::Hour),
+    ]);
+    let servers = [
+        server(&redis, &rules, &[]).await,
+        server(&redis, &rules, &[]).await,
+    ];
+    let clients = servers.each_ref().map(Client::of);
+    let ask = |index: usize| {
+        let client = clients[index % 2].clone();
+        tokio::spawn(async move {
+            let (mut users, mut both) = (0, 0);
+            for _ in 0..50 {
+                users += u32::from(client.passes(descriptor([("user", "a")])).await);
+                let pair = [descriptor([("tenant", "a")]), descriptor([("model", "m")])];
+                both += u32::from(!is_over(&client.ask(pair).await));
+            }
+            (users, both)
+        })
+    };
+    let (mut users, mut both) = (0, 0);
+    for admitted in join_all((0..16).map(ask)).await {
+        let (of_users, of_both) = admitted.expect("a task");
+        (users, both) = (users + of_users, both + of_both);
+    }
+    assert_eq!((users, both), (500, 300));
+    for client in &clients {
+        assert_eq!(client.left(descriptor([("user", "a")])).await, 0);
+        assert_eq!(client.left(descriptor([("tenant", "a")])).await, 0);
+        // Those that the other limit refused are not charged.
+        assert_eq!(client.left(descriptor([("model", "m")])).await, 400);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ends_is_reported_as_not_serving_and_answers_what_it_has() {
+    let (_clock, redis) = redis();
+    let flags = ["--drain-delay", "3600", "--drain-timeout", "3600"];
+    let server = server(&redis, &rules([limit("user", "", 9, Unit::Hour)]), &flags).await;
+    let (client, http) = (Client::of(&server), server.http());
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("a URL");
+    let mut health = HealthClient::new(channel.connect_lazy());
+    let status = async |health: &mut HealthClient<_>, service: &str| {
+        let service = service.to_owned();
+        let response = health
+            .check(HealthCheckRequest { service })
+            .await
+            .expect("a response");
+        response.into_inner().status()
+    };
+    let services = [
+        "",
+        "ratelimit",
+        "envoy.service.ratelimit.v3.RateLimitService",
+    ];
+    for service in services {
+        assert_eq!(status(&mut health, service).await, ServingStatus::Serving);
+    }
+    assert_eq!(get(&server, "/healthcheck").await.0, 200);
+    let stopping = tokio::spawn(server.stop());
+    while status(&mut health, "").await == ServingStatus::Serving {
+        tokio::task::yield_now().await;
+    }
+    let healthcheck = format!("http://{http}/healthcheck");
+    let plain = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
+    let plain = plain.build_http::<http_body_util::Empty<axum::body::Bytes>>();
+    let response = plain
+        .get(healthcheck.parse().expect("a URI"))
+        .await
+        .expect("a response");
+    assert_eq!(response.status(), 500);
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
+    assert_eq!(body, "NOT SERVING");
+    // Until the delay has passed it answers.
+    assert!(client.passes(descriptor([("user", "a")])).await);
+    stopping.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_flight_are_answered_before_the_server_ends() {
+    let (_clock, redis) = redis();
+    let proxy = Proxy::to(redis.addr());
+    let url = format!("redis://{}", proxy.addr());
+    let flags = [
+        "--redis-url",
+        &url,
+        "--redis-timeout",
+        "300000",
+        "--drain-timeout",
+        "3600",
+    ];
+    let rules = rules([limit("user", "", 9, Unit::Hour)]);
+    let server = Server::start(&options(&flags), &rules)
+        .await
+        .expect("a server");
+    let (client, address) = (Client::of(&server), format!("http://{}", server.grpc()));
+    assert!(client.passes(descriptor([("user", "a")])).await);
+    redis.pause();
+    let sent = proxy.forwarded();
+    let waiting = {
+        let client = client.clone();
+        tokio::spawn(async move { client.ask([cost(descriptor([("user", "a")]), 2)]).await })
+    };
+    until("the request is in flight", || {
+        (proxy.forwarded() > sent).then_some(())
+    })
+    .await;
+    let stopping = tokio::spawn(server.stop());
+    // No port answers any more.
+    while Client::to(&address)
+        .send(request([]))
+        .await
+        .is_err_and(|status| status.code() == Code::InvalidArgument)
+    {
+        tokio::task::yield_now().await;
+    }
+    assert!(!stopping.is_finished());
+    redis.resume();
+    let response = waiting.await.expect("a task");
+    assert_eq!(response.statuses[0].limit_remaining, 6);
+    stopping.await.expect("a task").expect("an end");
+}

@@ -1,0 +1,115 @@
+//! Rules that are replaced while requests are decided.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tollgate_server::rules::{Rule, Rules, Unit};
+
+use crate::{
+    client::{Client, cost, descriptor, is_over},
+    json::get,
+    scene::{limit, redis, rule, rules, server, with},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_are_replaced_in_use_and_those_that_stay_keep_their_counts() {
+    let (_clock, redis) = redis();
+    let server = server(&redis, &rules([limit("user", "", 9, Unit::Hour)]), &[]).await;
+    let client = Client::of(&server);
+    let user = || descriptor([("user", "a")]);
+    assert!(client.passes(cost(user(), 4)).await);
+    let more = rules([
+        limit("user", "", 20, Unit::Hour),
+        limit("path", "", 1, Unit::Hour),
+    ]);
+    server.engine().reload(&more).expect("rules");
+    assert_eq!(client.left(user()).await, 16);
+    assert!(client.passes(descriptor([("path", "/")])).await);
+    assert!(!client.passes(descriptor([("path", "/")])).await);
+    server.engine().reload(&rules([])).expect("rules");
+    let response = client.ask([user()]).await;
+    assert_eq!(response.statuses[0].current_limit, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_rules_leave_those_before_them_in_force() {
+    let (_clock, redis) = redis();
+    let server = server(&redis, &rules([limit("user", "", 1, Unit::Hour)]), &[]).await;
+    let twice = rules([limit("a", "", 1, Unit::Hour), limit("a", "", 2, Unit::Hour)]);
+    server.engine().reload(&twice).expect_err("a mistake");
+    let client = Client::of(&server);
+    assert!(client.passes(descriptor([("user", "a")])).await);
+    assert!(!client.passes(descriptor([("user", "a")])).await);
+    let metrics = get(&server, "/metrics").await.1;
+    assert!(
+        metrics.contains("ratelimit_service_config_load_error 1"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("ratelimit_service_config_load_success 1"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_request_is_decided_under_the_old_rules_or_under_the_new_ones() {
+    let (_clock, redis) = redis();
+    // Each set has policies of its own, so that a request between the two would find none.
+    let set = |name: &str, n: u64| -> Rules {
+        rules([with(
+            rule("set", ""),
+            [
+                Rule {
+                    key: "a".to_owned(),
+                    ..limit(&format!("{name}-a"), "", n, Unit::Hour)
+                },
+                Rule {
+                    key: "b".to_owned(),
+                    ..limit(&format!("{name}-b"), "", n, Unit::Hour)
+                },
+            ],
+        )])
+    };
+    let (one, two) = (set("one", 1_000_000), set("two", 2_000_000));
+    let server = server(&redis, &one, &[]).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let client = Client::of(&server);
+    let ask = || {
+        let (done, client) = (done.clone(), client.clone());
+        tokio::spawn(async move {
+            let mut seen = [0, 0];
+            while !done.load(Ordering::Relaxed) {
+                let both = ["a", "b"].map(|key| descriptor([("set", "x"), (key, "y")]));
+                let response = client.ask(both).await;
+                assert!(!is_over(&response));
+                let limits = response.statuses.iter().map(|status| {
+                    let limit = status.current_limit.as_ref();
+                    limit.expect("a limit").requests_per_unit
+                });
+                let limits: Vec<u32> = limits.collect();
+                assert!(
+                    limits == [1_000_000; 2] || limits == [2_000_000; 2],
+                    "{limits:?}"
+                );
+                seen[usize::from(limits[0] == 2_000_000)] += 1;
+            }
+            seen
+        })
+    };
+    let tasks: Vec<_> = (0..4).map(|_| ask()).collect();
+    for turn in 0..200 {
+        let next = if turn % 2 == 0 { &two } else { &one };
+        server.engine().reload(next).expect("rules");
+        // Some requests come between two replacements.
+        assert!(client.passes(descriptor([("set", "x"), ("a", "z")])).await);
+    }
+    done.store(true, Ordering::Relaxed);
+    let mut seen = [0, 0];
+    for task in tasks {
+        let of_task = task.await.expect("a task");
+        seen = [seen[0] + of_task[0], seen[1] + of_task[1]];
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}

@@ -1,0 +1,173 @@
+//! Client certificates, and what they are for.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+};
+use testkit::TempDir;
+use tollgate::{Policy, SlidingLog};
+use tollgate_server::{
+    proto::RateLimitDescriptor,
+    rules::{Limit, Rule, Unit},
+    serve::Server,
+};
+use tonic::{
+    Code,
+    transport::{Certificate, ClientTlsConfig, Endpoint, Identity},
+};
+
+use crate::{
+    client::{Client, cost, descriptor, request},
+    scene::{TEST_TIMEOUT, limit, limit_together, redis, rules},
+};
+
+/// A certificate authority, and the files of the server.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([]).expect("names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let authority = Self {
+            issuer: Issuer::new(params, key),
+            pem,
+            folder: testkit::folder(),
+        };
+        let (certificate, key) =
+            authority.sign(&[SanType::DnsName("localhost".try_into().expect("a name"))]);
+        authority.write("cert.pem", &certificate);
+        authority.write("key.pem", &key);
+        authority.write("ca.pem", &authority.pem);
+        authority
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).expect("a file");
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// A certificate with these names, and its key.
+    fn sign(&self, names: &[SanType]) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new([]).expect("names");
+        params.subject_alt_names = names.to_vec();
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A client, with a certificate if it has names.
+    fn client(&self, server: &Server, names: &[SanType]) -> Client {
+        let mut tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(&self.pem))
+            .domain_name("localhost");
+        if !names.is_empty() {
+            let (certificate, key) = self.sign(names);
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        let url = format!("https://localhost:{}", server.grpc().port());
+        let endpoint = Endpoint::from_shared(url)
+            .expect("a URL")
+            .timeout(TEST_TIMEOUT);
+        Client::on(endpoint.tls_config(tls).expect("TLS").connect_lazy())
+    }
+}
+
+fn credit(descriptor: RateLimitDescriptor, units: u64) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        is_negative_hits: true,
+        ..cost(descriptor, units)
+    }
+}
+
+/// A limit whose strategy can't take credits.
+fn log(key: &str) -> Rule {
+    let mut rule = limit_together(key, "", 10, Unit::Hour);
+    if let [Limit::Counted { policy, .. }] = &mut rule.limits[..] {
+        policy.policy = Policy::new("log", Unit::Hour.quota(10))
+            .strategy(SlidingLog)
+            .by_hand();
+    }
+    rule
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credits_are_taken_from_clients_with_a_listed_name_alone() {
+    let (_clock, redis) = redis();
+    let authority = Authority::new();
+    let files = ["cert.pem", "key.pem", "ca.pem"].map(|name| authority.path(name));
+    let [certificate, key, ca] = &files;
+    let flags = [
+        "--tls-cert",
+        certificate,
+        "--tls-key",
+        key,
+        "--tls-client-ca",
+        ca,
+        "--credit-name",
+        "gateway.internal",
+        "--credit-name",
+        "spiffe://cluster/ns/a/sa/gateway",
+    ];
+    let rules = rules([limit("user", "", 10, Unit::Hour), log("log")]);
+    let server = crate::scene::server(&redis, &rules, &flags).await;
+    let dns = |name: &str| SanType::DnsName(name.try_into().expect("a name"));
+    let uri = |name: &str| SanType::URI(name.try_into().expect("a URI"));
+    let user = || descriptor([("user", "a")]);
+
+    let listed = authority.client(&server, &[dns("other"), dns("gateway.internal")]);
+    let by_uri = authority.client(&server, &[uri("spiffe://cluster/ns/a/sa/gateway")]);
+    let unlisted = authority.client(
+        &server,
+        &[
+            dns("gateway.internal.example"),
+            uri("spiffe://cluster/ns/a/sa/other"),
+        ],
+    );
+    assert!(unlisted.passes(cost(user(), 8)).await);
+    let refused = unlisted
+        .send(request([credit(user(), 5), user()]))
+        .await
+        .expect_err("refused");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert_eq!(unlisted.left(user()).await, 2);
+
+    let credited = listed.ask([credit(user(), 5)]).await;
+    assert_eq!(credited.statuses[0].limit_remaining, 7);
+    // No more than the full limit.
+    by_uri.ask([credit(user(), u64::MAX)]).await;
+    assert_eq!(by_uri.left(user()).await, 10);
+    let unsupported = listed
+        .send(request([credit(descriptor([("log", "a")]), 1)]))
+        .await;
+    assert_eq!(
+        unsupported.expect_err("unsupported").code(),
+        Code::FailedPrecondition
+    );
+
+    // Without a certificate there is no connection.
+    let stranger = authority.client(&server, &[]);
+    assert!(stranger.send(request([user()])).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_tls_no_credits_are_taken() {
+    let (_clock, redis) = redis();
+    let server =
+        crate::scene::server(&redis, &rules([limit("user", "", 10, Unit::Hour)]), &[]).await;
+    let refused = Client::of(&server)
+        .send(request([credit(descriptor([("user", "a")]), 1)]))
+        .await;
+    assert_eq!(refused.expect_err("refused").code(), Code::PermissionDenied);
+}
