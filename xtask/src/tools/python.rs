@@ -14,7 +14,8 @@ const PACKAGES: &str = "tests/peers/requirements.txt";
 const MAKER: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))";
 
 /// What the tests import.
-const IMPORTS: &str = "import anthropic, envoy, grpc_status.rpc_status, grpc_tools, http_sf, openai";
+const IMPORTS: &str =
+    "import anthropic, envoy, grpc_status.rpc_status, grpc_tools, http_sf, openai";
 
 pub(crate) fn ready(root: &Path) -> Outcome {
     let wanted =
