@@ -49,7 +49,10 @@ pub fn finish(result: Result<String, Mistakes>) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs, process};
+    use std::{
+        env, fs, process,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use clap::{Parser, Subcommand};
 
@@ -69,7 +72,9 @@ mod tests {
 
     /// Runs a command on a file with this text.
     fn run(command: &str, text: &str) -> Result<String, Mistakes> {
-        let name = format!("tollgate-server-{}-{command}.yaml", process::id());
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tollgate-server-{}-{number}-{command}.yaml", process::id());
         let file = env::temp_dir().join(name);
         fs::write(&file, text).expect("a file");
         let arguments = ["tollgate-server", command, file.to_str().expect("a name")];
