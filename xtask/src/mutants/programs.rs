@@ -41,9 +41,13 @@ impl Programs {
         let mut build = cargo(tree, &words.split(' ').collect::<Vec<_>>());
         build.arg("--target-dir").arg(target);
         build.env("CARGO_INCREMENTAL", "0");
+        // Of all packages, by one flag.
+        if names.contains("lib") || names.contains("server") {
+            build.arg("--lib");
+        }
         for name in names {
             match name {
-                "lib" | "server" => build.arg("--lib"),
+                "lib" | "server" => continue,
                 // It runs the programs and the examples.
                 "process" => build.args(["--test", name, "--bins", "--examples"]),
                 _ => build.args(["--test", name]),
