@@ -283,6 +283,24 @@ async fn an_account_is_used_up_and_few_calls_are_refused() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_response_lowers_what_is_left_and_never_raises_it() {
+    let (limiter, _) = limiter([policy("calls", "100/h"), Policy::block_list("refused")]);
+    let layer = OutgoingLayer::new(limiter.clone())
+        .obey(Provider::openai().limit("requests", "calls"))
+        .expect("a block list");
+    let api = layer.layer(service_fn(async |remaining: u64| {
+        let response = Response::builder();
+        let response = response.header("x-ratelimit-remaining-requests", remaining.to_string());
+        Ok::<_, Infallible>(response.body(()).expect("a response"))
+    }));
+    // Each call costs one.
+    for (remaining, expected) in [(40, 40), (90, 39), (38, 38), (10, 10)] {
+        api.clone().oneshot(remaining).await.expect("a response");
+        assert_eq!(left(&limiter, "calls").await, expected);
+    }
+}
+
 fn reported(remaining: u64, reset: Option<Reset>) -> Feedback {
     let mut limit = ReportedLimit::new("requests");
     (limit.remaining, limit.reset) = (Some(remaining), reset);
