@@ -1,7 +1,6 @@
 //! The service as its clients meet it, on a real Redis server.
 
 #[cfg(unix)]
-#[cfg(unix)]
 mod client;
 #[cfg(unix)]
 mod documents;
