@@ -37,7 +37,7 @@ struct Charge {
     key: usize,
     quota: usize,
     receipt: Receipt,
-    /// A shadow would have rejected it: nothing is charged to it.
+    /// A shadow would have rejected it, or some of many: no more is charged to it.
     is_skipped: bool,
 }
 
@@ -307,6 +307,10 @@ impl Model {
 
     fn refund_under(&mut self, policy: usize, of: usize, units: i128) -> i128 {
         let charge = &mut self.charged[of][policy];
+        // It is not sent, so it does not cut a debt either.
+        if units.min(charge.receipt.left) == 0 {
+            return 0;
+        }
         let state = self.states.entry((policy, charge.key)).or_default();
         let Counted {
             quotas, longest, ..
@@ -319,16 +323,22 @@ impl Model {
     pub(crate) fn settle(&mut self, of: usize, how: Settlement, units: u64) -> bool {
         for policy in 0..self.policies.len() {
             let charge = self.charged[of][policy];
-            if charge.is_skipped {
+            let (units, left) = (i128::from(units), charge.receipt.left);
+            if charge.is_skipped && how != Settlement::Refund {
+                if left > 0 {
+                    return false;
+                }
                 continue;
             }
-            let (units, left) = (i128::from(units), charge.receipt.left);
             let (more, back) = match how {
                 Settlement::Charge => (units, 0),
                 Settlement::Refund => (0, units),
                 Settlement::Settle => ((units - left).max(0), (left - units).max(0)),
             };
             self.refund_under(policy, of, back);
+            if more == 0 {
+                continue;
+            }
             let charged = self.force(policy, charge.key, charge.quota, more).receipt;
             let receipt = &mut self.charged[of][policy].receipt;
             if charged.left > 0 {
