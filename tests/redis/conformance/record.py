@@ -17,19 +17,30 @@ def strategy(trace):
     return state
 
 
-def answers(state, op, receipts):
+def answers(state, blocks, op, receipts):
     now, cost = op["at_us"], op.get("cost", 1)
     answer = {}
     receipt = None
     if op["op"] == "take":
-        answer["admitted"], receipt = state.take(now, op.get("n", 1), cost)
+        n = 0 if blocks and blocks.left(now) else op.get("n", 1)
+        answer["admitted"], receipt = state.take(now, n, cost)
     elif op["op"] == "force":
         receipt = state.force(now, op["units"])
     elif op["op"] == "give":
         answer["given"] = state.give(now, receipts[op["of"]], op["units"])
+    elif op["op"] == "lower":
+        answer["charged"] = state.lower(now, op["to"], op.get("resets_in_us"))
+    elif op["op"] in ("block", "prolong"):
+        getattr(blocks, op["op"])(now, op["time_us"])
+    elif op["op"] == "unblock":
+        blocks.unblock()
     elif op["op"] == "reset":
         state.reset()
+        if blocks:
+            blocks.unblock()
     receipts.append(receipt)
+    if blocks:
+        answer["blocked_us"] = blocks.left(now)
     if op["op"] == "reset":
         return answer
     answer["remaining"], answer["retry_after_us"], answer["reset_after_us"] = state.look(now, cost)
@@ -42,10 +53,12 @@ def answers(state, op, receipts):
 
 def record(trace):
     state, receipts = strategy(trace), []
+    blocks = model.Blocks() if trace.get("blocks") else None
     for op in trace["ops"]:
-        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie"):
+        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie",
+                     "charged", "blocked_us"):
             op.pop(name, None)
-        op.update(answers(state, op, receipts))
+        op.update(answers(state, blocks, op, receipts))
 
 
 def text(trace):

@@ -1,5 +1,7 @@
 //! Running a trace.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tollgate::{
     Decision, Key, Limiter, ManualClock, RetryAfter,
@@ -93,6 +95,11 @@ impl Runner<'_> {
             }
             "reset" => {
                 let _ = self.limiter.reset(self.key).await.expect("a response");
+                Ok(Vec::new())
+            }
+            "lower" => self.lower().await.map(|()| Vec::new()),
+            "block" | "prolong" | "unblock" => {
+                self.block().await;
                 Ok(Vec::new())
             }
             "peek" => Ok(Vec::new()),
@@ -209,8 +216,34 @@ impl Runner<'_> {
         Ok(())
     }
 
+    async fn lower(&self) -> Result<(), String> {
+        let policy = self.limiter.policy("p0").expect("a policy");
+        let to = self.op["to"].as_u64().expect("to");
+        let resets_in = self.op["resets_in_us"].as_u64().map(Duration::from_micros);
+        let charged = policy.lower_to(self.key, to, resets_in).await;
+        let charged = charged.map_err(|error| error.to_string())?;
+        match self.op["charged"].as_u64() == Some(charged) {
+            true => Ok(()),
+            false => Err(format!("{charged} charged")),
+        }
+    }
+
+    async fn block(&self) {
+        let (limiter, key) = (self.limiter, self.key);
+        let time = Duration::from_micros(self.op["time_us"].as_u64().unwrap_or_default());
+        match self.op["op"].as_str() {
+            Some("block") => limiter.block(key, time).await.expect("a response"),
+            Some("prolong") => limiter.prolong_block(key, time).await.expect("a response"),
+            _ => drop(limiter.unblock(key).await.expect("a response")),
+        }
+    }
+
     /// The state after the operation.
     fn afterwards(&self, status: &LimitStatus) -> Result<(), String> {
+        if self.trace.blocks {
+            let block = status.policy("blocked").expect("the block list");
+            wait_is(micros(block.retry_after()), &self.op["blocked_us"])?;
+        }
         if self.op["op"] != "reset" {
             return self.compare(&status.policies().collect::<Vec<_>>(), 0);
         }
@@ -225,7 +258,10 @@ impl Runner<'_> {
     /// Compares the policy decisions with the model's, for a request after which `later` equal ones were admitted.
     fn compare(&self, policies: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
         let costs = self.costs();
-        let policies = &policies[..policies.len() - usize::from(self.trace.leased)];
+        let others = ["unleased", "blocked"];
+        let policies = policies.iter();
+        let policies = policies.filter(|policy| !others.contains(&policy.policy()));
+        let policies: Vec<_> = policies.collect();
         for (i, policy) in policies.iter().enumerate() {
             let expected = match self.trace.composite {
                 true => &self.op["policies"][i],

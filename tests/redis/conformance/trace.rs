@@ -18,6 +18,8 @@ pub(crate) struct Trace {
     pub(crate) composite: bool,
     /// Whether a policy has leases.
     pub(crate) leased: bool,
+    /// Whether there is a block list.
+    pub(crate) blocks: bool,
     pub(crate) ops: Vec<Value>,
 }
 
@@ -64,6 +66,7 @@ impl Trace {
             },
             composite,
             leased: trace["lease"].is_object(),
+            blocks: trace["blocks"] == true,
             ops: trace["ops"].as_array().expect("ops").clone(),
         }
     }
@@ -72,18 +75,23 @@ impl Trace {
         self.ops[0]["at_us"].as_i64().expect("at_us")
     }
 
-    /// Its policies are called `p0`, `p1`, ...; with leases the last one has none and rejects nothing, so that each request is up
-    /// to the store, however fast they come.
+    /// Its policies are called `p0`, `p1`, ...; with leases one has none and rejects nothing, so that each request is up
+    /// to the store, however fast they come. The block list is the last one.
     pub(crate) fn limiter(&self, store: impl Store) -> LimiterBuilder {
         let policies = self.policies.iter().enumerate();
         let limiter = policies.fold(Limiter::builder().store(store), |limiter, (i, policy)| {
             limiter.policy(policy_of(&format!("p{i}"), policy))
         });
-        if !self.leased {
-            return limiter;
-        }
         let most = Quota::requests(1_000_000_000_000).per_hour();
-        limiter.policy(Policy::new("unleased", most).strategy(FixedWindow))
+        let unleased = Policy::new("unleased", most).strategy(FixedWindow);
+        let limiter = match self.leased {
+            true => limiter.policy(unleased),
+            false => limiter,
+        };
+        match self.blocks {
+            true => limiter.policy(Policy::block_list("blocked")),
+            false => limiter,
+        }
     }
 }
 
