@@ -1,6 +1,6 @@
 //! Blocks and lowers keys by what a provider's response says about its limits.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
 
 use super::{
     Limiter, bans::BlockEnd, bound_policy::BoundPolicy, core::LimiterRef, handle::PolicyHandle,
@@ -30,6 +30,10 @@ pub struct Heeded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeededLimit {
+    /// The provider's name of the limit, such as `requests`.
+    pub limit: Cow<'static, str>,
+    /// What the provider says is left.
+    pub remaining: u64,
     /// The policy's name.
     pub policy: Arc<str>,
     /// The units that were charged: 0 if no more were left than the provider says, or if the policy's window is not the provider's.
@@ -112,18 +116,22 @@ impl Limiter {
             // A policy that is gone is no reason not to block.
             let index = limiter.find(policy).ok()?;
             let key = limiter.policies[index].key_of(keys)?;
-            Some(Lowering {
+            let remaining = limit.remaining?;
+            let heeded = HeededLimit {
+                limit: limit.name.clone(),
+                remaining,
+                policy: policy.clone(),
+                units: 0,
+            };
+            let lowering = Lowering {
                 entry: PolicyHandle::new(self, index, &limiter.policies[index]).entry(key),
-                remaining: limit.remaining?,
+                remaining,
                 // Without a reset, only a window that is about to end is lowered.
                 resets_in: Some(limit.reset.map_or(Duration::ZERO, |reset| reset.time())),
-            })
+            };
+            Some((heeded, lowering))
         });
-        let lowerings: Vec<_> = lowerings.collect();
-        let lowered = lowerings
-            .iter()
-            .map(|lowering| lowering.entry.policy.clone());
-        let lowered: Vec<_> = lowered.collect();
+        let (lowered, lowerings): (Vec<_>, Vec<_>) = lowerings.unzip();
         async move {
             let block_keys = async {
                 match blocked.transpose()? {
@@ -137,9 +145,9 @@ impl Limiter {
                 blocked_for: block,
                 lowered: Vec::new(),
             };
-            for (policy, units) in lowered.into_iter().zip(units) {
+            for (limit, units) in lowered.into_iter().zip(units) {
                 let units = units?;
-                heeded.lowered.push(HeededLimit { policy, units });
+                heeded.lowered.push(HeededLimit { units, ..limit });
             }
             Ok(heeded)
         }

@@ -104,7 +104,8 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
         if !feedback.limits.is_empty() {
             obeyed.compare(&feedback);
         }
-        let block = obeyed.provider.block_time(&feedback);
+        let block = obeyed.provider.block(&feedback);
+        let block = block.map(|(time, cause)| (time, cause.to_owned()));
         // Most responses say what the store knows already.
         feedback
             .limits
@@ -112,13 +113,16 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
         if block.is_none() && feedback.limits.is_empty() {
             return None;
         }
-        let heed = obeyed
-            .limiter
-            .apply_feedback(&keys, &obeyed.provider, &feedback, block);
+        let heed = obeyed.limiter.apply_feedback(
+            &keys,
+            &obeyed.provider,
+            &feedback,
+            block.as_ref().map(|(time, _)| *time),
+        );
         let obeyed = self.0.clone();
         Some(Box::pin(async move {
             match heed.await {
-                Ok(heeded) => obeyed.log(&heeded, &feedback),
+                Ok(heeded) => obeyed.log(&heeded, block.as_ref().map(|(_, cause)| &**cause)),
                 Err(error) => obeyed.failed.log_with(|suppressed| {
                     tracing::error!(%error, suppressed, "provider's limits not written to the store");
                 }),
@@ -140,14 +144,10 @@ impl<Res> Obeyed<Res> {
             .is_some_and(|counted| remaining < counted)
     }
 
-    /// Logs what a response has changed, with the field that says so.
+    /// Logs what a response has changed, with the field or the limit that says so.
     #[cold]
-    fn log(&self, heeded: &Heeded, feedback: &Feedback) {
-        if let Some(time) = heeded.blocked_for {
-            let cause = match &feedback.refusal {
-                Some(refusal) => &*refusal.field,
-                None => "remaining units",
-            };
+    fn log(&self, heeded: &Heeded, cause: Option<&str>) {
+        if let Some((time, cause)) = heeded.blocked_for.zip(cause) {
             self.blocked.log_with(|suppressed| {
                 tracing::warn!(
                     cause,
@@ -158,9 +158,12 @@ impl<Res> Obeyed<Res> {
             });
         }
         for lowered in heeded.lowered.iter().filter(|lowered| lowered.units > 0) {
+            let (limit, remaining) = (&*lowered.limit, lowered.remaining);
             let (policy, units) = (&*lowered.policy, lowered.units);
             self.lowered.log_with(|suppressed| {
                 tracing::info!(
+                    limit,
+                    remaining,
                     policy,
                     units,
                     suppressed,

@@ -7,12 +7,7 @@ use http::{HeaderMap, StatusCode};
 #[cfg(feature = "tonic")]
 use super::grpc;
 use super::{
-    anthropic,
-    feedback::{Feedback, ReportedLimit},
-    github, openai,
-    reading::Reading,
-    standard,
-    text::MAX_TIME,
+    anthropic, feedback::Feedback, github, openai, reading::Reading, standard, text::MAX_TIME,
 };
 
 const DEFAULT_MAX_BLOCK: Duration = Duration::from_secs(3_600);
@@ -174,22 +169,29 @@ impl Provider {
     /// [policy](Self::limit) counts it. A time of zero that a response names is
     /// ignored; a time below a millisecond is one millisecond.
     pub fn block_time(&self, feedback: &Feedback) -> Option<Duration> {
+        self.block(feedback).map(|(time, _)| time)
+    }
+
+    /// The [time of a block](Self::block_time), and what causes it: the field or the status of a refusal, or the limit of which
+    /// nothing remains.
+    pub(crate) fn block<'a>(&self, feedback: &'a Feedback) -> Option<(Duration, &'a str)> {
         let is_refusal = feedback.refusal.is_some();
         let exhausted = feedback.limits.iter();
         // An account has limits that do not concern all of its calls.
         let exhausted =
             exhausted.filter(|limit| is_refusal || self.policy_of(&limit.name).is_some());
-        let exhausted = exhausted.filter_map(ReportedLimit::exhausted_until).max();
-        let exhausted = exhausted.filter(|time| !time.is_zero());
-        let time = match &feedback.refusal {
-            Some(refusal) => refusal
-                .retry_after
-                .filter(|time| !time.is_zero())
-                .or(exhausted)
-                .unwrap_or(self.default_block),
+        let exhausted =
+            exhausted.filter_map(|limit| Some((limit.exhausted_until()?, &*limit.name)));
+        let exhausted = exhausted.max().filter(|(time, _)| !time.is_zero());
+        let (time, cause) = match &feedback.refusal {
+            Some(refusal) => {
+                let named = refusal.retry_after.filter(|time| !time.is_zero());
+                let time = named.or(exhausted.map(|(time, _)| time));
+                (time.unwrap_or(self.default_block), &*refusal.field)
+            }
             None => exhausted?,
         };
-        Some(time.min(self.max_block)).filter(|time| !time.is_zero())
+        Some((time.min(self.max_block), cause)).filter(|(time, _)| !time.is_zero())
     }
 
     /// The policy that counts the provider's limit `name`.
