@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Response, StatusCode};
+use http::Response;
 use proptest::{collection::vec, prelude::*};
 use tokio::{
     task::JoinSet,
@@ -18,164 +18,27 @@ use tollgate::{
     SlidingLog,
     provider::{Feedback, Provider, ReportedLimit, Reset},
 };
+use tollgate_tests::log::Log;
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::account::{Account, DIALECTS, Dialect, RefusedFor};
 use super::support::{TEST_TIMEOUT, Time, left, limiter, ms, policy};
 
 /// How long a call, and its response, are on their way.
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// How a provider says what is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
-    OpenAi,
-    Anthropic,
-    GitHub,
-    Standard,
-}
-
-const DIALECTS: [Dialect; 4] = [
-    Dialect::OpenAi,
-    Dialect::Anthropic,
-    Dialect::GitHub,
-    Dialect::Standard,
-];
-
 /// The requests that an account has in a window, which begins anew after each period.
 const LIMIT: u64 = 100;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// A provider that counts what arrives.
+/// What is known of the calls.
 #[derive(Debug)]
-struct Account {
-    dialect: Dialect,
-    start: Instant,
-    /// The window, by its number, and what has arrived in it.
-    window: (u64, u64),
-    answered: u64,
+struct Calls {
+    account: Account,
     /// When calls were sent.
     sent: Vec<Duration>,
-    /// When refusals were returned to their callers, and until when they refuse.
+    /// When refusals were returned to their callers, and until when they refuse at least.
     refusals: Vec<(Duration, Duration)>,
-}
-
-impl Account {
-    fn new(dialect: Dialect) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self {
-            dialect,
-            start: Instant::now(),
-            window: (0, 0),
-            answered: 0,
-            sent: Vec::new(),
-            refusals: Vec::new(),
-        }))
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    /// What it responds to a call that arrives now.
-    fn respond(&mut self) -> Response<()> {
-        let now = self.now();
-        let window = (now.as_millis() / PERIOD.as_millis()) as u64;
-        if window != self.window.0 {
-            self.window = (window, 0);
-        }
-        let refused = self.window.1 >= LIMIT;
-        if !refused {
-            self.window.1 += 1;
-            self.answered += 1;
-        }
-        let (remaining, ends) = (LIMIT - self.window.1, PERIOD * (window as u32 + 1));
-        let resets_in = ends - now;
-        let seconds = resets_in.as_millis().div_ceil(1_000);
-        let fields: &[(&str, String)] = &match self.dialect {
-            Dialect::OpenAi => vec![
-                ("x-ratelimit-limit-requests", LIMIT.to_string()),
-                ("x-ratelimit-remaining-requests", remaining.to_string()),
-                (
-                    "x-ratelimit-reset-requests",
-                    format!("{}ms", resets_in.as_millis()),
-                ),
-            ],
-            Dialect::Anthropic => vec![
-                ("anthropic-ratelimit-requests-limit", LIMIT.to_string()),
-                (
-                    "anthropic-ratelimit-requests-remaining",
-                    remaining.to_string(),
-                ),
-            ],
-            Dialect::GitHub => {
-                let now = 1_750_000_000;
-                vec![
-                    ("date", "Sun, 15 Jun 2025 15:06:40 GMT".into()),
-                    ("x-ratelimit-limit", LIMIT.to_string()),
-                    ("x-ratelimit-remaining", remaining.to_string()),
-                    ("x-ratelimit-resource", "core".into()),
-                    ("x-ratelimit-reset", (now + seconds).to_string()),
-                ]
-            }
-            Dialect::Standard => vec![(
-                "ratelimit",
-                format!("\"default\";r={remaining};t={seconds}"),
-            )],
-        };
-        let mut response = Response::builder();
-        if refused {
-            response = response.status(match self.dialect {
-                Dialect::GitHub => StatusCode::FORBIDDEN,
-                _ => StatusCode::TOO_MANY_REQUESTS,
-            });
-            response = match self.dialect {
-                Dialect::OpenAi => {
-                    response.header("retry-after-ms", resets_in.as_millis().to_string())
-                }
-                Dialect::GitHub => response,
-                Dialect::Anthropic | Dialect::Standard => {
-                    response.header("retry-after", seconds.to_string())
-                }
-            };
-        }
-        let response = fields.iter().fold(response, |response, (name, value)| {
-            response.header(*name, value)
-        });
-        response.body(()).expect("a response")
-    }
-
-    /// How long a refusal that is returned now blocks at least.
-    fn refuses_for(response: &Response<()>) -> Option<Duration> {
-        let field = |name: &str| {
-            response
-                .headers()
-                .get(name)?
-                .to_str()
-                .ok()?
-                .parse::<u64>()
-                .ok()
-        };
-        match response.status() {
-            StatusCode::FORBIDDEN => Some(Duration::from_secs(
-                field("x-ratelimit-reset")? - 1_750_000_000,
-            )),
-            StatusCode::TOO_MANY_REQUESTS => match field("retry-after-ms") {
-                Some(millis) => Some(Duration::from_millis(millis)),
-                None => field("retry-after").map(Duration::from_secs),
-            },
-            _ => None,
-        }
-    }
-}
-
-impl Dialect {
-    fn provider(self) -> Provider {
-        match self {
-            Self::OpenAi => Provider::openai().limit("requests", "calls"),
-            Self::Anthropic => Provider::anthropic().limit("requests", "calls"),
-            Self::GitHub => Provider::github().limit("core", "calls"),
-            Self::Standard => Provider::standard().limit("default", "calls"),
-        }
-    }
 }
 
 /// A limiter of one process, whose quota is twice what the account has.
@@ -191,22 +54,30 @@ fn process(store: &MemoryStore) -> Limiter {
 async fn call_from(
     processes: usize,
     callers: usize,
-    dialect: Dialect,
+    dialect: &'static Dialect,
     lasts: Duration,
-) -> Arc<Mutex<Account>> {
-    let time = Time::start();
-    let store = MemoryStore::builder().clock(time.clone()).build();
-    let account = Account::new(dialect);
+) -> Calls {
+    let store = MemoryStore::builder().clock(Time::start()).build();
+    let start = Instant::now();
+    let calls = Arc::new(Mutex::new(Calls {
+        account: Account::new(dialect, LIMIT, PERIOD),
+        sent: Vec::new(),
+        refusals: Vec::new(),
+    }));
     let limiters: Vec<_> = (0..processes).map(|_| process(&store)).collect();
     let mut tasks = JoinSet::new();
     for caller in 0..callers {
-        let (sender, receiver) = (account.clone(), account.clone());
+        let (sender, receiver) = (calls.clone(), calls.clone());
         let service = service_fn(move |()| {
-            let account = sender.clone();
-            account.lock().expect("no panic").note_sent();
+            let calls = sender.clone();
+            calls.lock().expect("no panic").sent.push(start.elapsed());
             async move {
                 sleep(LATENCY).await;
-                let response = account.lock().expect("no panic").respond();
+                let response = calls
+                    .lock()
+                    .expect("no panic")
+                    .account
+                    .respond(start.elapsed());
                 sleep(LATENCY).await;
                 Ok::<_, Infallible>(response)
             }
@@ -214,17 +85,16 @@ async fn call_from(
         let layer = OutgoingLayer::new(limiters[caller % processes].clone())
             .key("account")
             .timeout(TEST_TIMEOUT)
-            .obey(dialect.provider())
+            .obey((dialect.provider)())
             .expect("a block list");
         let service = layer.layer(service);
-        let end = account.lock().expect("no panic").start + lasts;
         tasks.spawn(async move {
-            while Instant::now() < end {
+            while start.elapsed() < lasts {
                 let response = service.clone().oneshot(()).await.expect("a response");
-                if let Some(time) = Account::refuses_for(&response) {
-                    let mut account = receiver.lock().expect("no panic");
-                    let now = account.now();
-                    account.refusals.push((now, now + time));
+                if let Some(RefusedFor(time)) = response.extensions().get() {
+                    let now = start.elapsed();
+                    let refusal = (now, now + *time);
+                    receiver.lock().expect("no panic").refusals.push(refusal);
                 }
             }
         });
@@ -232,31 +102,21 @@ async fn call_from(
     while let Some(task) = tasks.join_next().await {
         task.expect("a caller ends well");
     }
-    account
-}
-
-impl Account {
-    fn note_sent(&mut self) {
-        let now = self.now();
-        self.sent.push(now);
-    }
+    Arc::into_inner(calls)
+        .expect("no caller is left")
+        .into_inner()
+        .expect("no panic")
 }
 
 #[tokio::test(start_paused = true)]
 async fn once_a_refusal_is_in_the_store_no_process_sends_a_call_before_its_end() {
-    for dialect in DIALECTS {
+    for dialect in &DIALECTS {
         for processes in [2, 8] {
-            let account = call_from(processes, 64, dialect, 3 * PERIOD).await;
-            let account = account.lock().expect("no panic");
-            assert!(
-                !account.refusals.is_empty(),
-                "{dialect:?}: nothing is shown"
-            );
-            for (known, ends) in &account.refusals {
-                let early = account
-                    .sent
-                    .iter()
-                    .find(|sent| *sent > known && *sent < ends);
+            let calls = call_from(processes, 64, dialect, 3 * PERIOD).await;
+            assert!(!calls.refusals.is_empty(), "{dialect:?}: nothing is shown");
+            for (known, ends) in &calls.refusals {
+                let mut sent = calls.sent.iter();
+                let early = sent.find(|sent| *sent > known && *sent < ends);
                 assert_eq!(
                     early, None,
                     "{dialect:?}, refused from {known:?} to {ends:?}"
@@ -269,10 +129,9 @@ async fn once_a_refusal_is_in_the_store_no_process_sends_a_call_before_its_end()
 /// A quota that is too high costs no calls: what is left is learned from the responses.
 #[tokio::test(start_paused = true)]
 async fn an_account_is_used_up_and_few_calls_are_refused() {
-    for dialect in DIALECTS {
-        let account = call_from(2, 8, dialect, 20 * PERIOD).await;
-        let account = account.lock().expect("no panic");
-        let (answered, refused) = (account.answered, account.refusals.len() as u64);
+    for dialect in &DIALECTS {
+        let calls = call_from(2, 8, dialect, 20 * PERIOD).await;
+        let (answered, refused) = (calls.account.answered, calls.account.refused);
         println!(
             "{dialect:?}: {answered} of {} answered, {refused} refused",
             20 * LIMIT
@@ -298,6 +157,53 @@ async fn a_response_lowers_what_is_left_and_never_raises_it() {
     for (remaining, expected) in [(40, 40), (90, 39), (38, 38), (10, 10)] {
         api.clone().oneshot(remaining).await.expect("a response");
         assert_eq!(left(&limiter, "calls").await, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_response_changes_is_logged_with_the_limit_or_the_field_that_says_so() {
+    let openai = || Provider::openai().limit("requests", "calls");
+    type Case<'a> = (Provider, u16, &'a [(&'a str, &'a str)], &'a str);
+    let cases: [Case<'_>; 3] = [
+        (
+            openai(),
+            200,
+            &[("x-ratelimit-remaining-requests", "40")],
+            r#"limit="requests" remaining=40 policy="calls" units=59"#,
+        ),
+        (
+            openai(),
+            429,
+            &[("retry-after-ms", "250")],
+            r#"cause="retry-after-ms" blocked_for=250ms"#,
+        ),
+        (
+            Provider::github().limit("core", "calls"),
+            200,
+            &[
+                ("date", "Sun, 15 Jun 2025 15:06:40 GMT"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "1750000060"),
+            ],
+            r#"cause="core" blocked_for=60s"#,
+        ),
+    ];
+    for (provider, status, fields, expected) in cases {
+        let fields = fields.iter();
+        let response = Response::builder().status(status);
+        let response = fields.fold(response, |response, (name, value)| {
+            response.header(*name, *value)
+        });
+        let response = response.body(()).expect("a response");
+        let (limiter, _) = limiter([policy("calls", "100/h"), Policy::block_list("refused")]);
+        let layer = OutgoingLayer::new(limiter).obey(provider);
+        let api = layer.expect("a block list").layer(service_fn(|()| {
+            std::future::ready(Ok::<_, Infallible>(response.clone()))
+        }));
+        let log = Log::default();
+        let _guard = log.info();
+        api.oneshot(()).await.expect("the response");
+        assert_eq!(log.lines(expected).len(), 1, "{expected}: {}", log.text());
     }
 }
 
