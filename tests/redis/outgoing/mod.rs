@@ -11,6 +11,7 @@ mod no_runtime;
 mod obey;
 use tollgate_tests::plain_http;
 mod processes;
+mod provider_processes;
 mod queue;
 mod redis;
 mod rejections;
