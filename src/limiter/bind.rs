@@ -249,6 +249,9 @@ impl Binder<'_> {
             enforcement,
             limit,
             quota_overrides,
+            has_overrides: overrides
+                .as_ref()
+                .map_or_else(Arc::default, |own| own.used_flag()),
             overrides,
             on_store_error,
             local_share,

@@ -42,6 +42,8 @@ pub(crate) struct BoundPolicy {
     pub(crate) arrival_mode: CounterMode,
     /// Limits for quotas other than the policy's own.
     pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
+    /// Whether operators have set any. Read by each request.
+    pub(crate) has_overrides: Arc<AtomicBool>,
     /// What operators have set for single keys; `None` if the store has no overrides.
     pub(crate) overrides: Option<Arc<BoundOverrides>>,
     /// `None` unless it was configured.

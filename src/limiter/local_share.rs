@@ -1,7 +1,5 @@
 //! The share of a policy's quota that one process counts by while the store fails.
 
-use std::sync::Arc;
-
 use super::{
     quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
     write_back::LocalShares,
@@ -33,7 +31,7 @@ impl LocalShare {
         let default = open(shares, policy, &overrides, fallback, policy.quota(), full)?;
         Ok(Self {
             fallback,
-            default: Arc::new(default),
+            default: default.into(),
             overrides,
         })
     }
@@ -71,6 +69,5 @@ fn open(
         quota,
         limit: shares.open_share(policy.name(), rule, written_to)?,
         full_capacity: Some(full.info().capacity),
-        by_operator: None,
     })
 }

@@ -1,14 +1,17 @@
 //! Overrides, as the policies of a limiter apply them: another quota for one key, or none. The store keeps them
-//! (`store/overrides`); here each is bound to a limit of its own, and listed.
+//! (`store/overrides`); here their quotas are bound to limits, and they are listed.
 
 use std::{
-    collections::HashMap,
     fmt, slice,
-    sync::{Arc, RwLock, Weak},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
     vec,
 };
 
+use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
@@ -36,22 +39,19 @@ use crate::{
     sync::{read, write},
 };
 
-/// The overrides of a policy, each bound to a limit of the store when a request first needs it.
+/// The overrides of a policy. Each of their quotas is bound to a limit of the store when a request first needs it.
 #[derive(Debug)]
 pub(crate) struct BoundOverrides {
     known: Arc<PolicyOverrides>,
-    /// By the override's id.
-    bound: RwLock<HashMap<u64, BoundOverride>>,
+    /// `None` for one that the policy can't count.
+    quotas: RwLock<HashMap<Quota, Option<Arc<OverridingQuota>>>>,
     log: LogThrottle,
 }
-
-/// An override, and its quota with a limit; `None` if the policy can't count it.
-type BoundOverride = (Weak<KnownOverride>, Option<QuotaOverride>);
 
 /// An override that is in force for a key.
 pub(crate) enum AppliedOverride {
     Quota(QuotaOverride),
-    Exempt(Arc<Override>),
+    Exempt(Arc<KnownOverride>),
 }
 
 /// The overrides that were in force for the keys of a call.
@@ -67,9 +67,14 @@ impl BoundOverrides {
     pub(crate) fn new(table: &OverrideTable, policy: &str) -> Self {
         Self {
             known: table.policy(policy),
-            bound: RwLock::default(),
+            quotas: RwLock::default(),
             log: LogThrottle::default(),
         }
+    }
+
+    /// Whether any key of the policy has an override.
+    pub(crate) fn used_flag(&self) -> Arc<AtomicBool> {
+        self.known.used_flag()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -79,23 +84,19 @@ impl BoundOverrides {
     /// The quota of an override with its limit, which `open` opens unless it is open; `None` if it can't be counted.
     fn quota(
         &self,
-        known: &Arc<KnownOverride>,
+        quota: Quota,
         open: impl FnOnce() -> Option<OverridingQuota>,
-    ) -> Option<QuotaOverride> {
-        if let Some((_, bound)) = read(&self.bound).get(&known.id) {
-            return bound.clone();
+    ) -> Option<Arc<OverridingQuota>> {
+        if let Some(opened) = read(&self.quotas).get(&quota) {
+            return opened.clone();
         }
         let opened = open().map(Arc::new);
-        let mut bound = write(&self.bound);
-        if bound.len() > 2 * self.known.len() + 16 {
-            // Those that have ended or were replaced.
-            bound.retain(|_, (known, _)| known.strong_count() > 0);
+        let mut quotas = write(&self.quotas);
+        if quotas.len() > 2 * self.known.len() + 16 {
+            // Most are of overrides that have ended or were replaced.
+            quotas.clear();
         }
-        let entry = bound.entry(known.id);
-        entry
-            .or_insert_with(|| (Arc::downgrade(known), opened))
-            .1
-            .clone()
+        quotas.entry(quota).or_insert(opened).clone()
     }
 }
 
@@ -103,25 +104,20 @@ impl BoundPolicy {
     /// The override that is in force for a key, if there is one that the policy can count.
     #[inline]
     pub(crate) fn override_of(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
-        let overrides = self.overrides.as_ref()?;
-        if !overrides.known.is_used() {
+        if !self.has_overrides.load(Ordering::Relaxed) {
             return None;
         }
-        self.find_override(store, overrides, key)
+        self.find_override(store, key)
     }
 
     #[inline(never)]
-    fn find_override(
-        &self,
-        store: &dyn Store,
-        overrides: &BoundOverrides,
-        key: &Key,
-    ) -> Option<AppliedOverride> {
+    fn find_override(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
+        let overrides = self.overrides.as_ref()?;
         let known = overrides.known.find(key)?;
         let Some(quota) = known.setting.own_quota() else {
-            return Some(AppliedOverride::Exempt(known.setting.clone()));
+            return Some(AppliedOverride::Exempt(known));
         };
-        let quota = overrides.quota(&known, || {
+        let shared = overrides.quota(quota, || {
             let checked = self.check_override(store, quota);
             let opened = checked.and_then(|()| {
                 let opened = self.open_quota(store, quota);
@@ -132,12 +128,12 @@ impl BoundPolicy {
                     tracing::error!(%error, suppressed, "an override's quota can't be counted; the policy's own quota is used");
                 });
             });
-            Some(OverridingQuota {
-                by_operator: Some(known.setting.clone()),
-                ..opened.ok()?
-            })
-        });
-        quota.map(AppliedOverride::Quota)
+            opened.ok()
+        })?;
+        Some(AppliedOverride::Quota(QuotaOverride {
+            shared,
+            by_operator: Some(known),
+        }))
     }
 
     /// Whether the policy can count the quota of an override, which is not registered.
@@ -359,7 +355,7 @@ pub struct ListedOverride {
     policy: Arc<str>,
     key: Key,
     key_text: String,
-    setting: Arc<Override>,
+    known: Arc<KnownOverride>,
     unused: Option<String>,
     is_stored: bool,
 }
@@ -396,7 +392,7 @@ impl Overrides {
                 policy,
                 key,
                 is_stored: known.is_stored(),
-                setting: known.setting.clone(),
+                known,
                 unused,
             }
         });
@@ -474,7 +470,7 @@ impl ListedOverride {
 
     /// What was set.
     pub fn setting(&self) -> &Override {
-        &self.setting
+        &self.known.setting
     }
 
     /// Why it has no effect; `None` if it has: the policy can't count its quota, or the limiter does not have the policy.
@@ -492,6 +488,6 @@ impl ListedOverride {
 /// In one line: `api alice: 1000/min`.
 impl fmt::Display for ListedOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.policy, self.key_text, self.setting)
+        write!(f, "{} {}: {}", self.policy, self.key_text, self.setting())
     }
 }

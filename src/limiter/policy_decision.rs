@@ -96,7 +96,8 @@ impl<'a> PolicyDecision<'a> {
     /// The [override](crate::limiter::Override) of the key whose quota was applied; `None` if the quota is the policy's own or the
     /// request's, or the share of this process while the store fails.
     pub fn applied_override(&self) -> Option<&'a Override> {
-        self.entry.quota_override.as_ref()?.by_operator.as_deref()
+        let quota_override = self.entry.quota_override.as_ref()?;
+        Some(&quota_override.by_operator.as_ref()?.setting)
     }
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.

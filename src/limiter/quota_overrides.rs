@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Deref,
     sync::{Arc, RwLock},
 };
 
@@ -10,7 +11,7 @@ use crate::{
     log::LogThrottle,
     policy::Policy,
     quota::Quota,
-    store::{LimitHandle, Store, overrides::Override},
+    store::{LimitHandle, Store, overrides::table::KnownOverride},
     strategy::{Rule, TierRefills},
     sync::{read, write},
 };
@@ -58,7 +59,6 @@ impl QuotaOverrideCache {
             quota,
             limit: store.register(policy.name(), rule)?,
             full_capacity: None,
-            by_operator: None,
         })
     }
 
@@ -103,7 +103,30 @@ impl QuotaOverrideCache {
 }
 
 /// A quota that applies in place of a policy's own: a request's, an operator's for its key (`overrides`), or this process's share.
-pub(crate) type QuotaOverride = Arc<OverridingQuota>;
+#[derive(Clone, Debug)]
+pub(crate) struct QuotaOverride {
+    /// Shared by all keys that it applies to.
+    pub(crate) shared: Arc<OverridingQuota>,
+    /// The override that an operator has set for the key, if the quota is of one.
+    pub(crate) by_operator: Option<Arc<KnownOverride>>,
+}
+
+impl From<OverridingQuota> for QuotaOverride {
+    fn from(quota: OverridingQuota) -> Self {
+        Self {
+            shared: Arc::new(quota),
+            by_operator: None,
+        }
+    }
+}
+
+impl Deref for QuotaOverride {
+    type Target = OverridingQuota;
+
+    fn deref(&self) -> &OverridingQuota {
+        &self.shared
+    }
+}
 
 /// A quota, and its limit in a store.
 #[derive(Debug)]
@@ -112,8 +135,6 @@ pub(crate) struct OverridingQuota {
     pub(crate) limit: LimitHandle,
     /// The capacity of the full quota, if this is the share of it that limits requests in process while the store fails.
     pub(crate) full_capacity: Option<u64>,
-    /// The override that an operator has set for the key, if the quota is of one.
-    pub(crate) by_operator: Option<Arc<Override>>,
 }
 
 #[cfg(test)]

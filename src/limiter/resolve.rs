@@ -92,8 +92,9 @@ impl LimiterRef {
                 continue;
             };
             let quota = match bound.override_of(&*self.store, &key) {
-                Some(AppliedOverride::Exempt(setting)) => {
-                    trace.on_not_applied(index, || NotApplied::Override(setting));
+                Some(AppliedOverride::Exempt(known)) => {
+                    let setting = || known.setting.clone().into();
+                    trace.on_not_applied(index, || NotApplied::Override(setting()));
                     continue;
                 }
                 Some(AppliedOverride::Quota(quota)) => Some(quota),

@@ -48,7 +48,7 @@ type Listener = dyn Fn(&[PolicyKey]) -> bool + Send + Sync;
 pub(crate) struct PolicyOverrides {
     clock: Arc<dyn Clock>,
     /// Whether there are any. Read by each request under the policy.
-    is_used: AtomicBool,
+    is_used: Arc<AtomicBool>,
     by_key: RwLock<hashbrown::HashMap<Key, Arc<KnownOverride>>>,
 }
 
@@ -57,8 +57,7 @@ pub(crate) struct PolicyOverrides {
 pub(crate) struct KnownOverride {
     /// Unique in this process.
     pub(crate) id: u64,
-    pub(crate) setting: Arc<Override>,
-    ends_at: Option<Timestamp>,
+    pub(crate) setting: Override,
     /// Whether the store still has it.
     is_stored: AtomicBool,
 }
@@ -68,8 +67,7 @@ impl KnownOverride {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            ends_at: setting.ends_at(),
-            setting: Arc::new(setting),
+            setting,
             is_stored: AtomicBool::new(true),
         })
     }
@@ -77,10 +75,6 @@ impl KnownOverride {
     /// Whether the store still has it: false after the store has lost it.
     pub(crate) fn is_stored(&self) -> bool {
         self.is_stored.load(Ordering::Relaxed)
-    }
-
-    fn has_ended(&self, now: Timestamp) -> bool {
-        self.ends_at.is_some_and(|end| end <= now)
     }
 }
 
@@ -113,7 +107,7 @@ impl OverrideTable {
     /// The override of a key under a policy, if there is one that has not ended.
     pub fn get(&self, policy: &str, key: &Key) -> Option<Override> {
         let known = read(&self.policies).get(policy)?.find(key)?;
-        Some(Override::clone(&known.setting))
+        Some(known.setting.clone())
     }
 
     /// The number of overrides, with those that have ended and are not removed yet.
@@ -142,7 +136,7 @@ impl OverrideTable {
         let new = || {
             Arc::new(PolicyOverrides {
                 clock: self.clock.clone(),
-                is_used: AtomicBool::new(false),
+                is_used: Arc::default(),
                 by_key: RwLock::default(),
             })
         };
@@ -161,14 +155,14 @@ impl OverrideTable {
             let replaced = match setting {
                 Some(setting) => match by_key.get(&key) {
                     // It keeps its limit in the store.
-                    Some(known) if *known.setting == setting => {
+                    Some(known) if known.setting == setting => {
                         known.is_stored.store(true, Ordering::Relaxed);
                         before = Some(setting);
                         continue;
                     }
                     _ => {
                         let known = KnownOverride::new(setting);
-                        if let Some(end) = known.ends_at {
+                        if let Some(end) = known.setting.ends_at() {
                             self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
                         }
                         by_key.insert(key, known)
@@ -190,8 +184,8 @@ impl OverrideTable {
                 _ => 0,
             };
             let now = self.now();
-            let replaced = replaced.filter(|known| !known.has_ended(now));
-            before = replaced.map(|known| Override::clone(&known.setting));
+            let replaced = replaced.filter(|known| !known.setting.has_ended(now));
+            before = replaced.map(|known| known.setting.clone());
             changed.push((policy, key));
         }
         self.notify(&changed);
@@ -218,13 +212,13 @@ impl OverrideTable {
         self.next_end.store(i64::MAX, Ordering::Relaxed);
         let (mut ended, mut changed) = (Vec::new(), Vec::new());
         for (policy, key, known) in self.all() {
-            match known.ends_at {
+            match known.setting.ends_at() {
                 Some(end) if end <= now && ended.len() >= max => {
                     self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
                 }
                 Some(end) if end <= now && self.remove_known(&policy, &key, &known) => {
                     changed.push((policy.clone(), key));
-                    ended.push((policy, key, Override::clone(&known.setting)));
+                    ended.push((policy, key, known.setting.clone()));
                 }
                 Some(end) if end > now => {
                     self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
@@ -305,6 +299,11 @@ impl PolicyOverrides {
         self.is_used.load(Ordering::Relaxed)
     }
 
+    /// What [`is_used`](Self::is_used) reads.
+    pub(crate) fn used_flag(&self) -> Arc<AtomicBool> {
+        self.is_used.clone()
+    }
+
     /// The number of overrides.
     pub(crate) fn len(&self) -> usize {
         match self.is_used() {
@@ -316,12 +315,13 @@ impl PolicyOverrides {
     /// The override of a key, if there is one that has not ended.
     pub(crate) fn find(&self, key: &Key) -> Option<Arc<KnownOverride>> {
         let known = read(&self.by_key).get(key)?.clone();
-        (known.ends_at.is_none() || !known.has_ended(self.clock.wall())).then_some(known)
+        let holds = known.setting.until.is_none() || !known.setting.has_ended(self.clock.wall());
+        holds.then_some(known)
     }
 
     /// How long an override holds from now on; `None` for good.
     pub(crate) fn ends_in(&self, known: &KnownOverride) -> Option<std::time::Duration> {
-        Some(known.ends_at?.since(self.clock.wall()))
+        Some(known.setting.ends_at()?.since(self.clock.wall()))
     }
 }
 

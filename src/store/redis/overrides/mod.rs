@@ -251,7 +251,7 @@ impl RedisOverrides {
                 if done < 0 {
                     return Err(OverrideError::TooMany { max: self.max });
                 }
-                let setting = Override::clone(&known.setting);
+                let setting = known.setting.clone();
                 if done > 0 {
                     restored.push((policy.clone(), key, setting.clone()));
                     self.table.apply([(policy, key, Some(setting))]);
