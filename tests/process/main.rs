@@ -14,5 +14,6 @@ mod config_reload;
 mod dashboard;
 mod examples;
 mod no_threads;
+mod overrides;
 mod printed;
 mod sockets;

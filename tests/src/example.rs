@@ -127,16 +127,17 @@ impl Example {
     }
 
     fn launch(name: &str, configure: impl FnOnce(&mut Command)) -> Self {
-        let program = program(name);
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program(name));
         command.env_remove("REDIS_URL").env("PORT", "0");
         configure(&mut command);
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| {
-            panic!(
-                "{}: {error}; `cargo build --workspace --all-features --examples` makes it",
-                program.display()
-            )
+        Self::of(command)
+    }
+
+    /// Starts a program that prints where it listens, as examples do, and waits until it does.
+    pub fn of(mut command: Command) -> Self {
+        let piped = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = piped.spawn().unwrap_or_else(|error| {
+            panic!("{command:?}: {error}; `cargo build --workspace --all-features --examples` makes examples")
         });
         let stdout = child.stdout.take().expect("its output is piped");
         let (sender, lines) = mpsc::channel();
@@ -300,8 +301,19 @@ impl HttpResponse {
 
 /// Cargo builds examples before tests run, into a folder beside that of the tests.
 pub fn program(name: &str) -> PathBuf {
+    target().join("examples").join(with_suffix(name))
+}
+
+/// The command line, which `cargo build --workspace --all-features --bins` makes.
+pub fn command_line() -> PathBuf {
+    target().join(with_suffix("tollgate"))
+}
+
+fn target() -> PathBuf {
     let test = env::current_exe().expect("this test's own path");
-    let profile = test.ancestors().nth(2).expect("a target folder");
-    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
-    profile.join("examples").join(file)
+    test.ancestors().nth(2).expect("a target folder").to_owned()
+}
+
+fn with_suffix(name: &str) -> String {
+    format!("{name}{}", env::consts::EXE_SUFFIX)
 }

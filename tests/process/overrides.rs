@@ -1,0 +1,246 @@
+//! Two processes and the command line on one Redis, under load: overrides that are set and lifted meanwhile.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    net::SocketAddr,
+    process::Command,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, routing::get};
+use testkit::{Clock, Server};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tollgate::{FixedWindow, Policy, Quota, RateLimitLayer, RedisStore, admin::Admin, extract};
+use tollgate_tests::{
+    child,
+    example::{Example, command_line},
+    model::{Limit, Rule, State},
+    plain_http,
+    until::{TEST_TIMEOUT, until},
+    world::START,
+};
+
+const URL: &str = "TOLLGATE_OVERRIDES_URL";
+const TOKEN: &str = "a-token-of-the-operators";
+
+/// Requests a day of each user.
+const LIMIT: u64 = 50;
+
+const DAY: i128 = 86_400_000_000;
+
+/// Tasks for each process and user.
+const TASKS: usize = 2;
+
+const USERS: [&str; 2] = ["alice", "bob"];
+
+/// Runs as a process of its own, below: a service with an admin API, until it is killed. It does nothing in a plain run of the
+/// tests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_process() {
+    let Ok(url) = env::var(URL) else { return };
+    let serve = async {
+        let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
+        let policy = Policy::new("api", Quota::requests(LIMIT).per_day());
+        let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
+        let layer = RateLimitLayer::builder()
+            .store(store.build().expect("a store"))
+            .policy(policy)
+            .build()
+            .expect("a layer");
+        let admin = Admin::new(&layer).token("ops", TOKEN).router();
+        let app = Router::new()
+            .route("/", get(async || "Hello!"))
+            .layer(layer)
+            .nest_service("/admin", admin.expect("an admin API"));
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        println!("\nListening on http://{address}.");
+        axum::serve(listener, app).await.expect("it serves");
+    };
+    // Its parent kills it; should that die, this ends by itself.
+    let _ = tokio::time::timeout(2 * TEST_TIMEOUT, serve).await;
+}
+
+fn process(server: &Server) -> Example {
+    let mut command = child::test(module_path!(), "child_process");
+    command.env(URL, server.url());
+    Example::of(command)
+}
+
+/// Runs the command line against the admin API of a process.
+async fn tollgate(process: &Example, arguments: &str) {
+    let mut command = Command::new(command_line());
+    command.args(arguments.split(' '));
+    let admin = format!("http://{}/admin", process.address());
+    command.args(["--admin", &*admin, "-y"]);
+    command.env("TOLLGATE_ADMIN_TOKEN", TOKEN);
+    let output = tokio::task::spawn_blocking(move || command.output()).await;
+    let output = output.expect("no panic").expect("the program is built");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments}: {errors}");
+}
+
+/// What was answered.
+#[derive(Debug, Default)]
+struct Account {
+    admitted: BTreeMap<&'static str, u64>,
+    /// By process and user: the limit, and whether the request was admitted.
+    last: BTreeMap<(usize, &'static str), (u64, bool)>,
+    faults: Vec<String>,
+}
+
+impl Account {
+    fn add(
+        &mut self,
+        (process, user): (usize, &'static str),
+        response: reqwest::Result<reqwest::Response>,
+    ) {
+        match response.map(|response| (response.status().as_u16(), limit(&response))) {
+            Ok((status @ (200 | 429), Some(limit))) => {
+                let is_admitted = status == 200;
+                *self.admitted.entry(user).or_default() += u64::from(is_admitted);
+                self.last.insert((process, user), (limit, is_admitted));
+            }
+            other => self.faults.push(format!("{user}: {other:?}")),
+        }
+    }
+}
+
+/// The limit of a response.
+fn limit(response: &reqwest::Response) -> Option<u64> {
+    let field = response.headers().get("ratelimit-policy")?.to_str().ok()?;
+    let mut parameters = field.split(';');
+    parameters.find_map(|parameter| parameter.strip_prefix("q=")?.parse().ok())
+}
+
+/// Requests of all users to all processes, until they are ended.
+struct Load {
+    account: Arc<Mutex<Account>>,
+    ends: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(processes: &[Example]) -> Self {
+        let mut load = Self {
+            account: Arc::default(),
+            ends: Arc::default(),
+            tasks: Vec::new(),
+        };
+        for (process, example) in processes.iter().enumerate() {
+            for user in USERS {
+                for _ in 0..TASKS {
+                    let (account, ends) = (load.account.clone(), load.ends.clone());
+                    let sends = send(example.address(), (process, user), account, ends);
+                    load.tasks.push(tokio::spawn(sends));
+                }
+            }
+        }
+        load
+    }
+
+    /// Waits until the last answer of each process to this user is a rejection under this limit.
+    async fn until_rejected(&self, user: &str, limit: u64) {
+        until("it is used up under this limit everywhere", async || {
+            let account = self.account.lock().expect("the account");
+            assert_eq!(account.faults, [""; 0]);
+            let mut of_user = account.last.iter().filter(|((_, own), _)| *own == user);
+            account.last.len() == 2 * USERS.len()
+                && of_user.all(|(_, last)| *last == (limit, false))
+        })
+        .await;
+    }
+
+    fn admitted(&self, user: &str) -> u64 {
+        let account = self.account.lock().expect("the account");
+        account.admitted.get(user).copied().unwrap_or_default()
+    }
+
+    async fn end(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("a task ends well");
+        }
+    }
+}
+
+async fn send(
+    address: SocketAddr,
+    by: (usize, &'static str),
+    account: Arc<Mutex<Account>>,
+    ends: Arc<AtomicBool>,
+) {
+    let (client, url) = (plain_http::client(), format!("http://{address}/"));
+    while !ends.load(Ordering::Relaxed) {
+        let response = client.get(&url).header("x-user", by.1).send().await;
+        account.lock().expect("the account").add(by, response);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What the model admits of requests without end, under one quota after the other, in a window that does not end.
+fn admitted_by_model(quotas: &[u64]) -> u64 {
+    let (mut state, now, mut admitted) = (State::default(), 1, 0);
+    for quota in quotas {
+        let limit = Limit::counted(Rule::Window { period: DAY }, *quota);
+        let room = limit.room(&mut state, now, 0).max(0);
+        limit.charge(&mut state, now, 0, room);
+        admitted += room as u64;
+    }
+    admitted
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_sets_and_lifts_the_limit_of_one_user_in_two_processes_under_load() {
+    // The window does not end.
+    let server = Server::builder().clock(&Clock::at(START)).start();
+    let processes = [process(&server), process(&server)];
+    let load = Load::start(&processes);
+    for user in USERS {
+        load.until_rejected(user, LIMIT).await;
+        assert_eq!(load.admitted(user), admitted_by_model(&[LIMIT]));
+    }
+
+    tollgate(&processes[0], "override set api alice --quota 200/day").await;
+    load.until_rejected("alice", 200).await;
+    assert_eq!(load.admitted("alice"), admitted_by_model(&[LIMIT, 200]));
+    let late = process(&server);
+    let client = plain_http::client();
+    until("a process that starts meanwhile has it", async || {
+        let request = client.get(format!("http://{}/", late.address()));
+        let response = request.header("x-user", "alice").send().await;
+        limit(&response.expect("a response")) == Some(200)
+    })
+    .await;
+
+    tollgate(&processes[1], "override set api alice --quota 120/day").await;
+    load.until_rejected("alice", 120).await;
+    let replaced = admitted_by_model(&[LIMIT, 200, 120]);
+    assert_eq!(load.admitted("alice"), replaced);
+
+    // What is used comes back while the override is in force, and it is lifted before that is used up, or not.
+    tollgate(&processes[0], "reset alice --policy api").await;
+    tollgate(&processes[0], "override remove api alice").await;
+    load.until_rejected("alice", LIMIT).await;
+    let meanwhile = load.admitted("alice") - replaced;
+    let [least, most] = [LIMIT, 120].map(|quota| admitted_by_model(&[quota]));
+    assert!((least..=most).contains(&meanwhile), "{meanwhile}");
+
+    tollgate(&processes[1], "reset alice --policy api").await;
+    let lifted = replaced + meanwhile + admitted_by_model(&[LIMIT]);
+    until("it is admitted again", async || {
+        load.admitted("alice") == lifted
+    })
+    .await;
+    load.until_rejected("alice", LIMIT).await;
+    assert_eq!(load.admitted("alice"), lifted);
+    // No other user was concerned.
+    assert_eq!(load.admitted("bob"), admitted_by_model(&[LIMIT]));
+    load.end().await;
+}
