@@ -34,6 +34,47 @@ fn uuids_and_the_like() -> impl Strategy<Value = String> {
     })
 }
 
+/// A key of any form, and what it stands for. A short address is the key of its text, too.
+fn every_form() -> impl Strategy<Value = (String, Key)> {
+    let text = prop_oneof![
+        uuids_and_the_like(),
+        "[ab#~+*?:. -]{0,4}",
+        "[#~][A-Za-z0-9_-]{20,22}",
+        "(hash|key):[a-f0-9~#-]{1,36}",
+    ]
+    .boxed();
+    let text = prop::sample::select(vec!["text", "secret"]).prop_flat_map(move |form| {
+        text.clone().prop_map(move |text| {
+            let key = match form {
+                "text" => Key::new(&text),
+                _ => Key::secret(&text),
+            };
+            (format!("{form} {text}"), key)
+        })
+    });
+    let network = (any::<u128>(), any::<bool>(), 0..=128u8).prop_map(|(bits, is_v4, len)| {
+        let address = match is_v4 {
+            true => IpAddr::from((bits as u32).to_be_bytes()),
+            false => IpAddr::from(bits.to_be_bytes()),
+        };
+        let key = Key::network(address, len, len);
+        let masked = bits >> (128 - len).min(127);
+        let name = match key.has_hash() {
+            true => format!("network {masked:x} {len}"),
+            false => format!("text {key}"),
+        };
+        (name, key)
+    });
+    let single = prop_oneof![Just(Key::global()), Just(Key::missing())];
+    let single = single.prop_map(|key| (format!("single {key}"), key));
+    let part = prop_oneof![text, network, single].boxed();
+    let parts = prop::collection::vec(part.clone(), 0..4).prop_map(|parts| {
+        let (names, keys): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        (format!("tuple {names:?}"), Key::tuple(keys))
+    });
+    prop_oneof![3 => part, 1 => parts]
+}
+
 #[test]
 fn short_safe_text_stays_readable_and_other_text_is_hashed() {
     for text in ["alice", "bob@example.org", "/users/1", "a", "10.0.0.1"] {
@@ -239,6 +280,18 @@ proptest! {
             }
             // One of the last character's spare bits is set.
             None => prop_assert!(!"AQgw".contains(&stored[22..])),
+        }
+    }
+
+    #[test]
+    fn keys_of_all_forms_differ_and_are_read_back_from_their_stored_texts(
+        forms in prop::collection::vec(every_form(), 2..40),
+    ) {
+        let mut seen = HashMap::new();
+        for (name, key) in forms {
+            prop_assert_eq!(Key::parse_stored(key.as_bytes()), Some(key));
+            let other = seen.insert(key, name.clone());
+            prop_assert_eq!(other.unwrap_or_else(|| name.clone()), name);
         }
     }
 

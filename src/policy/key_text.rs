@@ -149,6 +149,8 @@ fn is_code(extractor: &dyn KeyExtractor) -> bool {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{extract, quota::Quota};
 
@@ -160,6 +162,62 @@ mod tests {
     fn is_read_back(policy: &Policy, key: Key) {
         let text = policy.key_text(&key);
         assert_eq!(policy.parse_key(&text), Some(key), "{policy:?}: {text}");
+    }
+
+    /// A policy of each kind of extractor.
+    fn policies() -> [Policy; 9] {
+        [
+            policy(extract::global()),
+            policy(extract::peer()),
+            policy(extract::peer().ipv4_prefix(24)),
+            policy(extract::header("x-api-key")),
+            policy(extract::header("x-tenant")),
+            policy(extract::from_fn(|_| None)),
+            policy((extract::peer(), extract::method())),
+            policy((extract::header("x-tenant"), extract::header("x-api-key"))),
+            policy(extract::header("x-api-key").or_else(extract::peer())),
+        ]
+    }
+
+    fn keys() -> impl Strategy<Value = Key> {
+        let digits = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
+        let texts = prop_oneof![
+            digits,
+            digits.prop_map(|text| text.to_ascii_uppercase()),
+            "[a-c0-9:/+#~*?. -]{1,24}",
+            // What looks like another form.
+            "(hash|key):[A-Za-z0-9_-]{20}",
+            "(key:)?[#~][A-Za-z0-9_-]{20,22}",
+            digits.prop_map(|text| format!("key:{text}")),
+        ]
+        .boxed();
+        let part = prop_oneof![
+            texts.clone().prop_map(Key::new),
+            texts.prop_map(Key::secret),
+            any::<[u8; 4]>().prop_map(|octets| Key::ip(octets.into())),
+            any::<[u8; 16]>().prop_map(|octets| Key::ip(octets.into())),
+            (any::<[u8; 16]>(), 0..=128u8).prop_map(|(octets, bits)| Key::network(
+                octets.into(),
+                24,
+                bits
+            )),
+            Just(Key::global()),
+            Just(Key::missing()),
+        ]
+        .boxed();
+        let parts = prop::collection::vec(part.clone(), 1..4).prop_map(Key::tuple);
+        prop_oneof![3 => part, 1 => parts]
+    }
+
+    proptest! {
+        #[test]
+        fn every_key_is_read_back_from_the_text_that_shows_it(key in keys()) {
+            for policy in policies() {
+                let text = policy.key_text(&key);
+                prop_assert_eq!(policy.parse_key(&text), Some(key), "{:?}: {}", policy, text);
+                prop_assert_eq!(stored_key(&stored_text(&key)), Some(key));
+            }
+        }
     }
 
     #[test]
