@@ -24,6 +24,7 @@ use super::{
     quota_overrides::{OverridingQuota, QuotaOverride},
 };
 use crate::{
+    clock::Timestamp,
     error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
     key::Key,
     log::LogThrottle,
@@ -254,7 +255,8 @@ impl PolicyHandle {
         setting.validate()?;
         let limiter = self.limiter().local_ref();
         let bound = &limiter.policies[limiter.find(self.name())?];
-        if setting.has_ended(limiter.override_table()?.now()) {
+        limiter.override_table()?;
+        if setting.until.is_some() && setting.has_ended(self.limiter().override_time().await?) {
             return Err(OverrideError::Ended);
         }
         if let Some(quota) = setting.own_quota() {
@@ -304,10 +306,12 @@ impl Limiter {
         Overrides::find(self, max, |_| true).await
     }
 
-    /// The instant by which overrides end.
-    #[cfg(feature = "admin")]
-    pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
-        Ok(self.local_ref().override_table()?.now())
+    /// The instant by which overrides end, also before this process has learned the store's time.
+    pub(crate) async fn override_time(&self) -> Result<Timestamp, OverrideError> {
+        let limiter = self.local_ref();
+        let table = limiter.override_table()?;
+        limiter.store.sync_overrides().await?;
+        Ok(table.now())
     }
 
     /// Writes the overrides back that the store has lost, as after a restart without its data, and that this process still knows.
@@ -489,5 +493,30 @@ impl ListedOverride {
 impl fmt::Display for ListedOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.policy, self.key_text, self.setting())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[tokio::test]
+    async fn quotas_of_overrides_that_were_replaced_are_not_kept() {
+        let policy = Policy::new("api", Quota::requests(1).per_hour());
+        let limiter = Limiter::builder().policy(policy).build();
+        let limiter = limiter.expect("a limiter");
+        let api = limiter.policy("api").expect("a policy");
+        for requests in 1..=1_000 {
+            let setting = Override::quota(Quota::requests(requests).per_hour());
+            api.set_override("alice", setting).await.expect("it is set");
+            let decision = limiter.check("alice").await;
+            let limit = decision.policy("api").map(|api| api.limit());
+            assert_eq!(limit, Some(requests));
+            let core = limiter.local_ref();
+            let overrides = core.policies[0].overrides.as_ref().expect("overrides");
+            let kept = read(&overrides.quotas).len();
+            assert!(kept <= 19, "{kept}");
+        }
     }
 }

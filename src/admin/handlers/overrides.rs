@@ -67,7 +67,7 @@ pub(in crate::admin) async fn set(
     let limiter = state.limiter();
     let (policy, handle) = (&request.policy, limiter.policy(&request.policy)?);
     let keys = named_key(limiter, policy, &request.key)?;
-    let setting = setting(&request, &user, limiter)?;
+    let setting = setting(&request, &user, limiter).await?;
     let audit = Audit::new(user, Change::SetOverride, &request.key, limiter, &keys);
     completed(audited(audit, async move |audit| {
         let key = first(&keys);
@@ -139,7 +139,7 @@ fn first(keys: &[(String, Key)]) -> Key {
 }
 
 /// The override of a request.
-fn setting(
+async fn setting(
     request: &OverrideRequest,
     user: &AdminUser,
     limiter: &Limiter,
@@ -161,7 +161,7 @@ fn setting(
                 let detail = "seconds: an override lasts for 1 s to a hundred years";
                 return Err(Failure::bad_request(detail));
             }
-            let now = limiter.override_time()?;
+            let now = limiter.override_time().await?;
             Some((now + Duration::from_secs(seconds)).to_system_time())
         }
         (Some(_), Some(_)) => {

@@ -383,6 +383,9 @@ mod tests {
             assert_eq!(keys, [Key::new(key)]);
         }
         assert_eq!((table.take_ended(9).len(), table.len()), (0, 1));
+        table.set("api", Key::new("a"), of(1).until(after(10)));
+        clock.advance(std::time::Duration::from_secs(10));
+        assert_eq!(table.set("api", Key::new("a"), of(2)), None);
     }
 
     #[test]

@@ -177,24 +177,42 @@ async fn the_first_change_of_a_process_takes_nothing_of_the_others_for_lost() {
     );
 }
 
+/// Copies the overrides to keys of another prefix.
+fn copy(server: &Server, from: &str, to: &str) {
+    for name in ["overrides", "overrides:changes", "overrides:version"] {
+        let [from, to] = [from, to].map(|prefix| format!("{prefix}{name}"));
+        server.command(&["COPY", &from, &to, "REPLACE"]).ok();
+    }
+}
+
+#[tokio::test]
+async fn what_a_failover_has_lost_stays_in_force_and_can_be_restored() {
+    let server = Server::start();
+    let a = process(&server).await;
+    set(&a, ALICE, of(100)).await;
+    copy(&server, "tg:#", "replica:");
+    set(&a, "bob", of(50)).await;
+    // A replica that lacks the last change becomes the master.
+    copy(&server, "replica:", "tg:#");
+    assert_eq!(lost(a.health_check().await.warnings()), Some(1));
+    assert_eq!(limit(&a, "bob").await, 50);
+    let restored = a.restore_overrides().await.expect("restored");
+    let restored: Vec<_> = restored.iter().map(|(_, key, _)| *key).collect();
+    assert_eq!(restored, [Key::new("bob")]);
+    until_limit(&process(&server).await, "bob", 50).await;
+}
+
 /// The number of a change is not given again, though the server has lost it.
 #[tokio::test]
 async fn changes_that_follow_a_failover_are_read_by_all() {
     let server = Server::start();
     let (first, second) = (process(&server).await, process(&server).await);
     set(&first, ALICE, of(100)).await;
-    let names = ["overrides", "overrides:changes", "overrides:version"];
-    let copy = |from: &str, to: &str| {
-        for name in names {
-            let [from, to] = [from, to].map(|prefix| format!("{prefix}{name}"));
-            server.command(&["COPY", &from, &to, "REPLACE"]).ok();
-        }
-    };
-    copy("tg:#", "replica:");
+    copy(&server, "tg:#", "replica:");
     set(&first, "bob", of(50)).await;
     until_limit(&second, "bob", 50).await;
     // A replica that lacks the last change becomes the master.
-    copy("replica:", "tg:#");
+    copy(&server, "replica:", "tg:#");
     set(&first, ALICE, of(7)).await;
     set(&first, "carol", of(70)).await;
     until_limit(&second, "carol", 70).await;
@@ -275,22 +293,98 @@ async fn none_is_removed_before_its_end_by_the_servers_clock() {
     let a = process(&server).await;
     let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
     set(&a, ALICE, of(30).until(end)).await;
-    let value = server
-        .command(&["HGET", "tg:#overrides", "alice api"])
-        .text();
-    let remove = || {
-        let script = include_str!("../../../src/store/redis/overrides/change.lua");
-        let keys = ["", ":changes", ":removed", ":version"];
-        let keys = keys.map(|part| format!("tg:#overrides{part}"));
-        let mut call = vec!["EVAL", script, "4"];
-        call.extend(keys.iter().map(String::as_str));
-        call.extend(["end", "alice api", &value, "9", "random", "3600000000"]);
-        server.command(&call).list()[0].clone().int()
-    };
-    assert_eq!(remove(), 0);
+    let value = stored(&server);
+    assert_eq!(change(&server, "end", &value), 0);
     assert_eq!(limit(&a, ALICE).await, 30);
     clock.advance(Duration::from_secs(600));
-    assert_eq!(remove(), 1);
+    assert_eq!(change(&server, "end", &value), 1);
+}
+
+/// The value of the first key's override.
+fn stored(server: &Server) -> String {
+    let found = server.command(&["HGET", "tg:#overrides", "alice api"]);
+    found.text()
+}
+
+/// Runs the script of changes for the first key, as a process does that knows nothing of the others; returns whether it changed
+/// something.
+fn change(server: &Server, operation: &str, value: &str) -> i64 {
+    let script = include_str!("../../../src/store/redis/overrides/change.lua");
+    let keys = ["", ":changes", ":removed", ":version"];
+    let keys = keys.map(|part| format!("tg:#overrides{part}"));
+    let mut call = vec!["EVAL", script, "4"];
+    call.extend(keys.iter().map(String::as_str));
+    call.extend([operation, "alice api", value, "9", "random", "3600000000"]);
+    server.command(&call).list()[0].clone().int()
+}
+
+/// Another process has replaced it since its end was noticed.
+#[tokio::test]
+async fn the_end_of_one_that_was_replaced_changes_nothing() {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    let a = process(&server).await;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    set(&a, ALICE, of(30).until(end)).await;
+    let value = stored(&server);
+    set(&a, ALICE, of(50)).await;
+    clock.advance(Duration::from_secs(601));
+    assert_eq!(change(&server, "end", &value), 0);
+    assert_eq!(limit(&a, ALICE).await, 50);
+}
+
+#[tokio::test]
+async fn one_that_was_removed_meanwhile_is_not_restored() {
+    let server = Server::start();
+    let a = process(&server).await;
+    set(&a, ALICE, of(30)).await;
+    let value = stored(&server);
+    remove(&a, ALICE).await;
+    assert_eq!(change(&server, "restore", &value), 0);
+    server.flush();
+    assert_eq!(change(&server, "restore", &value), 1);
+    until_limit(&a, ALICE, 30).await;
+}
+
+#[tokio::test]
+async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    let a = process(&server).await;
+    set(&a, ALICE, of(30)).await;
+    remove(&a, ALICE).await;
+    let version = || {
+        let text = server.command(&["GET", "tg:#overrides:version"]).text();
+        let numbers = text.split(' ').skip(1).take(2);
+        let numbers: Vec<u64> = numbers
+            .map(|number| number.parse().expect("a number"))
+            .collect();
+        (numbers[0], numbers[1])
+    };
+    let (removal, before) = version();
+    assert!(before < removal);
+    clock.advance(Duration::from_secs(3_601));
+    set(&a, "bob", of(31)).await;
+    assert_eq!(version().1, removal);
+    assert_eq!(server.command(&["ZCARD", "tg:#overrides:removed"]).int(), 0);
+}
+
+#[tokio::test]
+async fn ends_are_judged_by_the_servers_clock_before_the_first_request() {
+    // Long before this machine's time.
+    let start = START - Duration::from_secs(10 * 365 * 86_400).as_micros() as u64;
+    let clock = Clock::at(start);
+    let server = Server::builder().clock(&clock).start();
+    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
+    let new = limiter(Limiter::builder().store(redis(&server)), [policy]);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(start) + Duration::from_secs(600);
+    set(&new, ALICE, of(30).until(end)).await;
+    assert_eq!(limit(&new, ALICE).await, 30);
+    clock.advance(Duration::from_secs(601));
+    until_limit(&new, ALICE, 10).await;
+    let api = new.policy("api").expect("a policy");
+    let ended = api.set_override(ALICE, of(30).until(end)).await;
+    assert!(matches!(ended, Err(OverrideError::Ended)), "{ended:?}");
 }
 
 #[tokio::test]

@@ -92,6 +92,31 @@ async fn a_stricter_override_is_waited_for_until_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_end_of_several_overrides_is_waited_for() {
+    let clock = TokioClock::new();
+    let store = MemoryStore::builder().clock(clock).build();
+    let builder = ["a", "b"]
+        .into_iter()
+        .fold(Limiter::builder().store(store), |builder, name| {
+            builder.policy(Policy::new(name, quota("3/day")).strategy(FixedWindow))
+        });
+    let limiter = builder.build().expect("a limiter");
+    assert!(limiter.check("alice").await.is_admitted());
+    let [first, second] = [600, 7_200].map(|seconds| clock.now() + Duration::from_secs(seconds));
+    for (name, text, end) in [("a", "1/day", first), ("b", "9/day", second)] {
+        let policy = limiter.policy(name).expect("a policy");
+        let setting = Override::quota(quota(text)).until(time(end));
+        policy
+            .set_override("alice", setting)
+            .await
+            .expect("it is set");
+    }
+    let waiter = queued(&limiter, LONG);
+    assert!(waiter.await.is_ok());
+    assert!(clock.now() < second);
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_that_wait_under_a_stricter_override_go_on_when_it_is_removed() {
     let (limiter, clock) = limiter("3/day");
     let api = limiter.policy("api").expect("a policy");

@@ -40,9 +40,6 @@ use crate::{
 
 mod stored;
 
-const CHANGE: &str = include_str!("change.lua");
-const READ: &str = include_str!("read.lua");
-
 /// How often the version is polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -274,6 +271,12 @@ impl RedisOverrides {
         topology: &Topology,
     ) -> Result<(), StoreError> {
         let found = self.read_version(reader, topology).await?;
+        if !self.is_read.load(Ordering::Relaxed) {
+            // For the server's time, by which ends are judged: also without overrides.
+            let read_time = self.read_command(u64::MAX);
+            let (now, ..): Page = self.query(reader, topology, &read_time).await?;
+            self.set_clock(&now);
+        }
         if found == reader.version && (found.is_some() || self.table.is_empty()) {
             return Ok(());
         }
@@ -445,7 +448,7 @@ impl RedisOverrides {
 
     fn read_command(&self, since: u64) -> Cmd {
         let mut eval = cmd("EVAL");
-        eval.arg(READ).arg(3);
+        eval.arg(include_str!("read.lua")).arg(3);
         eval.arg(&self.keys.overrides).arg(&self.keys.changes);
         eval.arg(&self.keys.version).arg(since).arg(PAGE);
         eval
@@ -466,7 +469,7 @@ impl RedisOverrides {
             Change::End(value) => ("end", value),
         };
         let mut eval = cmd("EVAL");
-        eval.arg(CHANGE).arg(4);
+        eval.arg(include_str!("change.lua")).arg(4);
         eval.arg(&self.keys.overrides).arg(&self.keys.changes);
         eval.arg(&self.keys.removed).arg(&self.keys.version);
         eval.arg(operation).arg(field).arg(value).arg(self.max);
