@@ -77,13 +77,18 @@ pub(super) fn mutate(root: &Path, list: &[Mutant]) -> Outcome<BTreeMap<PathBuf, 
         let mut place = find(&text, anchor, &mutant.original).map_err(wrong)?;
         let mut mutated = mutant.mutated.clone();
         if let Some(name) = mutant.file.strip_suffix(".lua") {
-            // The source includes a script with the mutant in its place. `gcra.rs` includes `gcra_fast.lua`.
+            // The source includes a script with the mutant in its place. `gcra.rs` includes `gcra_fast.lua`, and a folder's `mod.rs`
+            // a script without a source of its name.
             text.replace_range(place.0..place.1, &mutated);
             let changed = file.with_extension(format!("mutant{number}.lua"));
             mutated = include(&changed);
             files.insert(changed, text);
             let included = include(&file);
-            file = (name.trim_end_matches("_fast").to_owned() + ".rs").into();
+            let own = PathBuf::from(name.trim_end_matches("_fast").to_owned() + ".rs");
+            file = match root.join(&own).is_file() {
+                true => own,
+                false => file.with_file_name("mod.rs"),
+            };
             text = read_file(&root.join(&file))?;
             place = find(&text, None, &included).map_err(wrong)?;
         }
