@@ -20,6 +20,7 @@ pub mod load;
 pub mod log;
 pub mod model;
 pub mod plain_http;
+pub mod prelude;
 pub mod results;
 pub mod rights;
 pub mod rng;

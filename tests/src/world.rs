@@ -1,6 +1,6 @@
 //! A store of either kind on a clock that only moves when it is set.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
@@ -28,6 +28,14 @@ pub const fn secs(secs: u64) -> Duration {
 pub struct World {
     store: Backing,
     time: Time,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("failed on {}", self.name());
+        }
+    }
 }
 
 enum Backing {
@@ -69,12 +77,14 @@ impl World {
         }
     }
 
-    pub fn both() -> [Self; 2] {
-        [Self::memory(), Self::redis()]
+    /// One on each store, one after the other: the one in which a test panics prints its name.
+    pub fn both() -> impl Iterator<Item = Self> {
+        [Self::memory, Self::redis].into_iter().map(|world| world())
     }
 
-    pub fn both_with_overrides() -> [Self; 2] {
-        [Self::memory(), Self::on_redis(100)]
+    pub fn both_with_overrides() -> impl Iterator<Item = Self> {
+        let on_redis = || Self::on_redis(100);
+        [Self::memory, on_redis].into_iter().map(|world| world())
     }
 
     pub fn name(&self) -> &'static str {

@@ -1,10 +1,8 @@
 //! What this process did: counts, the most rejected keys, explanations and events.
 
-use serde_json::{Value, json};
-use tollgate::{Key, Limiter, Policy, Quota, extract};
-use tollgate_tests::stores;
+use tollgate_tests::{prelude::*, stores};
 
-use crate::admin::support::{self, Api, about, shown};
+use crate::admin::support::{self, *};
 
 #[tokio::test]
 async fn activity_counts_the_requests_of_each_policy_and_each_outcome() {

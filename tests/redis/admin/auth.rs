@@ -1,14 +1,12 @@
 //! Tokens: which requests are answered, and which configurations are errors.
 
 use axum::body::Body;
-use http::{Method, StatusCode};
-use serde_json::{Value, json};
 use tollgate::admin::{Admin, AdminError, AdminUser};
-use tower::ServiceExt;
+use tollgate_tests::prelude::*;
 
 use crate::admin::{
     openapi,
-    support::{self, Api, Log, TOKEN, about, good_body_of, request, signed},
+    support::{self, *},
 };
 
 /// The method and path of each route that needs a token.

@@ -1,12 +1,9 @@
 //! Blocks: how they are made, listed and ended, and what is known of a blocked key.
 
-use std::time::Duration;
+use tollgate::store::Incomplete;
+use tollgate_tests::{prelude::*, stores};
 
-use serde_json::{Value, json};
-use tollgate::{Key, Limiter, Policy, limiter::Keys, store::Incomplete};
-use tollgate_tests::{stores, stub_store::StubStore};
-
-use crate::admin::support::{self, Api, Log, about, shown};
+use crate::admin::support::{self, *};
 
 /// A body that blocks a key under a policy.
 fn block(policy: &str, key: &Value, seconds: u64) -> Value {

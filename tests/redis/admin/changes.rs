@@ -1,11 +1,9 @@
 //! The routes about keys: their status, and changes with their lines in the log.
 
-use http::StatusCode;
-use serde_json::{Value, json};
-use tollgate::{Key, Limiter, Policy, Quota, access::KeyList, extract, limiter::Keys};
-use tollgate_tests::stores;
+use tollgate::access::KeyList;
+use tollgate_tests::{prelude::*, stores};
 
-use crate::admin::support::{self, Api, Log, about, shown, until};
+use crate::admin::support::{self, *};
 
 fn api_key() -> Key {
     Key::secret("sk_1")

@@ -1,15 +1,15 @@
 //! What is in force: policies, the configuration, and what shadow policies would change.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use serde_json::json;
 use tollgate::{
-    Key, Limiter, RateLimitHeaders, RateLimitLayer,
+    RateLimitHeaders,
     admin::Admin,
     config::{Document, Registry, Watch},
 };
+use tollgate_tests::prelude::*;
 
-use crate::admin::support::{self, Api, TOKEN};
+use crate::admin::support::{self, *};
 
 #[tokio::test]
 async fn policies_are_listed_in_their_order_with_quota_strategy_and_key() {

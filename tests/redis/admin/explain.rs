@@ -1,13 +1,13 @@
 //! Explanations of requests as operators give them.
 
-use serde_json::{Value, json};
 use tollgate::{
-    Key, KeyExtractor, Limiter, Policy, Quota,
+    KeyExtractor,
     access::KeyList,
     extract::{self, MissingKey},
 };
+use tollgate_tests::prelude::*;
 
-use crate::admin::support::{self, Api};
+use crate::admin::support::{self, *};
 
 const NO_PEER: &str = "the request as given has no peer address";
 

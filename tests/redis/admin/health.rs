@@ -1,16 +1,13 @@
 //! `GET /health` without a token, and clients that don't wait for the answer.
 
-use std::{convert::Infallible, pin::pin, time::Instant};
+use std::pin::pin;
 
 use axum::body::Body;
-use http::Method;
-use testkit::Server;
 use tokio::task::yield_now;
-use tollgate::{Limiter, Policy, Quota, RateLimitLayer, extract};
-use tollgate_tests::stores;
-use tower::{Layer, Service, service_fn};
+use tollgate_tests::{prelude::*, stores};
+use tower::Service;
 
-use crate::admin::support::{Api, request, until};
+use crate::admin::support::*;
 
 fn limiter(server: &Server) -> Limiter {
     let policies = [

@@ -2,12 +2,11 @@
 
 use std::sync::LazyLock;
 
-use http::{Method, StatusCode};
 use proptest::prelude::*;
-use serde_json::{Value, json};
-use tollgate::{Key, admin::api::OPENAPI};
+use tollgate::admin::api::OPENAPI;
+use tollgate_tests::prelude::*;
 
-use crate::admin::support::{self, Api, TOKEN, about, good_body};
+use crate::admin::support::{self, *};
 
 /// The routes that have a body, by the document.
 static POSTS: LazyLock<Vec<String>> = LazyLock::new(|| {

@@ -1,21 +1,10 @@
 //! Names of callers beside hashed keys.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
-use http::Request;
-use serde_json::{Value, json};
-use tollgate::{
-    Ban, Key, Limiter, Policy, Quota, RateLimitLayer,
-    admin::{Activity, Admin},
-    extract,
-};
-use tollgate_tests::service::send;
+use tollgate::admin::{Activity, Admin};
+use tollgate_tests::{prelude::*, service::send};
 use tracing::Level;
 
-use crate::admin::support::{Api, Log, TOKEN, about, shown};
+use crate::admin::support::*;
 
 /// A limiter of two requests an hour, whose callers are named by a header, and how often they were.
 fn named() -> (Limiter, Arc<Activity>, Arc<AtomicUsize>) {

@@ -1,20 +1,16 @@
 //! Leases, as operators see them.
 
-use std::{sync::Arc, time::Duration};
-
-use serde_json::json;
-use testkit::Server;
 use tollgate::{
-    FixedWindow, Key, Lease, Limiter, Policy, Quota,
+    Lease,
     admin::{Activity, Admin},
-    extract,
 };
 use tollgate_tests::{
     hot_key::until_leased,
+    prelude::*,
     stores::{limiter, redis},
 };
 
-use crate::admin::support::{Api, TOKEN, about, until};
+use crate::admin::support::*;
 
 const LIMIT: u64 = 10_000_000;
 

@@ -1,9 +1,8 @@
 //! Overrides by the admin API: what is set, listed and removed, and the lines in the log.
 
-use http::Method;
-use serde_json::{Value, json};
+use tollgate_tests::prelude::*;
 
-use crate::admin::support::{self, Api, Log, shown};
+use crate::admin::support::{self, *};
 
 async fn call(api: &Api, method: Method, body: &Value) -> (u16, Value) {
     let answer = api.call(method, "/overrides", body.to_string()).await;

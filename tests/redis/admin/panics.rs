@@ -1,11 +1,9 @@
 //! Changes in which a store panics.
 
-use http::StatusCode;
-use serde_json::json;
-use tollgate::{Key, Limiter, store::Op};
-use tollgate_tests::{stores, stub_store::StubStore};
+use tollgate::store::Op;
+use tollgate_tests::{prelude::*, stores};
 
-use crate::admin::support::{self, Api, Log, shown};
+use crate::admin::support::{self, *};
 
 /// A limiter whose store panics at each change by an operator, and whose key `sk_1` has units in use.
 pub(crate) async fn limiter() -> Limiter {

@@ -1,13 +1,8 @@
 //! Changes through the API of one process hold in the others, once their cached rejections are stale.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use serde_json::json;
-use testkit::Server;
-use tollgate::{Key, Limiter, Policy, Quota, RedisStore, extract, limiter::Keys};
-use tollgate_tests::until::TEST_TIMEOUT;
-
-use crate::admin::support::{Api, about, until};
+use crate::admin::support::*;
 
 /// The staleness of cached rejections.
 const STALENESS: Duration = Duration::from_millis(200);

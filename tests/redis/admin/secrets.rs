@@ -1,22 +1,18 @@
 //! Credentials of callers, of the store and of operators are in no answer and in no line of the log.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use http::{Method, Request};
-use serde_json::{Value, json};
-use testkit::Server;
 use tollgate::{
-    KeyExtractor, Limiter, Policy, Quota, RateLimitLayer,
+    KeyExtractor,
     admin::{Activity, Admin, AdminTarget},
     extract::{self, MissingKey},
 };
 use tollgate_tests::{
+    prelude::*,
     service::send,
     stores::{limiter, redis},
 };
 
-use crate::admin::support::{Api, Log, TOKEN, shown, signed};
+use crate::admin::support::*;
 
 const API_KEY: &str = "sk_live_seeded1";
 const BEARER: &str = "bearer_seeded2";

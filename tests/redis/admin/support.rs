@@ -1,26 +1,21 @@
 //! An admin API to call, whose every answer is held against its OpenAPI document.
 
-use std::{sync::Arc, time::Duration};
-
 use axum::{
     Router,
     body::{Body, Bytes},
 };
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tollgate::{
-    Ban, Key, Limiter, ListWindow, ManualClock, Policy, Quota,
     admin::{Activity, Admin, AdminTarget},
     extract::{self, MissingKey},
 };
-use tollgate_tests::stores;
-use tower::ServiceExt;
+use tollgate_tests::{prelude::*, stores};
 
 use crate::admin::openapi;
 
-pub(crate) use tollgate_tests::{log::Log, until::until};
+pub(crate) use tollgate_tests::log::Log;
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 

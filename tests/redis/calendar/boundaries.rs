@@ -3,12 +3,10 @@
 //! The boundaries were computed by Python's `zoneinfo` (tzdata 2026), as the first minute whose local date is the next one or a
 //! later one: no rule of a zone was used, and no code of this crate.
 
-use std::time::Duration;
+use tollgate::strategy::Weekday;
+use tollgate_tests::{prelude::*, scene::fresh_key};
 
-use tollgate::{CalendarWindow, Policy, strategy::Weekday};
-use tollgate_tests::scene::fresh_key;
-
-use super::support::{Case, HOUR, SECOND, World, check, exhaust, worlds};
+use super::support::*;
 
 const REQUESTS: u64 = 3;
 
@@ -110,7 +108,7 @@ async fn an_hour_of_two_days_is_in_the_window_of_the_later_one() {
             world.set(now);
             let limiter = world.limiter([policy("day", &zone("America/St_Johns"))]);
             let found = exhaust(&limiter, fresh_key(), 9).await;
-            assert_eq!(found, (REQUESTS, ends - now), "{} {into}", world.name());
+            assert_eq!(found, (REQUESTS, ends - now), "{into}");
         }
     }
 }

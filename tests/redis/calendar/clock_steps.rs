@@ -1,13 +1,9 @@
 //! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar
 //! window, a period and the step), none is admitted more than one extra burst, and each wait is exact.
 
-use tollgate::{CalendarWindow, Key, Limiter, Policy, RetryAfter};
-use tollgate_tests::{
-    scene::fresh_key,
-    strategy_kind::{Counting, StrategyKind},
-};
+use tollgate_tests::{prelude::*, scene::fresh_key};
 
-use super::support::{Case, HOUR, SECOND, World, check, exhaust};
+use super::support::*;
 
 const BURST: u64 = 10;
 
@@ -42,7 +38,7 @@ struct Scene<'a> {
 
 /// Every strategy, every quota that it can have, at every time of day, on both stores.
 async fn each(play: impl AsyncFn(&Scene<'_>)) {
-    for world in &World::both() {
+    for world in World::both() {
         for at in [LATE, AFTER_MIDNIGHT, NOON] {
             for strategy in strategies() {
                 for (quota, period) in QUOTAS {
@@ -50,8 +46,7 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
                     if strategy.is_none() && period < 24 * HOUR {
                         continue;
                     }
-                    let name = world.name();
-                    let _case = Case(format!("{strategy:?} {quota} {name} at {}", at / SECOND));
+                    let _case = Case(format!("{strategy:?} {quota} at {}", at / SECOND));
                     world.set(at);
                     let policy = match strategy {
                         Some(strategy) => strategy.policy("p", quota),
@@ -60,7 +55,7 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
                     };
                     let scene = Scene {
                         strategy,
-                        world,
+                        world: &world,
                         limiter: world.limiter([policy]),
                         key: fresh_key(),
                         period,

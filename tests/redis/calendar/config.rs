@@ -1,8 +1,7 @@
 //! Mistakes are found when a limiter is built.
 
-use std::time::Duration;
-
-use tollgate::{CalendarWindow, ConfigError, Limiter, Policy, Quota, strategy::Weekday};
+use tollgate::{ConfigError, strategy::Weekday};
+use tollgate_tests::prelude::*;
 
 fn build(quota: Quota, windows: CalendarWindow) -> Result<Limiter, ConfigError> {
     let policy = Policy::new("calendar", quota).strategy(windows);

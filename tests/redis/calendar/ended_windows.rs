@@ -1,9 +1,9 @@
 //! A window that has ended doesn't open again, wherever the clock steps.
 
-use tollgate::{CalendarWindow, Key, Limiter, Policy, strategy::Weekday};
-use tollgate_tests::scene::fresh_key;
+use tollgate::strategy::Weekday;
+use tollgate_tests::{prelude::*, scene::fresh_key};
 
-use super::support::{Case, DAY, HOUR, SECOND, World, check, exhaust, worlds};
+use super::support::*;
 
 const QUOTA: u64 = 10;
 
@@ -22,7 +22,7 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
     let utc = CalendarWindow::utc;
     // 2026-09-01 00:00 UTC, a Tuesday.
     let tuesday = 1_788_220_800;
-    for world in &worlds(tuesday * SECOND) {
+    for world in worlds(tuesday * SECOND) {
         for (quota, windows, ends) in [
             ("10/s", utc(), tuesday),
             ("10/min", utc(), tuesday),
@@ -43,10 +43,10 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
                 1_793_595_600,
             ),
         ] {
-            let _case = Case(format!("{quota}, {windows:?}, {}", world.name()));
+            let _case = Case(format!("{quota}, {windows:?}"));
             let policy = Policy::new("p", quota.parse().expect(quota)).strategy(windows);
             let scene = Scene {
-                world,
+                world: &world,
                 period: policy.quota().period().as_micros() as u64,
                 limiter: world.limiter([policy]),
                 key: fresh_key(),

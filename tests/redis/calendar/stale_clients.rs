@@ -1,18 +1,13 @@
 //! Clients whose clock is days or years away from the server's: the side that computes the calendar has the wrong day.
 
-use std::time::Duration;
-
 use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Quota, RedisStore,
-    SlidingLog, SlidingWindow, TokenBucket,
-    limiter::{Keys, PolicyDecision},
-    store::{CounterOp, Op, Store, StoreResponse, Units},
+    limiter::PolicyDecision,
+    store::{CounterOp, Op, StoreResponse, Units},
     strategy::{ChargeReceipt, Strategy, Terms, Weekday},
 };
+use tollgate_tests::{prelude::*, scene::refund};
 
-use tollgate_tests::{scene::refund, until::TEST_TIMEOUT};
-
-use super::support::{DAY, SECOND, World, admitted_by_store, exhaust};
+use super::support::*;
 
 const KEY: Key = Key::global();
 

@@ -1,17 +1,14 @@
 //! What the tests share.
 
-use tollgate::{Key, Limiter, RetryAfter};
-pub(crate) use tollgate_tests::{results::admitted_by_store, scene::Case, world::World};
+use tollgate_tests::prelude::*;
 
 pub(crate) const SECOND: u64 = 1_000_000;
 pub(crate) const HOUR: u64 = 3_600 * SECOND;
 pub(crate) const DAY: u64 = 24 * HOUR;
 
 /// One store of each kind, whose clocks show `micros` since 1970.
-pub(crate) fn worlds(micros: u64) -> [World; 2] {
-    let worlds = World::both();
-    worlds.iter().for_each(|world| world.set(micros));
-    worlds
+pub(crate) fn worlds(micros: u64) -> impl Iterator<Item = World> {
+    World::both().inspect(move |world| world.set(micros))
 }
 
 pub(crate) async fn check(limiter: &Limiter, key: Key) -> bool {

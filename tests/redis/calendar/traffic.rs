@@ -1,8 +1,9 @@
 //! Eight days of traffic.
 
-use tollgate::{CalendarWindow, Decision, Key, Policy, Quota, strategy::Weekday};
+use tollgate::strategy::Weekday;
+use tollgate_tests::prelude::*;
 
-use super::support::{Case, HOUR, SECOND, World, admitted_by_store, worlds};
+use super::support::*;
 
 /// A policy, its quota, and where its windows begin, in seconds since 1970 (computed by Python's `zoneinfo`).
 struct Rule {
@@ -52,10 +53,12 @@ fn rules(zone: &str, days: &[u64], weeks: &[u64], months: &[u64], week: Weekday)
 /// count by the hard-coded boundaries.
 async fn eight_days(mut rules: Vec<Rule>, from: u64) {
     let from = from * SECOND;
-    let stores = worlds(from);
-    let limiters = stores
-        .each_ref()
-        .map(|world| world.limiter(rules.iter().map(|rule| rule.policy.clone())));
+    let stores: Vec<_> = worlds(from).collect();
+    let policies = || rules.iter().map(|rule| rule.policy.clone());
+    let limiters: Vec<_> = stores
+        .iter()
+        .map(|world| world.limiter(policies()))
+        .collect();
     let (mut admitted, mut rejected) = (0, 0);
     for step in 0..=8 * 24 * 2 {
         // On a boundary, the instant before it, and in between.

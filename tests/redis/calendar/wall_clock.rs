@@ -1,15 +1,11 @@
 //! A store in process, and the machine's wall clock, which steps: rates don't follow it, and calendar windows do.
 
-use std::{env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt, time::Duration};
+use std::{env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt};
 
-use tollgate::{
-    Ban, CalendarWindow, FixedWindow, Key, Limiter, ListWindow, MemoryStore, Policy, Quota,
-    RetryAfter, SlidingLog, SlidingWindow, TokenBucket, clock::Clock,
-};
+use tollgate::clock::Clock;
+use tollgate_tests::{prelude::*, two_clocks::TwoClocks};
 
-use tollgate_tests::{scene::Case, two_clocks::TwoClocks};
-
-use super::support::{admitted_by_store, exhaust as exhaust_micros};
+use super::support::exhaust as exhaust_micros;
 
 const KEY: Key = Key::global();
 const QUOTA: u64 = 10;

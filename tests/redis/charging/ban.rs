@@ -1,13 +1,8 @@
 //! Keys that are rejected too often, and then blocked.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use futures_util::future::join_all;
-use tollgate::{Ban, Key, Limiter, Policy, Quota, RetryAfter, extract, limiter::DecisionKind};
-
-use crate::charging::support::{
-    KEY, StrategyKind, World, admitted_by_store, even, ms, secs, together, window,
-};
+use crate::charging::support::*;
 
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
@@ -87,16 +82,16 @@ async fn a_key_rejected_too_often_is_blocked_for_its_retry_after() {
         let limiter = world.limiter([even("p", "1/s"), abuse()].map(by_key));
         assert_eq!(wait(&limiter, KEY).await, None);
         assert_eq!(wait(&limiter, KEY).await, Some(secs(1)));
-        assert_eq!(wait(&limiter, KEY).await, Some(secs(1)), "{}", world.name());
+        assert_eq!(wait(&limiter, KEY).await, Some(secs(1)));
         assert_eq!(left(&limiter, KEY).await, 1);
         // The third rejection has the wait of the ban that it starts.
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
         world.advance(secs(600) - MICRO);
-        assert_eq!(wait(&limiter, KEY).await, Some(MICRO), "{}", world.name());
+        assert_eq!(wait(&limiter, KEY).await, Some(MICRO));
         assert_eq!(wait(&limiter, Key::new("other")).await, None);
         world.no_key_is_immortal();
         world.advance(MICRO);
-        assert_eq!(wait(&limiter, KEY).await, None, "{}", world.name());
+        assert_eq!(wait(&limiter, KEY).await, None);
         world.no_key_is_immortal();
     }
 }
@@ -111,7 +106,7 @@ async fn a_blocked_request_is_rejected_by_the_ban_and_charged_nothing() {
         assert!(matches!(decision.kind(), DecisionKind::Rejected));
         let rejected = decision.policies().filter(|v| v.rejected());
         let names: Vec<_> = rejected.map(|v| v.policy().to_owned()).collect();
-        assert_eq!(names, ["abuse"], "{}", world.name());
+        assert_eq!(names, ["abuse"]);
         let seen = limiter.peek([("p", KEY)]).await.expect("a response");
         assert_eq!(seen.policy("p").expect("a policy").remaining(), 1);
     }
@@ -141,7 +136,7 @@ async fn requests_during_a_ban_neither_extend_it_nor_write() {
         }
         assert_eq!(banned(&limiter, KEY).await, Some(secs(599)));
         world.advance(secs(599));
-        assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
+        assert_eq!(banned(&limiter, KEY).await, None);
         assert_eq!(left(&limiter, KEY).await, 3);
     }
 }
@@ -179,7 +174,7 @@ async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_bef
         let limiter = world.limiter([once(), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
         for bans in 1..=120 {
-            assert_eq!(left(&limiter, KEY).await, 3, "{}: {bans}", world.name());
+            assert_eq!(left(&limiter, KEY).await, 3, "{bans}");
             reject(&limiter, 3).await;
             let length = [600, 1_200].get(bans - 1).map_or(secs(1_800), |s| secs(*s));
             is_banned(&world, &limiter, Some(length)).await;
@@ -212,9 +207,9 @@ async fn rejections_count_within_one_period_of_the_first() {
         let limiter = world.limiter([once(), abuse()]);
         reject_after_one(&limiter, 2).await;
         world.advance(secs(60) - MICRO);
-        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 1);
         world.advance(MICRO);
-        assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 3);
         reject(&limiter, 2).await;
         assert_eq!(banned(&limiter, KEY).await, None);
         reject(&limiter, 1).await;
@@ -230,24 +225,19 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
         let limiter = world.limiter([p, q, abuse().cost(7)]);
         assert_eq!(wait(&limiter, KEY).await, None);
         assert!(!admitted_by_store(&limiter.check(KEY).cost(1).await));
-        assert_eq!(left(&limiter, KEY).await, 2, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 2);
         assert!(!admitted_by_store(&limiter.check(KEY).cost(100).await));
-        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 1);
         // Admitted requests do not count, and neither does a peek.
         assert!(admitted_by_store(&limiter.check(KEY).cost(0).await));
         assert!(!limiter.peek(KEY).await.expect("a response").would_admit());
-        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 1);
         // A banned key's requests of no cost are rejected too.
         reject(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
         assert!(!admitted_by_store(&free) && free.policy("abuse").expect("a policy").rejected());
         let rejected = free.into_result().expect_err("a rejection");
-        assert_eq!(
-            rejected.retry_after(),
-            RetryAfter::In(secs(600)),
-            "{}",
-            world.name()
-        );
+        assert_eq!(rejected.retry_after(), RetryAfter::In(secs(600)));
     }
 }
 
@@ -261,12 +251,12 @@ async fn concurrent_requests_count_like_sequential_ones() {
 
             let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(check().times(sent).await.admitted(), 4);
-            assert_eq!(seen().await, expected, "{sent} on {}", world.name());
+            assert_eq!(seen().await, expected, "{sent}");
 
             let _ = limiter.reset(KEY).await.expect("a response");
             let decisions = join_all((0..sent).map(|_| check().into_future())).await;
             assert_eq!(decisions.iter().filter(|d| admitted_by_store(d)).count(), 4);
-            assert_eq!(seen().await, expected, "{sent} on {}", world.name());
+            assert_eq!(seen().await, expected, "{sent}");
         }
     }
 }
@@ -287,7 +277,7 @@ async fn the_rejections_of_one_ban_count_in_no_other() {
         }
         let seen = limiter.peek([("other", good)]).await.expect("a response");
         let policy = seen.policy("other").expect("a policy");
-        assert_eq!(policy.remaining(), 3, "{}", world.name());
+        assert_eq!(policy.remaining(), 3);
     }
 }
 
@@ -313,15 +303,15 @@ async fn concurrent_requests_make_no_debt_once_a_ban_begins() {
                 let _ = limiter.check(KEY).await;
             }
             let one_by_one = seen().await;
-            assert_eq!(one_by_one[0].2, secs(wait), "{}", world.name());
+            assert_eq!(one_by_one[0].2, secs(wait));
 
             let _ = limiter.reset(KEY).await.expect("a response");
             assert_eq!(limiter.check(KEY).times(sent).await.admitted(), 8);
-            assert_eq!(seen().await, one_by_one, "{sent} on {}", world.name());
+            assert_eq!(seen().await, one_by_one, "{sent}");
 
             let _ = limiter.reset(KEY).await.expect("a response");
             join_all((0..sent).map(|_| limiter.check(KEY).into_future())).await;
-            assert_eq!(seen().await, one_by_one, "{sent} on {}", world.name());
+            assert_eq!(seen().await, one_by_one, "{sent}");
             let _ = limiter.reset(KEY).await.expect("a response");
         }
     }
@@ -336,7 +326,7 @@ async fn of_concurrent_requests_no_ban_counts_those_after_another_one_began() {
         assert_eq!(limiter.check(KEY).times(8).await.admitted(), 1);
         let seen = limiter.peek([("longer", KEY)]).await.expect("a response");
         let remaining = seen.policy("longer").expect("a decision").remaining();
-        assert_eq!(remaining, 6, "{}", world.name());
+        assert_eq!(remaining, 6);
         is_banned(&world, &limiter, Some(secs(600))).await;
     }
 }
@@ -347,7 +337,7 @@ async fn a_ban_counts_more_concurrent_requests_than_a_list_holds() {
     for world in World::both() {
         let limiter = world.limiter([together(StrategyKind::List, "list", "1/365days"), abuse()]);
         assert_eq!(limiter.check(KEY).times(3).await.admitted(), 1);
-        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 1);
         assert_eq!(limiter.check(KEY).times(1).await.admitted(), 0);
         is_banned(&world, &limiter, Some(secs(600))).await;
     }

@@ -1,17 +1,11 @@
 //! Bans that all processes know of, by hand too.
 
-use std::time::Duration;
-
-use tollgate::{
-    CallError, Key, Limiter, Policy, RateLimitHeaders, RateLimitLayer, RedisStore, RetryAfter,
-    StoreError, extract,
-};
-
-use tollgate_tests::until::TEST_TIMEOUT;
+use tollgate::RateLimitHeaders;
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
-    support::{KEY, World, even, ms, respond, secs, text, window},
+    support::*,
 };
 
 #[tokio::test]
@@ -44,14 +38,14 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
         for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
             // The last call counts, whether its ban is longer or shorter.
             limiter.block(alice, time).await.expect("a ban");
-            assert_eq!(wait(&limiter, alice).await, Some(time), "{}", world.name());
+            assert_eq!(wait(&limiter, alice).await, Some(time));
         }
         assert_eq!(wait(&limiter, bob).await, None);
         world.no_key_is_immortal();
         world.advance(ms(1_500) - MICRO);
         assert_eq!(wait(&limiter, alice).await, Some(MICRO));
         world.advance(MICRO);
-        assert_eq!(wait(&limiter, alice).await, None, "{}", world.name());
+        assert_eq!(wait(&limiter, alice).await, None);
 
         for lift in ["unblock", "unblock by name", "reset", "reset by name"] {
             limiter.block(alice, secs(60)).await.expect("a ban");
@@ -78,7 +72,7 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
                 ),
                 _ => drop(limiter.reset([("abuse", alice)]).await.expect("a response")),
             }
-            assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());
+            assert_eq!(wait(&limiter, alice).await, None, "{lift}");
         }
         // A reset of another policy lifts none.
         limiter.block(alice, secs(60)).await.expect("a ban");
@@ -102,7 +96,7 @@ async fn prolonged_bans_end_at_the_latest_of_all_instants_in_any_order_and_proce
         ] {
             limiter.prolong_block(KEY, time).await.expect("a ban");
             for limiter in [&a, &b] {
-                assert_eq!(wait(limiter, KEY).await, Some(left), "{}", world.name());
+                assert_eq!(wait(limiter, KEY).await, Some(left));
             }
         }
         world.no_key_is_immortal();
@@ -110,16 +104,16 @@ async fn prolonged_bans_end_at_the_latest_of_all_instants_in_any_order_and_proce
         // 40 s are left: one that says the same later, and one that says less.
         a.prolong_block(KEY, secs(40)).await.expect("a ban");
         b.prolong_block(KEY, secs(39)).await.expect("a ban");
-        assert_eq!(wait(&a, KEY).await, Some(secs(40)), "{}", world.name());
+        assert_eq!(wait(&a, KEY).await, Some(secs(40)));
         // A block sets the end, also to an earlier one.
         a.block(KEY, secs(7)).await.expect("a ban");
-        assert_eq!(wait(&b, KEY).await, Some(secs(7)), "{}", world.name());
+        assert_eq!(wait(&b, KEY).await, Some(secs(7)));
         world.advance(secs(7));
-        assert_eq!(wait(&b, KEY).await, None, "{}", world.name());
+        assert_eq!(wait(&b, KEY).await, None);
         b.prolong_block(KEY, secs(3)).await.expect("a ban");
-        assert_eq!(wait(&a, KEY).await, Some(secs(3)), "{}", world.name());
+        assert_eq!(wait(&a, KEY).await, Some(secs(3)));
         a.unblock(KEY).await.expect("a response");
-        assert_eq!(wait(&b, KEY).await, None, "{}", world.name());
+        assert_eq!(wait(&b, KEY).await, None);
     }
 }
 
@@ -280,7 +274,7 @@ async fn clients_see_how_long_they_are_blocked_and_no_quota_of_a_block_list() {
             assert_eq!(rejected.status(), 429);
             assert_eq!(rejected.headers()["retry-after"], "60");
             let shown = fields(rejected.headers(), names);
-            assert_eq!(shown, expected, "{format:?} on {}", world.name());
+            assert_eq!(shown, expected, "{format:?}");
         }
     }
 }
@@ -297,7 +291,7 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
         let _ = limiter.charge([("locked", KEY)], 50).await;
         let locked = limiter.policy("locked").expect("a policy");
         let seen = locked.peek(KEY).await.expect("a response");
-        assert!(seen.would_admit(), "{}: {seen:?}", world.name());
+        assert!(seen.would_admit(), "{seen:?}");
         locked.block(KEY, secs(30)).await.expect("blocked");
         let rejected = limiter.admit([("locked", KEY)]).await;
         let rejected = rejected.expect_err("a rejection");
@@ -306,16 +300,16 @@ async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted()
         let other = limiter.policy("once").expect("a policy");
         let _ = other.reset(KEY).await.expect("a response");
         let _ = limiter.reset([("once", KEY)]).await.expect("a response");
-        assert!(limiter.admit(KEY).await.is_err(), "{}", world.name());
+        assert!(limiter.admit(KEY).await.is_err());
         locked.unblock(KEY).await.expect("lifted");
-        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        assert!(limiter.admit(KEY).await.is_ok());
         locked.block(KEY, secs(30)).await.expect("blocked");
         world.advance(secs(30));
         assert!(limiter.admit([("locked", KEY)]).await.is_ok());
         // A reset of all policies of the key lifts it too.
         locked.block(KEY, secs(30)).await.expect("blocked");
         let _ = limiter.reset(KEY).await.expect("a response");
-        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        assert!(limiter.admit(KEY).await.is_ok());
         world.no_key_is_immortal();
     }
 }
@@ -325,12 +319,12 @@ async fn rejections_elsewhere_are_charged_to_a_ban_only_by_its_name() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "100/h"), abuse()]);
         let _ = limiter.charge(KEY, 50).await.expect("a response");
-        assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 3);
         let _ = limiter
             .charge([("abuse", KEY)], 2)
             .await
             .expect("a response");
-        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(left(&limiter, KEY).await, 1);
         let _ = limiter
             .charge([("abuse", KEY)], 1)
             .await

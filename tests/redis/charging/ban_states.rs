@@ -1,13 +1,11 @@
 //! What a ban leaves in a store, and what becomes of it there; what clients see of it.
 
-use std::time::Duration;
-
 use http_body_util::BodyExt;
-use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     ban::{MICRO, abuse, banned, by_key, left, once, reject, reject_after_one, wait},
-    support::{KEY, World, even, ms, pass, respond, secs, store_error, text, window},
+    support::*,
 };
 
 #[tokio::test]
@@ -27,7 +25,7 @@ async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
                 .split(", ")
                 .filter_map(|f| f.split('"').nth(1))
                 .collect();
-            assert_eq!(names.join(", "), policies, "{}", world.name());
+            assert_eq!(names.join(", "), policies);
             let problem = match policies {
                 "p" => "#quota-exceeded",
                 _ => "#abnormal-usage-detected",
@@ -36,14 +34,14 @@ async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
             let body: serde_json::Value =
                 serde_json::from_slice(&body.to_bytes()).expect("problem details");
             let kind = body["type"].as_str().expect("a type");
-            assert!(kind.ends_with(problem), "{kind} on {}", world.name());
+            assert!(kind.ends_with(problem), "{kind}");
         }
         world.advance(secs(100));
         let rejected = respond(&layer, text(200)).await;
         assert_eq!(rejected.status(), 429);
         assert_eq!(rejected.headers()["retry-after"], "500");
         layer.limiter().unblock(KEY).await.expect("a response");
-        assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 200);
     }
 }
 
@@ -70,13 +68,8 @@ async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_before() {
         assert_eq!(wait(&limiter, other).await, None);
         assert!(wait(&limiter, other).await.is_some());
         world.set(world.now() - 3_600_000_000);
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(600)),
-            "{}",
-            world.name()
-        );
-        assert_eq!(left(&limiter, other).await, 2, "{}", world.name());
+        assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
+        assert_eq!(left(&limiter, other).await, 2);
         if let Some(server) = world.redis_server() {
             for key in server.keys().iter().filter(|key| key.contains("x1")) {
                 let ttl = server.command(&["PTTL", key]).int();
@@ -84,11 +77,11 @@ async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_before() {
             }
         }
         world.advance(secs(60));
-        assert_eq!(left(&limiter, other).await, 3, "{}", world.name());
+        assert_eq!(left(&limiter, other).await, 3);
         world.advance(secs(540) - MICRO);
-        assert_eq!(banned(&limiter, KEY).await, Some(MICRO), "{}", world.name());
+        assert_eq!(banned(&limiter, KEY).await, Some(MICRO));
         world.advance(MICRO);
-        assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
+        assert_eq!(banned(&limiter, KEY).await, None);
     }
 }
 

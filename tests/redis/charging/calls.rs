@@ -1,17 +1,14 @@
 //! Calls by hand, on both stores: what they return, and which caller they charge.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use http::{Request, request::Parts};
-use tollgate::{Key, Limiter, RetryAfter, extract};
-
-use crate::charging::support::{KEY, StrategyKind, World, secs, together, used};
+use crate::charging::support::*;
 
 #[tokio::test]
 async fn peek_charge_and_reset_return_the_status_of_the_key() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
+            let _case = Case(format!("{strategy:?}"));
             let limiter = world.limiter([together(strategy, "p", "10/min")]);
             let policy = limiter.policy("p").expect("a policy");
             let _ = policy.reset(KEY).await.expect("a response");
@@ -20,16 +17,16 @@ async fn peek_charge_and_reset_return_the_status_of_the_key() {
                 (p.limit(), p.remaining(), p.retry_after() == RetryAfter::Now)
             };
             let seen = policy.peek(KEY).await.expect("a response");
-            assert_eq!(left(&seen), (10, 10, true), "{name}");
-            assert!(seen.would_admit(), "{name}");
+            assert_eq!(left(&seen), (10, 10, true));
+            assert!(seen.would_admit());
             let charged = policy.charge(KEY, 7).await.expect("a response");
-            assert_eq!(left(&charged), (10, 3, false), "{name}: 7 more");
-            assert!(!charged.would_admit(), "{name}");
+            assert_eq!(left(&charged), (10, 3, false), "7 more");
+            assert!(!charged.would_admit());
             let seen = limiter.peek(KEY).await.expect("a response");
-            assert_eq!(left(&seen), (10, 3, true), "{name}");
+            assert_eq!(left(&seen), (10, 3, true));
             let stood = policy.reset(KEY).await.expect("a response");
-            assert_eq!(left(&stood), (10, 3, true), "{name}: before the reset");
-            assert_eq!(used(&limiter, "p").await, 0, "{name}");
+            assert_eq!(left(&stood), (10, 3, true), "before the reset");
+            assert_eq!(used(&limiter, "p").await, 0);
         }
     }
 }
@@ -59,7 +56,7 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         // What the admission charges and refunds is its caller's.
         let p = admission.policy("p").expect("a policy");
         p.refund(1).await.expect("a response");
-        assert_eq!(callers(&limiter).await, [alice, carol], "{}", world.name());
+        assert_eq!(callers(&limiter).await, [alice, carol]);
         // A caller that the call names comes first.
         let keys = tollgate::limiter::Keys::from(KEY).caller(dave);
         assert!(limiter.check(keys).parts(&head("erin")).await.is_admitted());
@@ -73,7 +70,7 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         assert!(!seen.expect("a response").would_admit());
         let waited = limiter.wait(KEY, Duration::ZERO).parts(&head("frank"));
         assert!(waited.await.is_err());
-        assert_eq!(callers(&limiter).await.len(), 5, "{}", world.name());
+        assert_eq!(callers(&limiter).await.len(), 5);
     }
 }
 
@@ -97,29 +94,29 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         for user in &users {
             admitted += u64::from(limiter.check(*user).await.is_admitted());
         }
-        assert_eq!(admitted, 6, "on {}", world.name());
+        assert_eq!(admitted, 6, "on");
         let left = async |user: Key| {
             let seen = limiter.peek(user).await.expect("a response");
             ["tokens", "all", "pair", "next"].map(|name| seen.policy(name).expect(name).remaining())
         };
-        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
-        assert_eq!(left(users[9]).await, [100, 0, 44, 0], "on {}", world.name());
+        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on");
+        assert_eq!(left(users[9]).await, [100, 0, 44, 0], "on");
         let waited = limiter.wait(users[9], Duration::ZERO).await;
-        assert!(waited.is_err(), "on {}", world.name());
+        assert!(waited.is_err(), "on");
         let rejected = limiter.admit(users[9]).await.expect_err("none is left");
         let under = rejected.decision().policy("all").expect("it applied");
         assert_eq!(under.key(), KEY);
         // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
         let _ = limiter.reset(users[9]).await.expect("a response");
-        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
+        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on");
         let _ = limiter.reset(Key::global()).await.expect("a response");
-        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
+        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on");
         // A key that is named is counted by.
         let named = [("all", users[0])];
         let _ = limiter.charge(named, 2).await.expect("a response");
-        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on {}", world.name());
+        assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on");
         let _ = limiter.charge(users[1], 2).await.expect("a response");
-        assert_eq!(left(users[0]).await, [99, 4, 42, 5], "on {}", world.name());
+        assert_eq!(left(users[0]).await, [99, 4, 42, 5], "on");
         let _ = limiter.reset(users[1]).await.expect("a response");
     }
 }
@@ -134,7 +131,7 @@ async fn a_single_global_policy_counts_all_keys_together() {
             let user = Key::new(format!("user {user}"));
             admitted += u64::from(limiter.admit(user).await.is_ok());
         }
-        assert_eq!(admitted, 3, "on {}", world.name());
+        assert_eq!(admitted, 3, "on");
     }
 }
 
@@ -153,7 +150,7 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
         let [alice, bob] = ["alice", "bob"].map(Key::new);
         limiter.block(alice, secs(60)).await.expect("a response");
         assert!(!limiter.check(alice).await.is_admitted());
-        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+        assert!(limiter.check(bob).await.is_admitted());
         limiter.unblock(alice).await.expect("a response");
         assert!(limiter.check(alice).await.is_admitted());
         let all = limiter.policy("all").expect("a policy");
@@ -161,9 +158,9 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
         assert!(!limiter.check(bob).await.is_admitted());
         // Of one key nothing is lifted that others are under.
         limiter.unblock(bob).await.expect("a response");
-        assert!(!limiter.check(bob).await.is_admitted(), "{}", world.name());
+        assert!(!limiter.check(bob).await.is_admitted());
         all.unblock(KEY).await.expect("a response");
-        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+        assert!(limiter.check(bob).await.is_admitted());
     }
 }
 
@@ -174,11 +171,6 @@ async fn a_candidate_records_the_caller_that_the_live_policy_extracts() {
         let next = together(StrategyKind::List, "p", "9/min").shadow_of("live");
         let limiter = world.limiter([live, next]);
         assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
-        assert_eq!(
-            callers(&limiter).await,
-            [Key::new("alice")],
-            "{}",
-            world.name()
-        );
+        assert_eq!(callers(&limiter).await, [Key::new("alice")]);
     }
 }

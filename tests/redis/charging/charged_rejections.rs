@@ -1,14 +1,8 @@
 //! Rejections that count.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use futures_util::future::join_all;
-use tollgate::{Limiter, Policy, Quota, outcome};
-
-use crate::charging::support::{
-    KEY, StrategyKind, World, admitted_by_store, even, pass, read, respond, secs, text, together,
-    used, waits, window,
-};
+use crate::charging::support::*;
 
 /// A policy of this strategy, of 5 a minute.
 fn of(strategy: StrategyKind) -> Policy {
@@ -46,16 +40,16 @@ async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
         let retries = hammer(&limiter, 15).await;
         let mut expected = [24, 36, 48, 60, 72].map(secs).to_vec();
         expected.resize(10, secs(72));
-        assert_eq!(retries, expected, "{}", world.name());
+        assert_eq!(retries, expected);
         assert_eq!(waits(&limiter, "p").await, (secs(72), secs(120)));
         world.no_key_is_immortal();
         // The wait was exact.
         world.advance(secs(72) - Duration::from_micros(1));
         let seen = limiter.peek(KEY).await.expect("a response");
-        assert!(!seen.would_admit(), "{}", world.name());
+        assert!(!seen.would_admit());
         world.advance(Duration::from_micros(1));
         let admitted = admitted_by_store(&limiter.check(KEY).await);
-        assert!(admitted, "{}", world.name());
+        assert!(admitted);
     }
 }
 
@@ -68,7 +62,7 @@ async fn free_rejections_do_not_lengthen_the_wait() {
             assert_eq!(hammer(&limiter, 5).await, [Duration::ZERO; 0]);
             let before = waits(&limiter, &name).await;
             let retries = hammer(&limiter, 20).await;
-            assert_eq!(retries, vec![before.0; 20], "{name} on {}", world.name());
+            assert_eq!(retries, vec![before.0; 20], "{name}");
             assert_eq!(waits(&limiter, &name).await, before);
         }
     }
@@ -148,7 +142,7 @@ async fn only_the_policy_that_rejects_charges_a_rejection() {
             let _ = limiter.check(KEY).await;
         }
         assert_eq!(waits(&limiter, "counts").await, (secs(72), secs(120)));
-        assert_eq!(used(&limiter, "has room").await, 5, "{}", world.name());
+        assert_eq!(used(&limiter, "has room").await, 5);
         assert_eq!(waits(&limiter, "is free").await, (secs(12), secs(60)));
     }
 }
@@ -161,11 +155,11 @@ async fn a_policy_with_room_does_not_charge_what_another_rejects() {
             even("counts", "5/min").charge_rejected(true),
         ]);
         let at_once = limiter.check(KEY).times(20).await;
-        assert_eq!(at_once.admitted(), 2, "{}", world.name());
+        assert_eq!(at_once.admitted(), 2);
         for _ in 0..20 {
             assert!(!admitted_by_store(&limiter.check(KEY).await));
         }
-        assert_eq!(used(&limiter, "counts").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "counts").await, 2);
     }
 }
 
@@ -184,12 +178,12 @@ async fn concurrent_rejections_count_like_sequential_ones() {
                 let sent = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
                 let decisions = join_all(sent).await;
                 let admitted = decisions.iter().filter(|d| admitted_by_store(d)).count();
-                assert_eq!(admitted, 5, "{name} on {}", world.name());
+                assert_eq!(admitted, 5, "{name}");
                 assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
 
                 let _ = limiter.reset(KEY).await.expect("a response");
                 let together = limiter.check(KEY).times(5 + rejected).await;
-                assert_eq!(together.admitted(), 5, "{name} on {}", world.name());
+                assert_eq!(together.admitted(), 5, "{name}");
                 assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
             }
         }
@@ -257,9 +251,9 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
         // Two units are charged, and one rejection counts.
         assert_eq!(pass(&layer, text(200)).await, 429);
         read(under_way).await.expect("a body");
-        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 429);
         world.advance(secs(61));
-        assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 200);
     }
 }
 
@@ -296,14 +290,14 @@ async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
                 charge_key(&limiter, &name, 5 - cost).await;
                 for _ in 0..3 {
                     let rejected = limiter.check(KEY).cost(cost).await;
-                    assert!(!admitted_by_store(&rejected), "{name} on {}", world.name());
+                    assert!(!admitted_by_store(&rejected), "{name}");
                     let left = 5 - used(&limiter, &name).await;
-                    assert_eq!(left, cost, "{name} on {}", world.name());
+                    assert_eq!(left, cost, "{name}");
                 }
                 // With a unit less than it takes, it rejects too, and that counts.
                 charge_key(&limiter, &name, 1).await;
                 assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
-                assert_eq!(used(&limiter, &name).await, 5, "{name} on {}", world.name());
+                assert_eq!(used(&limiter, &name).await, 5, "{name}");
             }
         }
     }
@@ -319,8 +313,8 @@ async fn requests_beyond_a_list_of_callers_count_as_rejections_of_another_policy
         ]);
         assert_eq!(limiter.check(KEY).times(1_000_000).await.admitted(), 4);
         let (_, reset) = waits(&limiter, "even").await;
-        assert_eq!(reset, secs(120), "{}", world.name());
-        assert_eq!(used(&limiter, "list").await, 4, "{}", world.name());
+        assert_eq!(reset, secs(120));
+        assert_eq!(used(&limiter, "list").await, 4);
     }
 }
 
@@ -330,8 +324,8 @@ async fn a_shadow_list_of_callers_rejects_nothing_that_others_admit() {
         let shadow = together(StrategyKind::List, "list", "6/min").shadow();
         let limiter = world.limiter([window("window", "1000000/min"), shadow]);
         let admitted = limiter.check(KEY).times(500_000).await.admitted();
-        assert_eq!(admitted, 500_000, "{}", world.name());
+        assert_eq!(admitted, 500_000);
         assert_eq!(used(&limiter, "window").await, 500_000);
-        assert_eq!(used(&limiter, "list").await, 6, "{}", world.name());
+        assert_eq!(used(&limiter, "list").await, 6);
     }
 }

@@ -1,19 +1,14 @@
 //! The application's outcome closures, which may do anything.
 
 use std::{
-    convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, OnceLock, mpsc},
-    thread,
+    sync::{OnceLock, mpsc},
 };
 
-use http::Request;
-use tollgate::{Admission, Policy, outcome::Outcome};
+use tollgate::outcome::Outcome;
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    support::{KEY, World, call, data, read, request, respond, streamed, text, used, window},
-    world::TEST_TIMEOUT,
-};
+use crate::charging::support::*;
 
 /// Each charge mode that goes by the outcome, with a closure.
 fn modes(closure: impl Fn(&Outcome<'_>) -> bool + Clone + Send + Sync + 'static) -> [Policy; 2] {
@@ -41,7 +36,7 @@ async fn closures_use_the_admission(world: &World) {
         };
         let Ok(response) = call(&layer, request(), handler).await;
         read(response).await.expect("a body");
-        assert_eq!(used(layer.limiter(), "p").await, 1, "{}", world.name());
+        assert_eq!(used(layer.limiter(), "p").await, 1);
     }
 }
 
@@ -78,7 +73,7 @@ async fn a_closure_that_panics_while_a_panic_unwinds_charges_and_does_not_abort(
                 panic!("while the body is held");
             }));
             assert!(unwound.is_err());
-            assert_eq!(used(layer.limiter(), "p").await, 1, "{}", world.name());
+            assert_eq!(used(layer.limiter(), "p").await, 1);
         }
     }
 }

@@ -1,12 +1,9 @@
 //! Units that are credited manually.
 
-use http::{Request, request::Parts};
-use tollgate::{CallError, Key, Limiter, Policy, Quota, RetryAfter, access::KeyList};
+use tollgate::access::KeyList;
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    strategy_kind::StrategyKind,
-    support::{KEY, World, on_each_strategy, secs, together, used},
-};
+use crate::charging::support::*;
 
 /// Credits units; returns how many, and how many are left.
 async fn credit(limiter: &Limiter, units: u64) -> Result<(u64, u64), CallError> {
@@ -68,7 +65,7 @@ async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
             StrategyKind::Fixed,
             StrategyKind::Calendar,
         ] {
-            let name = format!("{strategy:?} on {}", world.name());
+            let _case = Case(format!("{strategy:?}"));
             let policy = together(strategy, "tokens", "1000/min").tier_quotas([pro()]);
             let limiter = world.limiter([policy]);
             let tokens = limiter.policy("tokens").expect("a policy");
@@ -79,12 +76,12 @@ async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
             let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
             let credited = credited.expect("a response");
             let seen = credited.status().policy("tokens").expect("it");
-            assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500), "{name}");
-            assert_eq!(credited.units(), 500, "{name}");
+            assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500));
+            assert_eq!(credited.units(), 500);
             let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
             let peeked = peeked.expect("a response");
             let left = peeked.policy("tokens").expect("it").remaining();
-            assert_eq!(left, 5_500, "{name}");
+            assert_eq!(left, 5_500);
             world.advance(secs(120));
         }
     }
@@ -115,7 +112,7 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
         let credited = credited.expect("a response");
         let seen = credited.status().policy("tokens").expect("it");
         assert_eq!((credited.units(), seen.remaining()), (500, 5_500));
-        assert_eq!(seen.retry_after(), RetryAfter::Now, "{}", world.name());
+        assert_eq!(seen.retry_after(), RetryAfter::Now);
     }
 }
 
@@ -127,9 +124,9 @@ async fn a_shadow_candidate_is_credited_with_its_policy() {
         let tokens = limiter.policy("tokens").expect("a policy");
         let _ = tokens.charge(KEY, 300).await.expect("a response");
         let credited = tokens.credit(KEY, 100).await.expect("a response");
-        assert_eq!(credited.units(), 100, "{}", world.name());
-        assert_eq!(used(&limiter, "tokens").await, 200, "{}", world.name());
-        assert_eq!(used(&limiter, "next").await, 200, "{}", world.name());
+        assert_eq!(credited.units(), 100);
+        assert_eq!(used(&limiter, "tokens").await, 200);
+        assert_eq!(used(&limiter, "next").await, 200);
     }
 }
 
@@ -143,7 +140,7 @@ async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
         }
         let tokens = limiter.policy("tokens").expect("a policy");
         let credited = tokens.credit(KEY, 4).await.expect("a response");
-        assert_eq!(credited.units(), 4, "{}", world.name());
+        assert_eq!(credited.units(), 4);
         for (name, left) in [("tokens", 1), ("next", 0)] {
             assert_eq!(used(&limiter, name).await, left, "{name}");
         }
@@ -169,12 +166,7 @@ async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
             };
             let limiter = builder.build().expect("a limiter");
             let left = if allows { 4 } else { 5 };
-            assert_eq!(
-                credit(&limiter, 1).await.expect("a credit"),
-                (1, left),
-                "{}",
-                world.name()
-            );
+            assert_eq!(credit(&limiter, 1).await.expect("a credit"), (1, left));
         }
     }
 }

@@ -1,13 +1,11 @@
 //! Layers around each other, and a limiter without one: each settles for itself, and once.
 
-use std::{convert::Infallible, pin::pin};
+use std::pin::pin;
 
-use http::Request;
 use http_body_util::BodyExt;
-use tollgate::{RateLimitLayer, outcome};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::charging::support::{KEY, World, admitted_by_store, request, text, used, window};
+use crate::charging::support::*;
 
 /// Sends a request through two layers.
 async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
@@ -37,9 +35,9 @@ async fn stacked_layers_settle_separately() {
         for status in [200, 200, 500] {
             assert_eq!(stacked(&outer, &inner, status).await, status);
         }
-        assert_eq!(used(outer.limiter(), "outer").await, 2, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "outer").await, 2);
         assert_eq!(used(outer.limiter(), "outer failures").await, 1);
-        assert_eq!(used(inner.limiter(), "inner").await, 1, "{}", world.name());
+        assert_eq!(used(inner.limiter(), "inner").await, 1);
         assert_eq!(used(inner.limiter(), "inner successes").await, 2);
     }
 }
@@ -57,7 +55,7 @@ async fn a_rejection_by_an_inner_layer_is_refunded_once() {
         }
         for policy in ["arrival", "reserve"] {
             let used = used(outer.limiter(), policy).await;
-            assert_eq!(used, 1, "{policy} {}", world.name());
+            assert_eq!(used, 1, "{policy}");
         }
     }
 }
@@ -75,7 +73,7 @@ async fn a_rejection_by_an_inner_layer_is_no_failure_to_the_outer_one() {
         }
         for policy in ["reserve", "response"] {
             let used = used(outer.limiter(), policy).await;
-            assert_eq!(used, 0, "{policy} {}", world.name());
+            assert_eq!(used, 0, "{policy}");
         }
     }
 }
@@ -87,17 +85,13 @@ async fn check_without_a_layer_charges_nothing_under_on_response() {
         for _ in 0..5 {
             assert!(admitted_by_store(&limiter.check(KEY).await));
         }
-        assert_eq!(used(&limiter, "p").await, 0, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 0);
         for _ in 0..2 {
             assert!(admitted_by_store(
                 &limiter.charge(KEY, 1).await.expect("a response")
             ));
         }
-        assert!(
-            !admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
-        assert_eq!(used(&limiter, "p").await, 2, "{}", world.name());
+        assert!(!admitted_by_store(&limiter.check(KEY).await));
+        assert_eq!(used(&limiter, "p").await, 2);
     }
 }

@@ -1,19 +1,13 @@
 //! Meters: units that are counted while a request is served.
 
-use std::{convert::Infallible, thread};
-
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt, stream};
-use http::{Request, Response};
+use futures_util::{StreamExt, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tollgate::{Admission, Limiter, RedisStore, limiter::UnitMeter};
+use tollgate::limiter::UnitMeter;
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    strategy_kind::StrategyKind,
-    support::{Body, KEY, LayerResponse, World, call, even, read, request, together, used, window},
-    world::TEST_TIMEOUT,
-};
+use crate::charging::support::*;
 
 /// An admission of one request that was charged 4 of 100, and its limiter.
 async fn admitted(world: &World) -> (Limiter, Admission) {
@@ -73,7 +67,7 @@ async fn a_stream_read_to_its_end_is_charged_what_its_meter_counted() {
         read(response).await.expect("a body");
         until_used(&limiter, 30).await;
         // The other policy is left alone.
-        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 1);
     }
 }
 
@@ -95,10 +89,10 @@ async fn a_meter_that_counted_nothing_leaves_the_charge_on_arrival() {
     for world in World::both() {
         let (limiter, response) = streaming(&world, 30).await;
         drop(response);
-        assert_eq!(used(&limiter, "tokens").await, 4, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 4);
         let (limiter, admission) = admitted(&world).await;
         meter(&admission).finish().await.expect("nothing to settle");
-        assert_eq!(used(&limiter, "tokens").await, 4, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 4);
     }
 }
 
@@ -114,7 +108,7 @@ async fn finishing_a_meter_settles_once() {
         assert_eq!(meter.units(), 20);
         meter.finish().await.expect("a response");
         until_used(&limiter, 20).await;
-        assert_eq!(admission.remaining("tokens"), Some(80), "{}", world.name());
+        assert_eq!(admission.remaining("tokens"), Some(80));
     }
 }
 
@@ -135,7 +129,7 @@ async fn a_meter_that_is_set_settles_the_last_number_also_if_it_is_smaller_or_ze
         meter.set(8);
         meter.add(2);
         meter.finish().await.expect("a response");
-        assert_eq!(admission.remaining("tokens"), Some(90), "{}", world.name());
+        assert_eq!(admission.remaining("tokens"), Some(90));
         until_used(&limiter, 10).await;
         // Nothing that counts was added.
         let (limiter, admission) = admitted(&world).await;

@@ -17,7 +17,6 @@ mod ocr;
 mod outcomes;
 mod refunds;
 mod request_ends;
-use tollgate_tests::results;
 mod servers;
 mod settle;
 mod settle_each;

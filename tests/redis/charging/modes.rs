@@ -1,17 +1,10 @@
 //! What each mode charges, by what becomes of a request.
 
-use std::{convert::Infallible, time::Duration};
-
-use http::Response;
 use tokio::sync::oneshot;
-use tollgate::{
-    Policy, RateLimitLayer,
-    outcome::{self, Outcome},
-};
+use tollgate::outcome::{self, Outcome};
+use tollgate_tests::prelude::*;
 
-use crate::charging::support::{
-    Body, KEY, World, call, even, ms, pass, read, request, respond, secs, text, used, waits, window,
-};
+use crate::charging::support::*;
 
 pub(crate) type OutcomeFn = fn(&Outcome<'_>) -> bool;
 
@@ -64,7 +57,7 @@ async fn both_modes_charge_by_the_outcome_and_nothing_else() {
             for layer in layers(&world, outcome) {
                 for (status, expected) in [200, 302, 404, 503].into_iter().zip(expected) {
                     let cost = cost(&layer, text(status)).await;
-                    assert_eq!(cost, expected, "{} {layer:?} {status}", world.name());
+                    assert_eq!(cost, expected, "{layer:?} {status}");
                 }
             }
         }
@@ -90,12 +83,12 @@ async fn on_response_charges_nothing_on_arrival_and_reserve_charges_at_once() {
             let pending = layer.clone();
             let sent = tokio::spawn(async move { call(&pending, request(), handler).await });
             starts.await.expect("a handler");
-            assert_eq!(charged(&layer).await, expected, "{}", world.name());
+            assert_eq!(charged(&layer).await, expected);
             finish.send(()).expect("a handler");
             let response = sent.await.expect("no panic").expect("a response");
             assert_eq!(charged(&layer).await, expected, "the body is not sent yet");
             read(response).await.expect("a body");
-            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+            assert_eq!(charged(&layer).await, 1);
         }
     }
 }
@@ -113,7 +106,7 @@ async fn a_full_policy_rejects_in_each_mode_without_calling_the_handler() {
             assert_eq!(rejected.status(), 429);
             assert!(rejected.headers().contains_key("retry-after"));
             read(rejected).await.expect("a body");
-            assert_eq!(charged(&layer).await, 5, "{}", world.name());
+            assert_eq!(charged(&layer).await, 5);
         }
     }
 }
@@ -123,7 +116,7 @@ async fn a_refunded_reservation_is_available_in_the_same_window() {
     for world in World::both() {
         let layer = world.layer([window("p", "1/min").refund_unless(outcome::success)]);
         for _ in 0..10 {
-            assert_eq!(pass(&layer, text(500)).await, 500, "{}", world.name());
+            assert_eq!(pass(&layer, text(500)).await, 500);
             world.advance(secs(1));
         }
         assert_eq!(pass(&layer, text(200)).await, 200);
@@ -150,7 +143,7 @@ async fn an_even_rate_in_use_is_refunded_a_reservation_to_the_fraction() {
             assert!((secs(24) - ms(10)..=secs(24)).contains(&full), "{full:?}");
             world.advance(full);
             let admitted = limiter.check(KEY).times(11).await.admitted();
-            assert_eq!(admitted, 10, "{}", world.name());
+            assert_eq!(admitted, 10);
             forget(&layer).await;
         }
     }
@@ -170,10 +163,10 @@ async fn an_even_rate_is_refunded_a_whole_burst_less_what_has_refilled() {
             read(response).await.expect("a body");
         }
         let (_, full) = waits(layer.limiter(), "p").await;
-        assert!(full <= 10 * ms(10), "{full:?} on {}", world.name());
+        assert!(full <= 10 * ms(10), "{full:?}");
         world.advance(full);
         let admitted = layer.limiter().check(KEY).times(11).await.admitted();
-        assert_eq!(admitted, 10, "{}", world.name());
+        assert_eq!(admitted, 10);
     }
 }
 
@@ -185,9 +178,9 @@ async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
         world.advance(ms(10));
         read(under_way).await.expect("a body");
         let (_, full) = waits(layer.limiter(), "p").await;
-        assert_eq!(full, Duration::ZERO, "{}", world.name());
+        assert_eq!(full, Duration::ZERO);
         let admitted = layer.limiter().check(KEY).times(11).await.admitted();
-        assert_eq!(admitted, 10, "{}", world.name());
+        assert_eq!(admitted, 10);
     }
 }
 
@@ -205,7 +198,7 @@ async fn a_request_that_one_policy_rejects_is_settled_under_none() {
         }
         for policy in ["response", "reserve", "full"] {
             let used = used(layer.limiter(), policy).await;
-            assert_eq!(used, 1, "{policy} {}", world.name());
+            assert_eq!(used, 1, "{policy}");
         }
     }
 }
@@ -224,11 +217,11 @@ async fn a_requests_cost_is_charged_and_refunded() {
         .map(|policy| world.layer([policy]))
         {
             assert_eq!(pass(&layer, text(500)).await, 500);
-            assert_eq!(charged(&layer).await, 0, "{}", world.name());
+            assert_eq!(charged(&layer).await, 0);
             assert_eq!(pass(&layer, text(200)).await, 200);
             assert_eq!(pass(&layer, text(200)).await, 200);
             assert_eq!(pass(&layer, text(200)).await, 429);
-            assert_eq!(charged(&layer).await, 8, "{}", world.name());
+            assert_eq!(charged(&layer).await, 8);
         }
     }
 }

@@ -1,25 +1,12 @@
 //! The OCR service: five successes a minute, with a provider that is slow and fails.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
 use tokio::{
     sync::{Barrier, Notify},
-    task::{JoinHandle, JoinSet, yield_now},
+    task::{JoinHandle, yield_now},
 };
-use tollgate::{RateLimitLayer, outcome};
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    modes::both_modes,
-    support::{
-        World, call, counter_keys, even, pass, read, request, secs, text, used, waits, window,
-    },
-};
+use crate::charging::{modes::both_modes, support::*};
 
 const CALLERS: u64 = 64;
 
@@ -59,14 +46,14 @@ async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
                 let [ok, bad, rejected] = all_callers(&layer, &calls).await;
                 succeeded += ok;
                 failed += bad;
-                assert!(succeeded <= 5, "{succeeded} on {}", world.name());
+                assert!(succeeded <= 5, "{succeeded}");
                 world.no_key_is_immortal();
                 if rejected == CALLERS {
                     break;
                 }
             }
             // A failed call was refunded for a later one.
-            assert_eq!(succeeded, 5, "{}", world.name());
+            assert_eq!(succeeded, 5);
             assert!(failed > 0, "no call failed");
             assert_eq!(used(layer.limiter(), "ocr").await, 5);
             world.advance(secs(61));
@@ -96,9 +83,9 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
             });
         }
         assert_eq!(tasks.join_all().await, [200; CALLERS as usize]);
-        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 429);
         let (wait, _) = waits(layer.limiter(), "ocr").await;
-        assert!(wait <= secs(60), "{wait:?} on {}", world.name());
+        assert!(wait <= secs(60), "{wait:?}");
         if let Some(server) = world.redis_server() {
             let keys = server.keys();
             assert_eq!(keys.len(), 1, "{keys:?}");
@@ -108,7 +95,7 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
             assert!((1..=60_000).contains(&ttl), "{ttl}");
         }
         world.advance(wait + secs(1));
-        assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 200);
     }
 }
 
@@ -159,11 +146,11 @@ async fn a_call_that_outlasts_its_window_refunds_nothing_to_the_next() {
         }
         for slow in slow {
             assert_eq!(slow.end().await, 502);
-            assert_eq!(used(layer.limiter(), "ocr").await, 4, "{}", world.name());
+            assert_eq!(used(layer.limiter(), "ocr").await, 4);
             world.no_key_is_immortal();
         }
         assert_eq!(pass(&layer, text(200)).await, 200);
-        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 429);
     }
 }
 
@@ -176,11 +163,11 @@ async fn a_call_that_outlasts_its_window_creates_no_key() {
             let slow = Slow::start(&layer, 502).await;
             world.advance(secs(61));
             assert_eq!(slow.end().await, 502);
-            assert_eq!(used(layer.limiter(), &name).await, 0, "{}", world.name());
+            assert_eq!(used(layer.limiter(), &name).await, 0);
             let keys = world
                 .redis_server()
                 .map_or(0, |server| counter_keys(server).len());
-            assert_eq!(keys, 0, "of {name} on {}", world.name());
+            assert_eq!(keys, 0, "of {name}");
         }
     }
 }
@@ -200,9 +187,9 @@ async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
                 while pass(&layer, text(200)).await == 200 {}
                 world.no_key_is_immortal();
                 let (wait, _) = waits(layer.limiter(), "ocr").await;
-                assert!(wait <= secs(60), "{wait:?} on {}", world.name());
+                assert!(wait <= secs(60), "{wait:?}");
                 world.advance(secs(61));
-                assert_eq!(used(layer.limiter(), "ocr").await, 0, "{}", world.name());
+                assert_eq!(used(layer.limiter(), "ocr").await, 0);
             }
         }
     }
@@ -218,7 +205,7 @@ async fn a_success_after_its_window_counts_in_the_next_only_on_response() {
             world.advance(secs(61));
             assert_eq!(slow.end().await, 200);
             let used = used(layer.limiter(), "ocr").await;
-            assert_eq!(used, expected, "{}", world.name());
+            assert_eq!(used, expected);
             world.no_key_is_immortal();
             world.advance(secs(61));
         }
@@ -235,7 +222,7 @@ async fn an_even_rate_refunds_nothing_that_has_refilled() {
             assert_eq!(pass(&layer, text(200)).await, 200);
         }
         assert_eq!(slow.end().await, 502);
-        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 429);
         assert_eq!(waits(layer.limiter(), "ocr").await, (secs(12), secs(60)));
     }
 }

@@ -2,11 +2,12 @@
 
 use http_body_util::BodyExt;
 use tollgate::outcome::{self, RequestEnd};
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
     request_ends::disconnect_half_way,
-    support::{World, broken, code, data, even, grpc, pass, respond, text, used, window},
+    support::*,
 };
 
 #[tokio::test]
@@ -16,12 +17,12 @@ async fn a_grpc_calls_outcome_is_in_its_trailers() {
             for layer in layers(&world, outcome::success) {
                 for frames in [vec![data(), code(trailer)], vec![code(trailer)]] {
                     let cost = cost(&layer, grpc(frames)).await;
-                    assert_eq!(cost, success, "{trailer} {}", world.name());
+                    assert_eq!(cost, success, "{trailer}");
                 }
             }
             for layer in layers(&world, outcome::failure) {
                 let cost = cost(&layer, grpc(vec![data(), data(), code(trailer)])).await;
-                assert_eq!(cost, 1 - success, "{trailer} {}", world.name());
+                assert_eq!(cost, 1 - success, "{trailer}");
             }
         }
     }
@@ -35,7 +36,7 @@ async fn the_outcome_of_a_grpc_call_that_fails_at_once_is_in_its_head() {
                 let mut response = grpc(Vec::new());
                 let code = head.parse().expect("a value");
                 response.headers_mut().insert("grpc-status", code);
-                assert_eq!(cost(&layer, response).await, success, "{}", world.name());
+                assert_eq!(cost(&layer, response).await, success);
             }
         }
     }
@@ -60,7 +61,7 @@ async fn a_grpc_call_whose_client_disconnects_before_the_trailers_is_dropped() {
                     let layer = world.layer([policy.charge_dropped(dropped)]);
                     forget(&layer).await;
                     disconnect_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;
-                    assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                    assert_eq!(charged(&layer).await, expected);
                 }
             }
         }
@@ -84,13 +85,13 @@ async fn an_outcome_is_evaluated_only_when_the_stream_ends_and_only_once() {
             .into_body();
         for _ in 0..3 {
             assert_eq!(*seen.lock().expect("a lock"), []);
-            assert_eq!(charged(&layer).await, 0, "{}", world.name());
+            assert_eq!(charged(&layer).await, 0);
             body.frame().await.expect("a frame").expect("no error");
         }
         assert!(body.frame().await.is_none());
-        assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        assert_eq!(charged(&layer).await, 1);
         drop(body);
-        assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        assert_eq!(charged(&layer).await, 1);
         let expected = [(RequestEnd::Completed, Some(200), Some(5))];
         assert_eq!(*seen.lock().expect("a lock"), expected);
     }
@@ -108,8 +109,8 @@ async fn an_outcome_closure_sees_the_responses_headers() {
             let mut response = text(200);
             let value = "1".parse().expect("a value");
             response.headers_mut().insert("x-cached", value);
-            assert_eq!(cost(&layer, response).await, 0, "{}", world.name());
-            assert_eq!(cost(&layer, text(200)).await, 1, "{}", world.name());
+            assert_eq!(cost(&layer, response).await, 0);
+            assert_eq!(cost(&layer, text(200)).await, 1);
         }
     }
 }
@@ -135,7 +136,7 @@ async fn policies_of_every_mode_in_one_layer_settle_separately() {
             ("failure", 3),
         ] {
             let used = used(layer.limiter(), policy).await;
-            assert_eq!(used, expected, "{policy} {}", world.name());
+            assert_eq!(used, expected, "{policy}");
         }
     }
 }

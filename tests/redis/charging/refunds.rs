@@ -1,23 +1,11 @@
 //! Refunds: to the fraction of a unit, and once, however many copies of a decision there are.
 
-use std::{convert::Infallible, time::Instant};
-
-use futures_util::future::join_all;
-use http::Request;
-use testkit::Server;
-use tollgate::{
-    Admission, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, RetryAfter,
-    limiter::Refund, store::Store,
-};
-use tollgate_tests::strategy_kind::Counting;
+use tollgate::limiter::Refund;
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     ban::MICRO,
-    support::{
-        KEY, StrategyKind, World, admitted_by_store, call, ms, on_each_strategy, read,
-        refund as refund_of, request, text, together, used,
-    },
-    world::TEST_TIMEOUT,
+    support::{refund as refund_of, *},
 };
 
 async fn refund(decision: &mut Decision, units: u64) -> u64 {
@@ -41,13 +29,13 @@ async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
             let _ = limiter.reset(KEY).await.expect("a response");
             let mut charged = limiter.check(KEY).await;
             world.advance(MICRO);
-            let name = format!("{strategy:?} on {}", world.name());
-            assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
+            let _case = Case(format!("{strategy:?}"));
+            assert_eq!(refund(&mut charged, 1).await, 1);
             let seen = limiter.peek(KEY).await.expect("a response");
             let policy = seen.policy("p").expect("a policy");
-            assert_eq!(policy.remaining(), 10, "{name}");
-            assert!(policy.reset_after().is_zero(), "{name}: {policy:?}");
-            assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
+            assert_eq!(policy.remaining(), 10);
+            assert!(policy.reset_after().is_zero(), "{policy:?}");
+            assert_eq!(refund(&mut charged, 1).await, 0);
         }
     }
 }
@@ -142,7 +130,7 @@ async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
 async fn a_response_does_not_refund_again_what_the_handler_refunded() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
+            let _case = Case(format!("{strategy:?}"));
             let layer = world.layer([together(strategy, "p", "10/min")
                 .cost(4)
                 .refund_unless(|_| false)]);
@@ -158,7 +146,7 @@ async fn a_response_does_not_refund_again_what_the_handler_refunded() {
             };
             let Ok(response) = call(&layer, request(), handler).await;
             read(response).await.expect("a body");
-            assert_eq!(used(&limiter, "p").await, 5, "{name}");
+            assert_eq!(used(&limiter, "p").await, 5);
         }
     }
 }
@@ -183,7 +171,7 @@ async fn refunds_name_their_policies() {
         let mut decision = limiter.check(KEY).await;
         let refunds = decision.refund(15).await.expect("a response");
         assert_eq!(named(refunds), [of("requests", 1), of("tokens", 15)]);
-        assert_eq!(used(&limiter, "shadow").await, 0, "{}", world.name());
+        assert_eq!(used(&limiter, "shadow").await, 0);
 
         let admission = decision.into_result().expect("room");
         let tokens = admission.policy("tokens").expect("a policy");
@@ -248,7 +236,7 @@ async fn a_refund_of_a_charge_before_a_reset_takes_at_most_that_from_later_charg
                 Counting::OpenedWindows | Counting::Log => 0,
                 Counting::EvenRate | Counting::CalendarWindows | Counting::Buckets(_) => 5,
             };
-            assert!(taken <= most, "{taken} {strategy:?} on {}", world.name());
+            assert!(taken <= most, "{taken} {strategy:?}");
         }
     }
 }

@@ -1,22 +1,18 @@
 //! How a request ends, and what that is charged.
 
-use std::{convert::Infallible, future::pending, io};
+use std::{future::pending, io};
 
-use http::{Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
 use tollgate::{
-    Policy, Quota, RateLimitLayer, extract,
     layer::ResponseBody,
     outcome::{self, RequestEnd},
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
-    support::{
-        Body, World, broken, call, code, data, pass, request, respond, streamed, text, used, window,
-    },
+    support::*,
 };
 
 /// Drops a request while its handler waits.
@@ -46,7 +42,7 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
             for layer in layers(&world, outcome) {
                 forget(&layer).await;
                 disconnect(&layer).await;
-                assert_eq!(charged(&layer).await, 1, "{} {layer:?}", world.name());
+                assert_eq!(charged(&layer).await, 1, "{layer:?}");
             }
         }
     }
@@ -59,7 +55,7 @@ async fn a_request_that_is_dropped_before_its_response_is_free_where_configured(
             for policy in both_modes(&window("p", "5/min"), outcome) {
                 let layer = world.layer([policy.charge_dropped(false)]);
                 disconnect(&layer).await;
-                assert_eq!(charged(&layer).await, 0, "{} {layer:?}", world.name());
+                assert_eq!(charged(&layer).await, 0, "{layer:?}");
             }
         }
     }
@@ -72,7 +68,7 @@ async fn a_client_that_disconnects_does_not_evade_a_limit_on_failures() {
         for _ in 0..3 {
             disconnect(&layer).await;
         }
-        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        assert_eq!(pass(&layer, text(200)).await, 429);
     }
 }
 
@@ -92,7 +88,7 @@ async fn a_service_error_is_a_failure() {
                 let handler = |_| async { Err(io::Error::other("down")) };
                 let failed = call(&layer, request(), handler).await;
                 assert_eq!(failed.expect_err("an error").to_string(), "down");
-                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                assert_eq!(charged(&layer).await, expected);
             }
         }
     }
@@ -106,7 +102,7 @@ async fn a_service_error_is_no_dropped_request() {
             .charge_dropped(false)]);
         let handler = |_| async { Err(io::Error::other("down")) };
         assert!(call(&layer, request(), handler).await.is_err());
-        assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        assert_eq!(charged(&layer).await, 1);
     }
 }
 
@@ -122,7 +118,7 @@ async fn a_handler_that_panics_is_charged_like_a_dropped_request() {
                 let sent =
                     async move { call::<_, _, Infallible>(&pending, request(), handler).await };
                 assert!(tokio::spawn(sent).await.is_err_and(|e| e.is_panic()));
-                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                assert_eq!(charged(&layer).await, expected);
             }
         }
     }
@@ -139,7 +135,7 @@ async fn a_service_that_panics_in_call_is_charged_too() {
             );
             let sent = layer.layer(panics).oneshot(request());
             assert!(tokio::spawn(sent).await.is_err_and(|e| e.is_panic()));
-            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+            assert_eq!(charged(&layer).await, 1);
         }
     }
 }
@@ -156,7 +152,7 @@ async fn a_body_that_fails_half_way_is_a_failed_response() {
         ] {
             for layer in layers(&world, outcome) {
                 let cost = cost(&layer, streamed(vec![data(), broken(), data()])).await;
-                assert_eq!(cost, expected, "{} {layer:?}", world.name());
+                assert_eq!(cost, expected, "{layer:?}");
             }
         }
     }
@@ -182,11 +178,11 @@ async fn a_success_whose_client_disconnects_half_way_stays_charged() {
             for layer in layers(&world, outcome) {
                 forget(&layer).await;
                 disconnect_half_way(&layer, streamed(vec![data(), data()])).await;
-                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                assert_eq!(charged(&layer).await, expected);
                 // Nor before the first frame.
                 forget(&layer).await;
                 drop(respond(&layer, streamed(vec![data(), data()])).await);
-                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                assert_eq!(charged(&layer).await, expected);
             }
         }
     }
@@ -207,7 +203,7 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
             }
             assert!(!body.is_end_stream());
             drop(body);
-            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+            assert_eq!(charged(&layer).await, 1);
         }
     }
 }
@@ -230,14 +226,14 @@ async fn responses_without_a_body_are_completed() {
             for status in [200, 204, 304, 404] {
                 forget(&layer).await;
                 drop_bodyless(respond(&layer, empty(status)).await).await;
-                assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
+                assert_eq!(charged(&layer).await, 1, "{status}");
                 assert_eq!(cost(&layer, empty(status)).await, 1, "{status}");
             }
             // These never have one, so the body is never polled.
             for status in [204, 304] {
                 forget(&layer).await;
                 drop(respond(&layer, streamed_with(status)).await);
-                assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
+                assert_eq!(charged(&layer).await, 1, "{status}");
             }
         }
     }
@@ -258,7 +254,7 @@ async fn the_response_to_a_head_request_is_completed_though_its_body_is_never_se
             let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
             let Ok(response) = call(&layer, head, handler).await;
             drop(response);
-            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+            assert_eq!(charged(&layer).await, 1);
         }
     }
 }
@@ -275,7 +271,7 @@ async fn an_accepted_connect_request_is_completed_though_its_response_has_no_bod
                 let handler = |_| async move { Ok::<_, Infallible>(streamed_with(status)) };
                 let Ok(response) = call(&layer, connect, handler).await;
                 drop(response);
-                assert_eq!(charged(&layer).await, expected, "{status} {}", world.name());
+                assert_eq!(charged(&layer).await, expected, "{status}");
             }
         }
     }
@@ -293,10 +289,10 @@ async fn a_body_that_is_never_sent_keeps_its_permit_until_it_is_dropped() {
             *head.method_mut() = Method::HEAD;
             let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
             let Ok(response) = call(&layer, head, handler).await;
-            let name = format!("charges {charges} {}", world.name());
-            assert_eq!(used(layer.limiter(), "place").await, 1, "{name}");
+            let _case = Case(format!("charges {charges}"));
+            assert_eq!(used(layer.limiter(), "place").await, 1);
             drop(response);
-            assert_eq!(used(layer.limiter(), "place").await, 0, "{name}");
+            assert_eq!(used(layer.limiter(), "place").await, 0);
         }
     }
 }

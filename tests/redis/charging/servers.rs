@@ -1,10 +1,9 @@
 //! What a real server makes of a response decides its outcome.
 
-use std::future::IntoFuture;
-
 use tollgate::outcome::RequestEnd;
+use tollgate_tests::prelude::*;
 
-use crate::charging::support::{World, data, streamed, window};
+use crate::charging::support::*;
 
 /// Sends a request for `path` to a real server, and reads the response; returns how the outcome closure saw it end.
 async fn over_a_socket(method: &str, path: &str) -> RequestEnd {

@@ -1,15 +1,8 @@
 //! What a handler charges and refunds by itself.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use futures_util::future::FutureExt;
-use http::Request;
-use tollgate::{Admission, Limiter, Policy};
-
-use crate::charging::support::{
-    KEY, StrategyKind, World, admitted_by_store, charge, even, ms, refund, secs, settle, together,
-    used, waits, window,
-};
+use crate::charging::support::*;
 
 /// A policy `p` of each strategy, of 10 a minute.
 pub(crate) fn all() -> [Policy; StrategyKind::ALL.len()] {
@@ -90,7 +83,7 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
         // What was charged of it is refunded, not what was requested.
         settle(&admission, 3).await;
-        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 3);
     }
 }
 
@@ -125,7 +118,7 @@ async fn concurrent_refunds_refund_once() {
         for refund in futures_util::future::join_all(refunds).await {
             refund.expect("a response");
         }
-        assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 4);
     }
 }
 
@@ -175,7 +168,7 @@ async fn concurrent_settlements_charge_once() {
         for settled in futures_util::future::join_all(settling).await {
             settled.expect("a response");
         }
-        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 3);
     }
 }
 
@@ -189,14 +182,14 @@ async fn a_refund_never_lands_in_a_later_window() {
             StrategyKind::Log,
         ] {
             let policy = together(strategy, "p", "10/min");
-            let context = format!("{policy:?} on {}", world.name());
+            let _case = Case(format!("{policy:?}"));
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
             refund(&admission, 3).await;
-            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+            assert_eq!(used(&limiter, "p").await, 5);
             settle(&admission, 0).await;
-            assert_eq!(used(&limiter, "p").await, 5, "{context}");
+            assert_eq!(used(&limiter, "p").await, 5);
             world.no_key_is_immortal();
             world.advance(secs(120));
         }
@@ -209,7 +202,7 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
         world.advance(secs(61));
         settle(&admission, 8).await;
-        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 3);
         world.no_key_is_immortal();
     }
 }
@@ -219,15 +212,15 @@ async fn units_whose_refund_was_too_late_are_not_charged_again() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
             let policy = together(strategy, "p", "10/min").cost(5);
-            let context = format!("{strategy:?} on {}", world.name());
+            let _case = Case(format!("{strategy:?}"));
             let (limiter, admission) = admitted(&world, policy).await;
             world.advance(secs(121));
             for true_cost in [3, 5, 0, 4] {
                 settle(&admission, true_cost).await;
-                assert_eq!(used(&limiter, "p").await, 0, "{context}");
+                assert_eq!(used(&limiter, "p").await, 0);
             }
             settle(&admission, 6).await;
-            assert_eq!(used(&limiter, "p").await, 1, "{context}");
+            assert_eq!(used(&limiter, "p").await, 1);
             world.advance(secs(121));
         }
     }
@@ -240,22 +233,22 @@ async fn one_policy_is_settled_alone() {
         let admission = limiter.check(KEY).await.into_result().expect("room");
         let tokens = admission.policy("tokens").expect("a policy");
         tokens.settle(40).await.expect("a response");
-        assert_eq!(used(&limiter, "tokens").await, 40, "{}", world.name());
-        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 40);
+        assert_eq!(used(&limiter, "requests").await, 1);
         tokens.refund(15).await.expect("a response");
         tokens.charge(5).await.expect("a response");
-        assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 30);
         let unknown = admission.policy("absent").expect_err("no such policy");
         assert_eq!(
             unknown.to_string(),
             r#"no policy "absent"; expected one of ["requests", "tokens"]"#
         );
-        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 1);
         // Both together.
         let both = [("tokens", 2), ("requests", 2)];
         admission.settle_each(both).await.expect("a response");
-        assert_eq!(used(&limiter, "tokens").await, 2, "{}", world.name());
-        assert_eq!(used(&limiter, "requests").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 2);
+        assert_eq!(used(&limiter, "requests").await, 2);
     }
 }
 
@@ -267,7 +260,7 @@ async fn a_policy_is_settled_where_those_before_it_had_no_key() {
         for true_cost in [5, 2] {
             let policy = admission.policy("p").expect("a policy");
             policy.settle(true_cost).await.expect("a response");
-            assert_eq!(used(&limiter, "p").await, true_cost, "{}", world.name());
+            assert_eq!(used(&limiter, "p").await, true_cost);
         }
     }
 }

@@ -1,12 +1,9 @@
 //! Several policies settled at once.
 
-use futures_util::future::{FutureExt, join_all};
-use tollgate::{Admission, Limiter, StoreError, limiter::SettleError};
+use tollgate::limiter::SettleError;
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    strategy_kind::StrategyKind,
-    support::{KEY, World, secs, together, used},
-};
+use crate::charging::support::*;
 
 /// An admission under three policies, charged 1, 200 and 5, and its limiter.
 async fn admitted(
@@ -75,7 +72,7 @@ async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
         let costs = [("tokens", 100), ("cents", 7)];
         admission.settle_each(costs).await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
-        assert_eq!(all_used(&limiter).await, [1, 100, 7], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 100, 7]);
     }
 }
 
@@ -87,10 +84,10 @@ async fn more_receipts_than_one_call_takes_are_all_settled() {
         for _ in 0..150 {
             tokens.charge(2).await.expect("a response");
         }
-        assert_eq!(all_used(&limiter).await, [1, 500, 5], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 500, 5]);
         let costs = [("tokens", 3), ("requests", 3)];
         admission.settle_each(costs).await.expect("a response");
-        assert_eq!(all_used(&limiter).await, [3, 3, 5], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [3, 3, 5]);
     }
 }
 
@@ -134,7 +131,7 @@ async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
         let costs = [("tokens", 500), ("cent", 3)];
         let error = admission.settle_each(costs).await.expect_err("a mistake");
         assert!(matches!(&error, SettleError::UnknownPolicy(unknown) if unknown.name() == "cent"));
-        assert_eq!(all_used(&limiter).await, [1, 200, 5], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 200, 5]);
     }
 }
 
@@ -144,7 +141,7 @@ async fn the_last_cost_of_a_policy_named_twice_counts() {
         let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
         let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
         admission.settle_each(costs).await.expect("a response");
-        assert_eq!(all_used(&limiter).await, [1, 300, 3], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 300, 3]);
     }
 }
 
@@ -164,7 +161,7 @@ async fn concurrent_settlements_of_several_policies_settle_once() {
         for settled in join_all((0..5).map(|_| all())).await {
             settled.expect("a response");
         }
-        assert_eq!(all_used(&limiter).await, [1, 500, 3], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 500, 3]);
     }
 }
 
@@ -176,10 +173,10 @@ async fn a_settlement_cancelled_half_way_is_made_once() {
                 admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
             let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
             drop(all().now_or_never());
-            let name = format!("{strategy:?} on {}", world.name());
-            assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
+            let _case = Case(format!("{strategy:?}"));
+            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
             all().await.expect("a response");
-            assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
+            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
             world.advance(secs(200));
         }
     }
@@ -200,15 +197,15 @@ async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
         let before = calls(&world);
         tokens.settle(10).await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
-        assert_eq!(both().await, [10, 10], "{}", world.name());
+        assert_eq!(both().await, [10, 10]);
         // A cost of its own counts for it.
         let costs = [("tokens", 300), ("next", 20)];
         admission.settle_each(costs).await.expect("a response");
-        assert_eq!(both().await, [300, 20], "{}", world.name());
+        assert_eq!(both().await, [300, 20]);
         let mut meter = tokens.meter();
         meter.add(40);
         meter.finish().await.expect("a response");
-        assert_eq!(both().await, [40, 40], "{}", world.name());
+        assert_eq!(both().await, [40, 40]);
     }
 }
 
@@ -227,11 +224,11 @@ async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
         let before = calls(&world);
         meter.finish().await.expect("a response");
         assert!(calls(&world) <= before.map(|before| before + 1));
-        assert_eq!(all_used(&limiter).await, [1, 40, 40], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 40, 40]);
         let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
         meter.add(7);
         drop(meter);
         // It is sent before the next operation.
-        assert_eq!(all_used(&limiter).await, [1, 7, 7], "{}", world.name());
+        assert_eq!(all_used(&limiter).await, [1, 7, 7]);
     }
 }

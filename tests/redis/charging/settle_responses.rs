@@ -1,16 +1,11 @@
 //! What a handler has settled, and what the layers then charge, refund and show by the response.
 
-use std::convert::Infallible;
-
-use futures_util::future::FutureExt;
-use http::Request;
 use http_body_util::BodyExt;
-use tollgate::outcome;
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
 use crate::charging::{
     settle::{admission_of, all},
-    support::{KEY, World, call, charge, even, pass, read, request, settle, text, used, window},
+    support::*,
 };
 
 #[tokio::test]
@@ -31,7 +26,7 @@ async fn a_task_that_outlives_the_response_settles() {
             .await
             .expect("no panic")
             .expect("a response");
-        assert_eq!(used(layer.limiter(), "p").await, 8, "{}", world.name());
+        assert_eq!(used(layer.limiter(), "p").await, 8);
     }
 }
 
@@ -53,8 +48,8 @@ async fn a_handler_settles_the_charges_of_all_stacked_layers() {
         let lists = response.headers().get_all("ratelimit").iter();
         let lists: Vec<_> = lists.map(|list| list.to_str().expect("ASCII")).collect();
         assert_eq!(lists, [r#""inner";r=6;t=36"#, r#""outer";r=4;t=60"#]);
-        assert_eq!(used(outer.limiter(), "outer").await, 6, "{}", world.name());
-        assert_eq!(used(inner.limiter(), "inner").await, 4, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "outer").await, 6);
+        assert_eq!(used(inner.limiter(), "inner").await, 4);
     }
 }
 
@@ -76,7 +71,7 @@ async fn the_response_shows_what_the_handler_settled() {
             };
             let Ok(response) = call(&layer, request(), handler).await;
             let shown = response.headers()["ratelimit"].to_str().expect("ASCII");
-            assert_eq!(shown, expected, "{}", world.name());
+            assert_eq!(shown, expected);
             assert!(!response.headers().contains_key("retry-after"));
         }
     }
@@ -96,7 +91,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
             let Ok(response) = call(&layer, request(), handler).await;
             read(response).await.expect("a body");
             let used = used(layer.limiter(), "p").await;
-            assert_eq!(used, settled, "{}", world.name());
+            assert_eq!(used, settled);
         }
     }
 }
@@ -117,7 +112,7 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
         for true_cost in [1, 5, 0] {
             settle(&admission, true_cost).await;
             let used = used(layer.limiter(), "p").await;
-            assert_eq!(used, true_cost, "{}", world.name());
+            assert_eq!(used, true_cost);
         }
     }
 }
@@ -142,9 +137,9 @@ async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
             let each = [("inner", true_cost)];
             admission.settle_each(each).await.expect("a response");
             let used = used(inner.limiter(), "inner").await;
-            assert_eq!(used, true_cost, "{}", world.name());
+            assert_eq!(used, true_cost);
         }
-        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "outer").await, 1);
     }
 }
 
@@ -152,7 +147,7 @@ async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
 async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
     for world in World::both() {
         for policy in all() {
-            let context = format!("{policy:?} on {}", world.name());
+            let _case = Case(format!("{policy:?}"));
             let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
             let _ = layer.limiter().reset(KEY).await.expect("a response");
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
@@ -164,10 +159,10 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
                 let Ok(response) = call(&layer, request(), handler).await;
                 read(response).await.expect("a body");
                 let used = used(layer.limiter(), "p").await;
-                assert_eq!(used, expected, "{context}");
+                assert_eq!(used, expected);
             }
-            assert_eq!(pass(&layer, text(200)).await, 200, "{context}");
-            assert_eq!(pass(&layer, text(200)).await, 429, "{context}");
+            assert_eq!(pass(&layer, text(200)).await, 200);
+            assert_eq!(pass(&layer, text(200)).await, 429);
         }
     }
 }
@@ -188,6 +183,6 @@ async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() 
             assert!(answering.as_mut().now_or_never().is_none());
         }
         drop(answering);
-        assert_eq!(used(layer.limiter(), "p").await, 3, "{}", world.name());
+        assert_eq!(used(layer.limiter(), "p").await, 3);
     }
 }

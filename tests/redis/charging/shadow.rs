@@ -1,11 +1,9 @@
 //! Policies that are evaluated and reported, and never enforced.
 
-use futures_util::future::join_all;
-use tollgate::{Decision, Limiter, Policy, extract, limiter::PolicyDecision};
+use tollgate::limiter::PolicyDecision;
+use tollgate_tests::prelude::*;
 
-use crate::charging::support::{
-    KEY, World, admitted_by_store, even, respond, secs, text, used, waits, window,
-};
+use crate::charging::support::*;
 
 /// How often a shadow was evaluated, and would have been stricter and looser.
 #[track_caller]
@@ -32,7 +30,7 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
                 (true, rejects)
             );
             let decision = limiter.check(KEY).await;
-            assert!(admitted_by_store(&decision), "{}", world.name());
+            assert!(admitted_by_store(&decision));
             assert_eq!(would_reject(decision.shadows()), rejects, "{decision:?}");
             let names = |v: tollgate::limiter::PolicyDecision<'_>| v.policy().to_owned();
             let live: Vec<_> = decision.policies().map(names).collect();
@@ -43,7 +41,7 @@ async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
         }
         // It charges what it would admit, and nothing else.
         assert_eq!(used(&limiter, "new").await, 2);
-        assert_eq!(used(&limiter, "live").await, 4, "{}", world.name());
+        assert_eq!(used(&limiter, "live").await, 4);
         assert_eq!(stats(&limiter, "new"), (4, 2, 0));
         assert_eq!(limiter.shadow_stats("live"), None);
         assert_eq!(limiter.shadow_stats("none"), None);
@@ -60,7 +58,7 @@ async fn a_shadow_does_not_charge_what_other_policies_reject() {
             assert_eq!(admitted_by_store(&decision), admitted);
             assert!(!would_reject(decision.shadows()));
         }
-        assert_eq!(used(&limiter, "new").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "new").await, 2);
         assert_eq!(stats(&limiter, "new"), (4, 0, 0));
     }
 }
@@ -92,8 +90,8 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
             (false, false, true),
             (false, true, true),
         ];
-        assert_eq!(responses, expected, "{}", world.name());
-        assert_eq!(stats(&limiter, "looser"), (5, 0, 2), "{}", world.name());
+        assert_eq!(responses, expected);
+        assert_eq!(stats(&limiter, "looser"), (5, 0, 2));
         assert_eq!(stats(&limiter, "stricter"), (5, 1, 0));
         assert_eq!(stats(&limiter, "beside"), (5, 0, 0));
         for (name, expected) in [("other", 2), ("live", 2), ("looser", 4), ("stricter", 1)] {
@@ -109,7 +107,7 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
             .await
             .expect("a response");
         assert!(!admitted_by_store(&limiter.check(KEY).await));
-        assert_eq!(used(&limiter, "looser").await, 0, "{}", world.name());
+        assert_eq!(used(&limiter, "looser").await, 0);
         assert_eq!(stats(&limiter, "looser"), (6, 0, 2));
     }
 }
@@ -125,7 +123,7 @@ async fn a_candidate_is_evaluated_in_place_of_the_live_policy_where_others_have_
         for _ in 0..5 {
             let _ = limiter.check([("live", KEY)]).await;
         }
-        assert_eq!(stats(&limiter, "looser"), (5, 0, 2), "{}", world.name());
+        assert_eq!(stats(&limiter, "looser"), (5, 0, 2));
         for (name, expected) in [("other", 0), ("live", 2), ("looser", 4)] {
             assert_eq!(used(&limiter, name).await, expected, "{name}");
         }
@@ -150,7 +148,7 @@ async fn concurrent_requests_are_compared_like_sequential_ones() {
                     let decisions = join_all(sent).await;
                     let count =
                         |f: fn(&Decision) -> bool| decisions.iter().filter(|d| f(d)).count();
-                    assert_eq!(count(admitted_by_store), 6, "{}", world.name());
+                    assert_eq!(count(admitted_by_store), 6);
                     let says = |name: &'static str| {
                         let would = |d: &&Decision| d.policy(name).expect(name).would_reject();
                         decisions.iter().filter(would).count()
@@ -161,8 +159,8 @@ async fn concurrent_requests_are_compared_like_sequential_ones() {
                 let (judged, stricter, looser) = expected;
                 assert_eq!(stats(&limiter, "looser"), (judged, 0, looser));
                 assert_eq!(stats(&limiter, "stricter"), (judged, stricter, 0));
-                assert_eq!(used(&limiter, "looser").await, 8, "{}", world.name());
-                assert_eq!(used(&limiter, "stricter").await, 3, "{}", world.name());
+                assert_eq!(used(&limiter, "looser").await, 8);
+                assert_eq!(used(&limiter, "stricter").await, 3);
                 let _ = limiter.reset(KEY).await.expect("a response");
             }
         }
@@ -186,7 +184,7 @@ async fn over_http_a_shadow_changes_no_response_and_no_header() {
             let fields = response.headers();
             assert_eq!(fields["ratelimit-policy"], "\"live\";q=3;w=3600");
             let limit = format!("\"live\";r={limit};t=3600");
-            assert_eq!(fields["ratelimit"], limit.as_str(), "{}", world.name());
+            assert_eq!(fields["ratelimit"], limit.as_str());
             assert_eq!(fields.contains_key("retry-after"), status == 429);
         }
         let limiter = layer.limiter();

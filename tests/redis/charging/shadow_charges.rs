@@ -1,11 +1,8 @@
 //! What a shadow policy charges, holds and refunds, beside others of every kind.
 
-use tollgate::{Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
+use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    shadow::stats,
-    support::{KEY, World, admitted_by_store, even, pass, read, secs, text, used, waits, window},
-};
+use crate::charging::{shadow::stats, support::*};
 
 #[tokio::test]
 async fn a_shadow_charges_by_its_mode_and_refunds_its_charges() {
@@ -26,21 +23,16 @@ async fn a_shadow_charges_by_its_mode_and_refunds_its_charges() {
         };
         for _ in 0..3 {
             assert_eq!(pass(&layer, text(500)).await, 500);
-            assert_eq!(counts().await, (0, 0), "{}", world.name());
+            assert_eq!(counts().await, (0, 0));
         }
         for used in [1, 2, 2, 2] {
             assert_eq!(pass(&layer, text(200)).await, 200);
-            assert_eq!(counts().await, (used, used), "{}", world.name());
+            assert_eq!(counts().await, (used, used));
         }
         assert_eq!(stats(limiter, "reserve"), (7, 2, 0));
         assert_eq!(stats(limiter, "response"), (7, 2, 0));
         // What it would have rejected is no debt of it either.
-        assert_eq!(
-            waits(limiter, "even").await.1,
-            secs(3_600),
-            "{}",
-            world.name()
-        );
+        assert_eq!(waits(limiter, "even").await.1, secs(3_600));
     }
 }
 
@@ -60,15 +52,15 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         for _ in 0..3 {
             assert_eq!(pass(&layer, text(200)).await, 429);
         }
-        assert_eq!(stats(limiter, "new"), (4, 0, 3), "{}", world.name());
-        assert_eq!(stats(limiter, "beside"), (4, 0, 0), "{}", world.name());
+        assert_eq!(stats(limiter, "new"), (4, 0, 3));
+        assert_eq!(stats(limiter, "beside"), (4, 0, 0));
         // Where another rejects as well, the candidate changes nothing.
         let _ = limiter
             .charge([("other", KEY)], 9)
             .await
             .expect("a response");
         assert_eq!(pass(&layer, text(200)).await, 429);
-        assert_eq!(stats(limiter, "new"), (5, 0, 3), "{}", world.name());
+        assert_eq!(stats(limiter, "new"), (5, 0, 3));
     }
 }
 
@@ -85,12 +77,12 @@ async fn a_shadow_is_settled_only_where_it_would_have_admitted() {
         let each = ["live", "new", "tight"].map(|name| (name, 7));
         admission.settle_each(each).await.expect("a response");
         assert_eq!(used(&limiter, "live").await, 7);
-        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
-        assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());
+        assert_eq!(used(&limiter, "new").await, 7);
+        assert_eq!(used(&limiter, "tight").await, 0);
         let mut decision = check(3).await;
         // Only enforced policies are reported.
         assert_eq!(decision.refund(3).await.expect("a response")[0].units(), 3);
-        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
+        assert_eq!(used(&limiter, "new").await, 7);
     }
 }
 
@@ -111,21 +103,21 @@ async fn shadow_in_flight_limits_hold_and_release_permits() {
             decisions.push(limiter.check(KEY).await);
         }
         assert_eq!(decisions.iter().filter(|d| d.is_admitted()).count(), 3);
-        assert_eq!(stats(&limiter, "tight"), (6, 1, 0), "{}", world.name());
-        assert_eq!(stats(&limiter, "wide"), (6, 0, 3), "{}", world.name());
+        assert_eq!(stats(&limiter, "tight"), (6, 1, 0));
+        assert_eq!(stats(&limiter, "wide"), (6, 0, 3));
         let used_by = async |name| used(&limiter, name).await;
         assert_eq!((used_by("live").await, used_by("tight").await), (3, 2));
         // A request that was rejected is not in flight.
-        assert_eq!(used_by("wide").await, 3, "{}", world.name());
+        assert_eq!(used_by("wide").await, 3);
         drop(decisions);
         for name in ["live", "tight", "wide"] {
-            assert_eq!(used_by(name).await, 0, "{name} {}", world.name());
+            assert_eq!(used_by(name).await, 0, "{name}");
         }
         // A small shadow that records callers doesn't limit how many requests are checked at once.
         let list = window("list", "2/h").strategy(ListWindow).shadow();
         let limiter = world.limiter([window("p", "50/h"), list]);
         assert_eq!(limiter.check(KEY).times(40).await.admitted(), 40);
-        assert_eq!(used(&limiter, "list").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "list").await, 2);
     }
 }
 
@@ -144,7 +136,7 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
             let policy = seen.policy("new").expect("a policy");
             policy.limit() - policy.remaining()
         };
-        assert_eq!(used(alice).await, 1, "{}", world.name());
+        assert_eq!(used(alice).await, 1);
         let named = [("live", alice), ("new", KEY)];
         assert!(admitted_by_store(&limiter.check(named).await));
         assert_eq!((used(alice).await, used(KEY).await), (1, 1));
@@ -166,18 +158,14 @@ async fn bans_ignore_shadows_and_shadows_ignore_live_bans() {
             window("wide", "9/h").shadow_of("live"),
         ]);
         for _ in 0..3 {
-            assert!(
-                admitted_by_store(&limiter.check(KEY).await),
-                "{}",
-                world.name()
-            );
+            assert!(admitted_by_store(&limiter.check(KEY).await));
         }
         // Two are rejected by the live policy; then the key is banned, and the candidate would be of no help.
         for _ in 0..6 {
             assert!(!admitted_by_store(&limiter.check(KEY).await));
         }
-        assert_eq!(stats(&limiter, "tight"), (9, 2, 0), "{}", world.name());
-        assert_eq!(stats(&limiter, "wide"), (9, 0, 2), "{}", world.name());
+        assert_eq!(stats(&limiter, "tight"), (9, 2, 0));
+        assert_eq!(stats(&limiter, "wide"), (9, 0, 2));
         assert_eq!(used(&limiter, "wide").await, 5);
     }
 }
@@ -206,7 +194,7 @@ async fn a_rejection_by_an_inner_layer_refunds_the_charges_of_shadows_too() {
                 status
             );
         }
-        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
-        assert_eq!(used(outer.limiter(), "shadow").await, 1, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "outer").await, 1);
+        assert_eq!(used(outer.limiter(), "shadow").await, 1);
     }
 }

@@ -1,29 +1,15 @@
 //! What the tests share.
 
-use std::{
-    future::Future,
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::io;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, Request, Response};
+use http::HeaderMap;
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use testkit::Server;
-use tollgate::{
-    Admission, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody,
-    observe::DecisionSource,
-};
-use tower::{Layer, ServiceExt, service_fn};
-
-pub(crate) use crate::charging::{
-    results::{admitted_by_store, store_error},
-    strategy_kind::StrategyKind,
-    world::{KEY, World, ms, secs},
-};
+use tollgate::layer::ResponseBody;
+use tollgate_tests::prelude::*;
+pub(crate) use tollgate_tests::world::{KEY, World, secs};
 
 /// The keys under which something is counted: all but the epoch.
 pub(crate) fn counter_keys(server: &Server) -> Vec<String> {

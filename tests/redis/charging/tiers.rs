@@ -1,21 +1,11 @@
 //! Quotas by request.
 
-use std::{
-    convert::Infallible,
-    future::{pending, ready},
-    sync::Arc,
-    time::Duration,
-};
+use std::future::{pending, ready};
 
-use futures_util::future::join_all;
-use http::{Request, request::Parts};
 use tokio::sync::{Notify, mpsc};
-use tollgate::{Admission, Limiter, Policy, Quota, RateLimitLayer, outcome};
-use tollgate_tests::until::TEST_TIMEOUT;
+use tollgate_tests::prelude::*;
 
-use crate::charging::support::{
-    KEY, World, admitted_by_store, call, even, read, request, secs, settle, text, waits, window,
-};
+use crate::charging::support::*;
 
 /// Longer than any machine is busy.
 const LONG: Duration = TEST_TIMEOUT;
@@ -63,9 +53,9 @@ async fn passes(layer: &RateLimitLayer, n: usize, request: fn() -> Request<()>) 
 async fn an_extension_selects_the_quota() {
     for world in World::both() {
         let layer = world.layer([two_tiers("p")]);
-        assert_eq!(passes(&layer, 9, request).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 9, request).await, 3);
         world.advance(secs(61));
-        assert_eq!(passes(&layer, 9, paying).await, 6, "{}", world.name());
+        assert_eq!(passes(&layer, 9, paying).await, 6);
         assert_eq!(send(&layer, paying()).await.1, r#""p";q=6;w=60"#);
         assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
     }
@@ -87,8 +77,8 @@ async fn a_header_selects_the_quota() {
             assert_eq!(send(&layer, with("free")).await.0, 200);
         }
         assert_eq!(send(&layer, with("free")).await.0, 429);
-        assert_eq!(send(&layer, with("paid")).await.0, 200, "{}", world.name());
-        assert_eq!(send(&layer, request()).await.0, 429, "{}", world.name());
+        assert_eq!(send(&layer, with("paid")).await.0, 200);
+        assert_eq!(send(&layer, request()).await.0, 429);
     }
 }
 
@@ -98,11 +88,11 @@ async fn a_change_of_tier_in_the_middle_of_a_window_keeps_what_was_used() {
         let layer = world.layer([two_tiers("p")]);
         assert_eq!(passes(&layer, 5, request).await, 3);
         world.advance(secs(30));
-        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
-        assert_eq!(passes(&layer, 5, request).await, 0, "{}", world.name());
+        assert_eq!(passes(&layer, 5, paying).await, 3);
+        assert_eq!(passes(&layer, 5, request).await, 0);
         // The window is the one that the first opened.
         world.advance(secs(31));
-        assert_eq!(passes(&layer, 5, request).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, request).await, 3);
         world.no_key_is_immortal();
     }
 }
@@ -118,12 +108,8 @@ async fn a_change_of_tier_keeps_the_share_that_was_used_of_an_even_rate() {
                 .quota_for("p", quota("20/min"))
                 .times(times)
         };
-        assert_eq!(paid(20).await.admitted(), 8, "{}", world.name());
-        assert!(
-            !admitted_by_store(&limiter.check(KEY).await),
-            "{}",
-            world.name()
-        );
+        assert_eq!(paid(20).await.admitted(), 8);
+        assert!(!admitted_by_store(&limiter.check(KEY).await));
     }
 }
 
@@ -158,11 +144,11 @@ async fn concurrent_requests_of_two_tiers_each_have_their_own_quota() {
                         paid += admitted;
                     }
                 }
-                assert!(free <= 3, "{free} of {name} on {}", world.name());
+                assert!(free <= 3, "{free} of {name}");
                 match name {
-                    "window" => assert_eq!(free + paid, 6, "{}", world.name()),
+                    "window" => assert_eq!(free + paid, 6),
                     // A free one uses a third of a minute, one that is paid for a sixth.
-                    _ => assert_eq!(2 * free + paid, 6, "{free} {paid} {}", world.name()),
+                    _ => assert_eq!(2 * free + paid, 6, "{free} {paid}"),
                 }
             }
         }
@@ -180,7 +166,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
             assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
             let check = layer.limiter().check(KEY).quota_for("p", quota(unfit));
             let decision = check.await;
-            assert!(!admitted_by_store(&decision), "{unfit} on {}", world.name());
+            assert!(!admitted_by_store(&decision), "{unfit}");
             assert_eq!(decision.policy("p").expect("a policy").limit(), 3);
         }
     }
@@ -197,8 +183,8 @@ async fn a_look_up_selects_the_quota() {
             }
         });
         let layer = world.layer([policy]);
-        assert_eq!(passes(&layer, 5, request).await, 3, "{}", world.name());
-        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, request).await, 3);
+        assert_eq!(passes(&layer, 5, paying).await, 3);
         assert_eq!(send(&layer, paying()).await.1, r#""p";q=6;w=60"#);
     }
 }
@@ -208,7 +194,7 @@ async fn a_look_up_that_finds_none_keeps_the_policys_quota() {
     for world in World::both() {
         let policy = window("p", "3/min").quota_lookup(LONG, |_| ready(None));
         let layer = world.layer([policy]);
-        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, paying).await, 3);
         assert_eq!(send(&layer, paying()).await.1, r#""p";q=3;w=60"#);
     }
 }
@@ -219,7 +205,7 @@ async fn a_look_up_timeout_past_all_time_is_accepted() {
     for world in World::both() {
         let policy = window("p", "3/min").quota_lookup(Duration::MAX, |_| ready(None));
         let layer = world.layer([policy]);
-        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, paying).await, 3);
     }
 }
 
@@ -231,7 +217,7 @@ async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
         let layer = world.layer([policy]);
         let sent = passes(&layer, 5, paying);
         let passed = tokio::time::timeout(LONG, sent).await;
-        assert_eq!(passed, Ok(3), "{}", world.name());
+        assert_eq!(passed, Ok(3));
     }
 }
 
@@ -244,10 +230,10 @@ async fn a_failed_look_up_affects_only_its_own_policy() {
             window("quick", "2/min").quota_lookup(LONG, |_| ready(Some(quota("4/min")))),
             two_tiers("found").cost(1),
         ]);
-        assert_eq!(passes(&layer, 6, paying).await, 4, "{}", world.name());
+        assert_eq!(passes(&layer, 6, paying).await, 4);
         let (_, shown) = send(&layer, paying()).await;
         let expected = r#""slow";q=5;w=60, "quick";q=4;w=60, "found";q=6;w=60"#;
-        assert_eq!(shown, expected, "{}", world.name());
+        assert_eq!(shown, expected);
     }
 }
 
@@ -275,7 +261,7 @@ async fn look_ups_of_several_policies_run_concurrently() {
         ]);
         let (_, shown) = send(&layer, request()).await;
         let expected = r#""first";q=6;w=60, "second";q=6;w=60"#;
-        assert_eq!(shown, expected, "{}", world.name());
+        assert_eq!(shown, expected);
     }
 }
 
@@ -305,7 +291,7 @@ async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
             .await
             .expect("a response");
         let left = seen.policy("p").expect("a policy").remaining();
-        assert_eq!(left, 3, "{}", world.name());
+        assert_eq!(left, 3);
     }
 }
 
@@ -339,7 +325,7 @@ async fn a_tiers_reserved_charge_is_refunded_by_its_own_quota() {
             assert!(waits(limiter, "p").await.1 > Duration::ZERO);
             read(response).await.expect("a body");
             let (_, full) = waits(limiter, "p").await;
-            assert_eq!(full, Duration::ZERO, "{paid} on {}", world.name());
+            assert_eq!(full, Duration::ZERO, "{paid}");
         }
     }
 }
@@ -353,9 +339,9 @@ async fn tiers_beyond_the_cache_bound_share_one_count() {
                 .check(KEY)
                 .quota_for("p", Quota::requests(n).per_minute());
             let decision = check.await;
-            assert!(admitted_by_store(&decision), "{n} on {}", world.name());
+            assert!(admitted_by_store(&decision), "{n}");
             let left = decision.policy("p").expect("a policy").remaining();
-            assert_eq!(left, 1, "{n} on {}", world.name());
+            assert_eq!(left, 1, "{n}");
             if n == 2 {
                 assert!(!admitted_by_store(&limiter.check(KEY).await));
             }

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use tollgate_tests::{rng::Rng, strategy_kind::StrategyKind as Plain};
+use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
 use crate::differential::{
     history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Settlement, Step, StrategyKind},

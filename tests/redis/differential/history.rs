@@ -1,9 +1,7 @@
 //! A history: policies, and the operations on them, step by step. Its `Debug` form is Rust that builds it again.
 
-use std::time::Duration;
-
-use tollgate::{Ban, CalendarWindow, Concurrency, Key, Lease, Policy, Quota};
-use tollgate_tests::strategy_kind::{Counting, StrategyKind as Plain};
+use tollgate::Lease;
+use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
 /// How many keys a history is about.
 pub(crate) const KEYS: usize = 3;

@@ -1,13 +1,8 @@
 //! The keys on Redis: each has a time to live, which covers its state and is within what is documented.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use testkit::Server;
-
-use tollgate_tests::strategy_kind::{Counting, StrategyKind as Plain};
+use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
 use crate::differential::{
     generate::MAX_PERIOD,

@@ -12,7 +12,9 @@
 //! histories to begin with: with the seed that a failure names it comes first. With `TOLLGATE_DIFFERENTIAL_FAILURES` it
 //! goes on until there are that many failures.
 
-use std::{env, time::Instant};
+use std::env;
+
+use tollgate_tests::prelude::*;
 
 mod generate;
 mod history;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use jiff::tz::{Offset, TimeZone};
 use tollgate_tests::{
     model::{Limit, Receipt, Rule, State},
-    strategy_kind::{Counting, StrategyKind as Plain},
+    prelude::*,
+    strategy_kind::StrategyKind as Plain,
 };
 
 use crate::differential::{

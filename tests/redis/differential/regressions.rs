@@ -4,8 +4,14 @@ use tollgate_tests::strategy_kind::StrategyKind::{Bucket, Fixed, Gcra, List, Sli
 
 use crate::differential::{
     history::{
-        History, Op, Op::*, PolicySpec, Rate, Rate::*, Request, Role::*, Step, StrategyKind,
-        StrategyKind::*,
+        History,
+        Op::{self, *},
+        PolicySpec,
+        Rate::{self, *},
+        Request,
+        Role::*,
+        Step,
+        StrategyKind::{self, *},
     },
     run::Stores,
 };

@@ -1,12 +1,9 @@
 //! A store's result, in a form in which results compare.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use tollgate::{
-    CallError, Decision,
-    limiter::{DecisionKind, LimitStatus, PolicyDecision},
-    observe::DecisionSource,
-};
+use tollgate::limiter::{LimitStatus, PolicyDecision};
+use tollgate_tests::prelude::*;
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! From a history that fails to a small one.
 
-use std::time::{Duration, Instant};
+use tollgate_tests::prelude::*;
 
 use crate::differential::{
     history::{History, Op, Request, Role, Step},

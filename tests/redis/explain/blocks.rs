@@ -1,15 +1,8 @@
 //! The keys that bans block are listed, and can be unblocked by what the list shows.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use testkit::{Cluster, Server};
-use tollgate::{
-    Ban, CallError, Key, Limiter, Policy, Quota, RedisStore, StoreError, extract,
-    limiter::Block,
-    store::{Incomplete, Store},
-};
-use tollgate_tests::{rights, stores::limiter, stub_store::StubStore, until::TEST_TIMEOUT};
+use testkit::Cluster;
+use tollgate::{limiter::Block, store::Incomplete};
+use tollgate_tests::{prelude::*, rights, stores::limiter};
 
 use crate::explain::stores::World;
 

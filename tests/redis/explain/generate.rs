@@ -1,15 +1,12 @@
 //! Random sets of policies, and requests to them.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
-use http::{Method, Request, request::Parts};
 use tollgate::{
-    Ban, Key, Policy, Quota,
     access::{AddressList, KeyList, OnUnknownAddress},
     extract::{self, MissingKey, PeerAddr},
-    limiter::LimiterBuilder,
 };
-use tollgate_tests::{rng::Rng, strategy_kind::StrategyKind};
+use tollgate_tests::prelude::*;
 
 const PATHS: [&str; 4] = ["/", "/login", "/static/a", "/health"];
 

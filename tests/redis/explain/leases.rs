@@ -1,11 +1,7 @@
 //! Leases, of which an explanation neither spends nor requests one.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use http::{Request, request::Parts};
-use tollgate::{FixedWindow, Lease, Limiter, Policy, Quota, extract, observe::DecisionSource};
-use tollgate_tests::{hot_key::until_leased, until::until};
+use tollgate::Lease;
+use tollgate_tests::{hot_key::until_leased, prelude::*};
 
 use crate::explain::stores::World;
 

@@ -1,18 +1,17 @@
 //! Why a policy does not apply, and what decides a request before its policies.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
-use http::{HeaderValue, Method, Request, request::Parts};
+use http::HeaderValue;
 use tollgate::{
-    CallError, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
     access::{AddressList, KeyList, OnUnknownAddress},
     explain::{Exemption, Explanation, NotApplied},
     extract::{self, MissingKey, PeerAddr},
     observe::DecisionOutcome,
 };
 use tollgate_tests::{
+    prelude::*,
     stores::{frozen, limiter},
-    stub_store::StubStore,
 };
 
 fn hourly(name: &str) -> Policy {

@@ -1,14 +1,9 @@
 //! An explanation is the decision that the request gets, and changes nothing.
 
-use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug};
 
-use tollgate::{
-    Decision, Policy, RetryAfter,
-    explain::Explanation,
-    limiter::DecisionKind,
-    observe::{DecisionOutcome, DecisionSource},
-};
-use tollgate_tests::rng::Rng;
+use tollgate::{explain::Explanation, observe::DecisionOutcome};
+use tollgate_tests::prelude::*;
 
 use crate::explain::{
     generate,

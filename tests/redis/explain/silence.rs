@@ -1,12 +1,10 @@
 //! An explanation logs nothing, and records nothing of its request.
 
-use http::{Request, request::Parts};
 use tollgate::{
-    Limiter, Policy, Quota, RateLimitLayer,
     access::AddressList,
     extract::{self, MissingKey},
 };
-use tollgate_tests::{log::Log, service::send};
+use tollgate_tests::{log::Log, prelude::*, service::send};
 use tracing::Level;
 
 fn head() -> Parts {

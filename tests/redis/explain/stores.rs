@@ -1,23 +1,11 @@
 //! Stores on a clock that only moves when it is set, and the decisions on requests to them.
 
-use std::{
-    convert::Infallible,
-    mem,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{mem, sync::PoisonError};
 
-use http::{Request, Response, request::Parts};
-use testkit::{Clock as ServerClock, Server};
-use tollgate::{
-    Admission, Decision, Limiter, ManualClock, MemoryStore, OnStoreError, RateLimitLayer,
-    RedisStore, Rejected,
-    clock::{Clock, Timestamp},
-    limiter::{LimiterBuilder, PermitGuard},
-    store::Store,
-};
-use tollgate_tests::until::TEST_TIMEOUT;
-use tower::{ServiceBuilder, ServiceExt};
+use testkit::Clock as ServerClock;
+use tollgate::{clock::Clock, limiter::PermitGuard};
+use tollgate_tests::prelude::*;
+use tower::ServiceBuilder;
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_800_000_000_123_457;

@@ -1,13 +1,8 @@
 //! Stores whose clock steps.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use tollgate::Key;
-
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, expiries, fill, free,
-    leak_permits, permit_policy, until, until_free,
-};
+use crate::inflight::support::{World, *};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -17,15 +12,10 @@ async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         leak_permits(&limiter, MAX_PERMITS as usize);
         world.advance(PERMIT_TTL - Duration::from_micros(1));
-        assert_eq!(free(&limiter).await, 0, "{}", world.name());
+        assert_eq!(free(&limiter).await, 0);
         assert!(!admitted_by_store(&check(&limiter).await));
         world.advance(Duration::from_micros(1));
-        assert_eq!(
-            fill(&limiter).await.len() as u64,
-            MAX_PERMITS,
-            "{}",
-            world.name()
-        );
+        assert_eq!(fill(&limiter).await.len() as u64, MAX_PERMITS);
     }
 }
 
@@ -40,8 +30,8 @@ async fn a_permit_that_has_expired_is_not_refunded() {
         assert!(admitted_by_store(&first) && admitted_by_store(&second));
         world.advance(LONG_TTL / 2);
         let refunded = first.refund(1).await.expect("a response");
-        assert_eq!(refunded[0].units(), 0, "{}", world.name());
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        assert_eq!(refunded[0].units(), 0);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
     }
 }
 
@@ -54,26 +44,16 @@ async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_permit_t
             leak_permits(&limiter, MAX_PERMITS as usize);
             world.rewind(HOUR);
             match ask {
-                true => assert!(
-                    !admitted_by_store(&check(&limiter).await),
-                    "{}",
-                    world.name()
-                ),
+                true => assert!(!admitted_by_store(&check(&limiter).await)),
                 false => assert_eq!(free(&limiter).await, 0),
             }
             world.advance(PERMIT_TTL - Duration::from_micros(1));
             assert!(
                 !admitted_by_store(&check(&limiter).await),
-                "{}: a step gives no permit",
-                world.name()
+                "a step gives no permit"
             );
             world.advance(Duration::from_micros(1));
-            assert_eq!(
-                fill(&limiter).await.len() as u64,
-                MAX_PERMITS,
-                "{}",
-                world.name()
-            );
+            assert_eq!(fill(&limiter).await.len() as u64, MAX_PERMITS);
         }
     }
 }
@@ -88,12 +68,7 @@ async fn a_permit_acquired_after_a_step_back_lets_earlier_ones_expire_in_time() 
         leak_permits(&limiter, 4);
         assert!(!admitted_by_store(&check(&limiter).await));
         world.advance(PERMIT_TTL);
-        assert_eq!(
-            fill(&limiter).await.len() as u64,
-            MAX_PERMITS,
-            "{}",
-            world.name()
-        );
+        assert_eq!(fill(&limiter).await.len() as u64, MAX_PERMITS);
         if let World::Redis(server, _) = &world {
             assert_eq!(server.immortal_keys(), [""; 0]);
         }
@@ -106,11 +81,7 @@ async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_rele
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
         world.rewind(HOUR);
-        assert!(
-            !admitted_by_store(&check(&limiter).await),
-            "{}",
-            world.name()
-        );
+        assert!(!admitted_by_store(&check(&limiter).await));
         if let World::Redis(server, clock) = &world {
             let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
             until("heartbeats tell the new time", async || {
@@ -133,8 +104,8 @@ async fn an_expired_permit_stays_expired_when_the_clock_steps_back() {
         leak_permits(&limiter, 2);
         world.advance(LONG_TTL / 2);
         let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
-        assert!(!admitted_by_store(&all), "{}", world.name());
+        assert!(!admitted_by_store(&all));
         world.rewind(LONG_TTL / 4);
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
     }
 }

@@ -1,11 +1,8 @@
 //! In-flight limits beside rates: all or nothing.
 
-use tollgate::{Gcra, Policy, Quota, extract};
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, left_of, permit_policy,
-    permit_policy_of, until_free,
-};
+use crate::inflight::support::{World, *};
 
 fn rate(requests: u64) -> Policy {
     let policy = Policy::new("rate", Quota::requests(requests).per_hour());
@@ -27,7 +24,7 @@ async fn a_request_rejected_by_the_rate_holds_no_permit() {
                 assert!(rejected.policy("rate").expect("a policy").rejected());
                 assert!(!rejected.policy("permits").expect("a policy").rejected());
             }
-            assert_eq!(free(&limiter).await, MAX_PERMITS - 4, "{}", world.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 4);
             drop(held);
             until_free(&limiter, MAX_PERMITS).await;
             // Permits come back; what the rate counted stays.
@@ -55,7 +52,7 @@ async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
                 assert!(rejected.policy("permits").expect("a policy").rejected());
                 assert!(!rejected.policy("rate").expect("a policy").rejected());
             }
-            assert_eq!(left_of(&limiter, "rate").await, 98, "{}", world.name());
+            assert_eq!(left_of(&limiter, "rate").await, 98);
             drop(held);
             until_free(&limiter, 2).await;
             let _ = limiter
@@ -76,7 +73,7 @@ async fn two_in_flight_limits_are_taken_and_released_together() {
         assert_eq!(free(&limiter).await, MAX_PERMITS - 3);
         drop(held);
         until_free(&limiter, MAX_PERMITS).await;
-        assert_eq!(left_of(&limiter, "narrow").await, 3, "{}", world.name());
+        assert_eq!(left_of(&limiter, "narrow").await, 3);
     }
 }
 
@@ -86,7 +83,7 @@ async fn several_requests_at_once_are_charged_in_full_under_both() {
         let limiter = world.limiter([rate(7), permit_policy(LONG_TTL)]);
         let several = limiter.check(tollgate::Key::global()).times(50).await;
         assert!(admitted_by_store(&several));
-        assert_eq!(several.admitted(), 7, "{}", world.name());
+        assert_eq!(several.admitted(), 7);
         assert_eq!(free(&limiter).await, MAX_PERMITS - 7);
         drop(several);
         until_free(&limiter, MAX_PERMITS).await;

@@ -1,11 +1,8 @@
 //! What else may stand under the key.
 
-use tollgate::StoreError;
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{
-    MAX_PERMITS, PERMIT_TTL, World, admitted_by_store, check, fill, free, holders, leak_permits,
-    permit_policy, store_error, stored_permits, until_free,
-};
+use crate::inflight::support::{World, *};
 
 #[tokio::test]
 async fn a_foreign_value_is_reported_and_left_alone() {

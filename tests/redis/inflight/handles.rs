@@ -1,10 +1,10 @@
 //! What holds a permit, and for how long.
 
-use tollgate::{Key, limiter::DecisionKind};
+use tollgate_tests::prelude::*;
 
 use crate::inflight::{
     log::Log,
-    support::{LONG_TTL, MAX_PERMITS, World, check, fill, free, permit_policy, until_free},
+    support::{World, *},
 };
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
         let decision = check(&limiter).await;
         let clone = decision.clone();
         drop(decision);
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         drop(clone);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -27,15 +27,10 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
         let admission = check(&limiter).await.into_result().expect("admitted");
         let clone = admission.clone();
         drop(admission);
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         let hold = clone.hold_permits();
         drop(clone);
-        assert_eq!(
-            free(&limiter).await,
-            MAX_PERMITS - 1,
-            "{}: held",
-            world.name()
-        );
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "held");
         drop(hold);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -47,7 +42,7 @@ async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope(
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
         {
             let _admission = limiter.admit(Key::global()).await.expect("admitted");
-            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         }
         until_free(&limiter, MAX_PERMITS).await;
         let held = fill(&limiter).await;
@@ -70,7 +65,7 @@ async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_poli
         drop(decision);
         drop(clone.into_result());
         drop(limiter.admit(Key::global()).await);
-        assert_eq!(log.lines("").len(), 0, "{}: taken over", world.name());
+        assert_eq!(log.lines("").len(), 0, "taken over");
         for _ in 0..3 {
             // The permit is released before the block.
             if check(&limiter).await.is_admitted() {
@@ -78,7 +73,7 @@ async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_poli
             }
         }
         let lines = log.lines("a decision was dropped with the permit");
-        assert_eq!(lines.len(), 1, "{}: {lines:?}", world.name());
+        assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(lines[0].contains("Limiter::admit"), "{lines:?}");
     }
 }

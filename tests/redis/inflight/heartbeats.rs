@@ -1,17 +1,11 @@
 //! Permits that are renewed, and those that are not.
 
-use std::time::Duration;
-
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, Key, Limiter};
-use tollgate_tests::bare_thread::on_bare_thread;
+use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::inflight::{
     log::Log,
-    support::{
-        MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, check, fill, free,
-        permit_policy, until_free,
-    },
+    support::{World, *},
 };
 
 #[tokio::test]
@@ -22,11 +16,7 @@ async fn a_held_permit_is_renewed_beyond_its_ttl() {
         for _ in 0..3 {
             world.advance(PERMIT_TTL * 9 / 10);
             world.until_heartbeats(MAX_PERMITS).await;
-            assert!(
-                !admitted_by_store(&check(&limiter).await),
-                "{}",
-                world.name()
-            );
+            assert!(!admitted_by_store(&check(&limiter).await));
         }
         drop(held);
         until_free(&limiter, MAX_PERMITS).await;
@@ -43,7 +33,7 @@ async fn all_permits_of_a_request_for_several_are_renewed() {
             world.advance(PERMIT_TTL * 9 / 10);
             world.until_heartbeats(6).await;
         }
-        assert_eq!(free(&limiter).await, 4, "{}", world.name());
+        assert_eq!(free(&limiter).await, 4);
         drop(several);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -56,16 +46,11 @@ async fn a_heartbeat_that_comes_too_late_revives_nothing() {
         let late = fill(&limiter).await;
         world.advance(PERMIT_TTL);
         world.until_heartbeats(MAX_PERMITS).await;
-        assert_eq!(free(&limiter).await, MAX_PERMITS, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
         let next = fill(&limiter).await;
-        assert_eq!(next.len() as u64, MAX_PERMITS, "{}", world.name());
+        assert_eq!(next.len() as u64, MAX_PERMITS);
         drop(late);
-        assert_eq!(
-            free(&limiter).await,
-            0,
-            "{}: theirs are not others' permits",
-            world.name()
-        );
+        assert_eq!(free(&limiter).await, 0, "theirs are not others' permits");
         drop(next);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -87,14 +72,9 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
         other.block_on(async {
             world.advance(PERMIT_TTL - Duration::from_micros(1));
             tokio::time::sleep(PERMIT_TTL / 2).await;
-            assert_eq!(free(&limiter).await, 0, "{}", world.name());
+            assert_eq!(free(&limiter).await, 0);
             world.advance(Duration::from_micros(1));
-            assert_eq!(
-                free(&limiter).await,
-                MAX_PERMITS,
-                "{}: no task renews them",
-                world.name()
-            );
+            assert_eq!(free(&limiter).await, MAX_PERMITS, "no task renews them");
             drop(held);
         });
     }
@@ -126,12 +106,7 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
         other.block_on(until_free(&limiter, MAX_PERMITS - 1));
         drop(one);
         other.block_on(advance_several_ttls(&world, 1));
-        assert_eq!(
-            other.block_on(free(&limiter)),
-            MAX_PERMITS - 1,
-            "{}",
-            world.name()
-        );
+        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
         other.block_on(async { drop(second) });
         other.block_on(until_free(&limiter, MAX_PERMITS));
     }
@@ -152,12 +127,7 @@ fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
         one.block_on(async { drop(first) });
         one.block_on(until_free(&limiter, MAX_PERMITS - 1));
         other.block_on(advance_several_ttls(&world, 1));
-        assert_eq!(
-            other.block_on(free(&limiter)),
-            MAX_PERMITS - 1,
-            "{}",
-            world.name()
-        );
+        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
         other.block_on(async { drop(second) });
         other.block_on(until_free(&limiter, MAX_PERMITS));
     }
@@ -171,12 +141,7 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
             let runtime = runtime();
             let held = runtime.block_on(acquire(&limiter));
             runtime.block_on(advance_several_ttls(&world, 1));
-            assert_eq!(
-                runtime.block_on(free(&limiter)),
-                MAX_PERMITS - 1,
-                "{}",
-                world.name()
-            );
+            assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 1);
             drop(runtime);
             std::mem::forget(held);
             world.advance(PERMIT_TTL);
@@ -194,12 +159,7 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
         let own = other.block_on(acquire(&limiter));
         drop(one);
         other.block_on(advance_several_ttls(&world, 2));
-        assert_eq!(
-            other.block_on(free(&limiter)),
-            MAX_PERMITS - 2,
-            "{}",
-            world.name()
-        );
+        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 2);
         other.block_on(async { drop((moved, own)) });
         other.block_on(until_free(&limiter, MAX_PERMITS));
     }
@@ -260,12 +220,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
             ending.join().expect("a thread that ends well");
             world.advance(PERMIT_TTL);
             let own = runtime();
-            assert_eq!(
-                own.block_on(free(&limiter)),
-                MAX_PERMITS,
-                "{}",
-                world.name()
-            );
+            assert_eq!(own.block_on(free(&limiter)), MAX_PERMITS);
         }
     }
 }
@@ -293,7 +248,7 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
                 true => without_timers.block_on(async { take(&limiter) }),
             };
             other.block_on(advance_several_ttls(&world, MAX_PERMITS));
-            assert_eq!(other.block_on(free(&limiter)), 0, "{}", world.name());
+            assert_eq!(other.block_on(free(&limiter)), 0);
             on_bare_thread(move || drop(held));
             other.block_on(until_free(&limiter, MAX_PERMITS));
         }

@@ -1,15 +1,11 @@
 //! Requests of one batch, some of which are dropped before their result.
 
-use std::{collections::HashSet, future::IntoFuture};
+use std::collections::HashSet;
 
 use futures_util::future::join3;
-use testkit::Server;
-use tollgate::{Concurrency, Decision, Gcra, Key, Limiter, Policy, Quota, extract};
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, World, admitted_by_store, build, check, free, holders, permit_policy,
-    store, stored_permits, until, until_free,
-};
+use crate::inflight::support::{World, *};
 
 /// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
@@ -87,7 +83,8 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
 /// In one turn of the worker's thread: a request for another key, the release, and the request that follows it.
 #[tokio::test]
 async fn a_request_finds_the_permit_that_was_released_before_it() {
-    let World::Redis(server, _) = World::redis() else {
+    let world = World::redis();
+    let World::Redis(server, _) = &world else {
         unreachable!()
     };
     let one =

@@ -12,7 +12,5 @@ mod merged;
 mod processes;
 mod renewals;
 mod responses;
-use tollgate_tests::results;
 mod support;
 mod units;
-use tollgate_tests::until;

@@ -4,16 +4,12 @@ use std::{
     env,
     io::{BufRead, BufReader, Read},
     process::{Child, Stdio},
-    time::Duration,
 };
 
-use testkit::{Connection, Server};
-use tollgate::Limiter;
+use testkit::Connection;
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, build, check,
-    expiries, fill, free, permit_policy, store, stored_permits, until,
-};
+use crate::inflight::support::{World, *};
 
 const URL: &str = "TOLLGATE_INFLIGHT_URL";
 const TURNS: usize = 200;

@@ -1,24 +1,17 @@
 //! How renewals reach the store: a few at a time, and again when they fail.
 
-use std::{
-    mem,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::mem;
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{
-    Concurrency, Decision, Key, Limiter, MemoryStore, Policy, Quota, StoreError,
-    clock::{Clock, Timestamp},
+    clock::Clock,
     error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::Rule,
 };
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{admitted_by_store, build};
+use crate::inflight::support::*;
 
 const PERMIT_TTL: Duration = Duration::from_secs(12);
 

@@ -1,22 +1,18 @@
 //! How long a request that passes a layer holds its permit.
 
 use std::{
-    convert::Infallible,
-    future::Future,
     pin::Pin,
-    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
 use axum::{Router, body::Body, extract::State, routing::get};
-use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::{Admission, Key, Limiter, RateLimitLayer, limiter::PermitGuard};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tollgate::limiter::PermitGuard;
+use tollgate_tests::prelude::*;
+use tower::Service;
 
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, free, permit_policy, until_free,
-};
+use crate::inflight::support::{World, *};
+
 fn layer(world: &World) -> (RateLimitLayer, Limiter) {
     let limiter = world.limiter([permit_policy(LONG_TTL)]);
     (RateLimitLayer::new(limiter.clone()), limiter)
@@ -71,7 +67,7 @@ async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alo
         }
         // The handler kept the handle only, and the permit is gone: there is nothing left to be held.
         let late = kept.admissions.lock().expect("no panic")[0].hold_permits();
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
         kept.holds.lock().expect("no panic").clear();
         until_free(&limiter, MAX_PERMITS).await;
         drop(late);
@@ -102,7 +98,7 @@ async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
         let app = Router::new().route("/", get(async || "hello")).layer(layer);
         for read in [true, false] {
             let response = app.clone().oneshot(request("/")).await.expect("infallible");
-            assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
             let mut body = response.into_body();
             if read {
                 while body.frame().await.is_some() {}

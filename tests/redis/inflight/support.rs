@@ -1,18 +1,10 @@
 //! What the tests share.
 
-use std::{future::Future, time::Duration};
-
-use testkit::{Clock as ServerClock, Server};
-use tollgate::{
-    Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, RedisStore,
-    clock::Clock, extract, observe::DecisionSource,
-};
+use testkit::Clock as ServerClock;
+use tollgate::clock::Clock;
+use tollgate_tests::prelude::*;
 
 use crate::inflight::counting_clock::CountingClock;
-pub(crate) use crate::inflight::{
-    results::{admitted_by_store, store_error},
-    until::{TEST_TIMEOUT, until},
-};
 
 /// Permits for requests in flight.
 pub(crate) const MAX_PERMITS: u64 = 10;
@@ -42,9 +34,18 @@ pub(crate) enum World {
     Redis(Server, ServerClock),
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("failed {}", self.name());
+        }
+    }
+}
+
 impl World {
-    pub(crate) fn both() -> [Self; 2] {
-        [Self::memory(), Self::redis()]
+    /// One on each store, one after the other: the one in which a test panics prints its name.
+    pub(crate) fn both() -> impl Iterator<Item = Self> {
+        [Self::memory, Self::redis].into_iter().map(|world| world())
     }
 
     pub(crate) fn memory() -> Self {

@@ -1,23 +1,16 @@
 //! Requests that take several permits each.
 
-use tollgate::{Decision, Key, RetryAfter, limiter::Refund};
+use tollgate::limiter::Refund;
+use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, World, admitted_by_store, check, fill, free, permit_policy,
-    stored_permits, until_free,
-};
+use crate::inflight::support::{World, *};
 
 #[tokio::test]
 async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
         let mut held = fill(&limiter).await;
-        assert_eq!(
-            held.len(),
-            3,
-            "{}: 9 of 10 permits are theirs",
-            world.name()
-        );
+        assert_eq!(held.len(), 3, "9 of 10 permits are theirs");
         assert_eq!(free(&limiter).await, 1);
         if let World::Redis(server, _) = &world {
             assert_eq!(stored_permits(server), 9);
@@ -71,7 +64,7 @@ async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits()
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let several = limiter.check(Key::global()).times(2_000_000).await;
         assert!(admitted_by_store(&several));
-        assert_eq!(several.admitted(), MAX_PERMITS, "{}", world.name());
+        assert_eq!(several.admitted(), MAX_PERMITS);
         drop(several);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -108,12 +101,7 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
         assert!(admitted_by_store(&third));
         drop((first, clone));
         // The release by the drop is sent ahead of this peek, on the same connection.
-        assert_eq!(
-            free(&limiter).await,
-            0,
-            "{}: not others' permits",
-            world.name()
-        );
+        assert_eq!(free(&limiter).await, 0, "not others' permits");
         drop((second, third));
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -153,7 +141,7 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
         let after = fill(&limiter).await;
         assert_eq!(after.len() as u64, MAX_PERMITS);
         drop(before);
-        assert_eq!(free(&limiter).await, 0, "{}", world.name());
+        assert_eq!(free(&limiter).await, 0);
         drop(after);
         until_free(&limiter, MAX_PERMITS).await;
     }
@@ -172,7 +160,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
             .charge(3)
             .await
             .expect("a response");
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
         for cost in [900, 0] {
             admission
                 .policy("permits")
@@ -180,7 +168,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
                 .settle(cost)
                 .await
                 .expect("a response");
-            assert_eq!(free(&limiter).await, MAX_PERMITS - 2, "{}", world.name());
+            assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
         }
         admission
             .policy("permits")
@@ -188,7 +176,7 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
             .refund(1)
             .await
             .expect("a response");
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1, "{}", world.name());
+        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         drop(admission);
         until_free(&limiter, MAX_PERMITS).await;
     }

@@ -1,25 +1,14 @@
 //! Collections: of counts that others keep, at any time.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-        mpsc,
-    },
-    thread,
-    time::Duration,
-};
+use std::sync::{atomic::Ordering::Relaxed, mpsc};
 
-use futures_util::FutureExt;
 use tollgate::{
-    Limiter, Policy, Quota,
-    limiter::LimiterBuilder,
     metrics::Metrics,
     observe::{BreakerState, Event, NodeStats, Observer, StoreStats},
 };
-use tollgate_tests::stub_store::StubStore;
+use tollgate_tests::prelude::*;
 
-use crate::metrics::support::Observed;
+use crate::metrics::support::*;
 
 fn one(builder: LimiterBuilder) -> Limiter {
     let policy = Policy::new("one", Quota::requests(3).per_day());

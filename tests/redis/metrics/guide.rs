@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use tollgate_tests::prelude::*;
 
-use crate::metrics::support::file;
+use crate::metrics::support::*;
 
 /// The guide's metrics, and the labels of each.
 pub(crate) fn metrics() -> BTreeMap<String, Metric> {

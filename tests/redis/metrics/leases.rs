@@ -1,21 +1,14 @@
 //! The metrics of leases.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use testkit::Server;
 use tollgate::{
-    FixedWindow, Lease, Limiter, Policy, Quota,
+    Lease,
     observe::{LeaseStats, StoreStats},
 };
-use tollgate_tests::{hot_key::until_leased, stores::limiter, stub_store::StubStore};
+use tollgate_tests::{hot_key::until_leased, prelude::*, stores::limiter};
 
-use crate::metrics::support::{Exposition, Observed, TEST_TIMEOUT, on, until};
+use crate::metrics::support::*;
 
 const KINDS: [&str; 4] = ["granted", "spent", "refunded", "lapsed"];
 

@@ -1,10 +1,9 @@
 //! The metrics of policies.
 
-use std::time::Duration;
+use tollgate::clock::TokioClock;
+use tollgate_tests::prelude::*;
 
-use tollgate::{Ban, Key, Limiter, MemoryStore, Policy, Quota, clock::TokioClock};
-
-use crate::metrics::support::{Observed, in_process, until};
+use crate::metrics::support::*;
 
 #[tokio::test]
 async fn requests_are_within_near_or_over_the_limit() {

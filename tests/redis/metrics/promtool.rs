@@ -5,12 +5,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use tollgate::{Ban, Policy, Quota};
+use tollgate_tests::prelude::*;
 
-use crate::metrics::{
-    queries,
-    support::{Observed, Rng, TEST_TIMEOUT, in_process, random_key},
-};
+use crate::metrics::{queries, support::*};
 
 /// Runs promtool, and returns what it printed if it failed.
 fn promtool(arguments: &[&str], input: &str) -> Result<(), String> {

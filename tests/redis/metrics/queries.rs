@@ -1,17 +1,11 @@
 //! The queries of the dashboard and of the alert rules name metrics and labels that exist.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use serde_json::Value;
-use tollgate::{
-    Limiter, Policy, Quota,
-    observe::{Observer, StoreCallEvent},
-};
+use tollgate::observe::{Observer, StoreCallEvent};
+use tollgate_tests::prelude::*;
 
-use crate::metrics::{
-    guide,
-    support::{Observed, file, in_process, metric_of},
-};
+use crate::metrics::{guide, support::*};
 
 /// What Prometheus and its exporters add to each series, and what a query makes itself.
 const OTHER_LABELS: [&str; 4] = ["job", "instance", "le", "quota"];

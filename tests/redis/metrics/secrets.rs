@@ -2,15 +2,10 @@
 
 use std::net::SocketAddr;
 
-use http::Request;
-use testkit::Server;
-use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
-    extract::{self, PeerAddr},
-};
-use tollgate_tests::{service::send, stores::limiter};
+use tollgate::extract::{self, PeerAddr};
+use tollgate_tests::{prelude::*, service::send, stores::limiter};
 
-use crate::metrics::support::{Observed, redis};
+use crate::metrics::support::*;
 
 const SECRETS: [&str; 9] = [
     "sk-live-0a1b2c",

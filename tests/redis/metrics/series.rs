@@ -1,17 +1,11 @@
 //! The number of series.
 
-use std::{collections::BTreeSet, num::NonZeroUsize, thread};
+use std::{collections::BTreeSet, num::NonZeroUsize};
 
-use testkit::{Cluster, Server};
-use tollgate::{
-    Ban, Decision, Limiter, MemoryStore, Policy, Quota, RedisStore, observe::DecisionSource,
-};
-use tollgate_tests::stores::limiter;
+use testkit::Cluster;
+use tollgate_tests::{prelude::*, stores::limiter};
 
-use crate::metrics::{
-    guide,
-    support::{Exposition, Observed, Rng, TEST_TIMEOUT, in_process, on, random_key},
-};
+use crate::metrics::{guide, support::*};
 
 /// Fewer than are used.
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();

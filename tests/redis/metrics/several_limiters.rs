@@ -1,8 +1,8 @@
 //! Limiters that share their metrics, at the same time or one after the other.
 
-use tollgate::{Limiter, Policy, Quota};
+use tollgate_tests::prelude::*;
 
-use crate::metrics::support::{Observed, in_process};
+use crate::metrics::support::*;
 
 fn policy(name: &str, quota: u64) -> Policy {
     Policy::new(name, Quota::requests(quota).per_day())

@@ -3,17 +3,12 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener},
-    time::Duration,
 };
 
-use testkit::Server;
-use tollgate::{
-    OnStoreError, Policy, Quota, RedisStore, StoreError,
-    observe::{Observer, StoreCallEvent, StoreStats},
-};
-use tollgate_tests::{stores::limiter, stub_store::StubStore};
+use tollgate::observe::{Observer, StoreCallEvent, StoreStats};
+use tollgate_tests::{prelude::*, stores::limiter};
 
-use crate::metrics::support::{Observed, Rng, TEST_TIMEOUT, on, random_key, redis, until};
+use crate::metrics::support::*;
 
 fn policy() -> Policy {
     Policy::new("api", Quota::requests(3).per_day())

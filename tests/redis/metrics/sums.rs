@@ -1,19 +1,11 @@
 //! Counts add up to the unit.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use futures_util::FutureExt;
-use testkit::Server;
-use tokio::task::{JoinSet, unconstrained};
-use tollgate::{Key, Limiter, Policy, Quota};
+use tokio::task::unconstrained;
+use tollgate_tests::prelude::*;
 
-use crate::metrics::support::{Observed, Rng, in_process, on};
+use crate::metrics::support::*;
 
 /// What the callers saw.
 #[derive(Debug, Default)]

@@ -1,13 +1,10 @@
 //! What the tests share.
 
-use tollgate::{Key, Limiter, Policy};
-use tollgate_tests::stores;
+use tollgate_tests::{prelude::*, stores};
 
 pub(crate) use tollgate_tests::{
     exposition::{Exposition, Observed, metric_of},
-    rng::Rng,
     stores::redis,
-    until::{TEST_TIMEOUT, until},
 };
 
 /// A limiter that counts in process on a clock that stands still, and these metrics of it.

@@ -1,17 +1,13 @@
 //! Changes of state: bans, permits, waiters; and observers that panic.
 
-use std::{sync::Arc, time::Duration};
-
-use futures_util::{FutureExt, future::join_all};
 use tollgate::{
-    Ban, Limiter, LocalFallback, MemoryStore, Policy, Quota,
+    LocalFallback,
     clock::TokioClock,
-    extract,
     observe::{DecisionEvent, DecisionOutcome, Event, Observer, UnitsEvent},
 };
-use tollgate_tests::stub_store::StubStore;
+use tollgate_tests::prelude::*;
 
-use crate::observe::support::{KEY, Recorder, World, limit, recorded};
+use crate::observe::support::*;
 
 #[tokio::test]
 async fn a_ban_is_reported_when_it_begins_and_once() {
@@ -29,7 +25,7 @@ async fn a_ban_is_reported_when_it_begins_and_once() {
         // Several are rejected by one call of the store.
         let rejected = join_all((0..9).map(|_| limiter.check(keys).into_future())).await;
         assert!(rejected.iter().all(|decision| !decision.is_admitted()));
-        assert_eq!(bans().len(), 1, "{}", world.name());
+        assert_eq!(bans().len(), 1);
         let by_hand = limiter.block(("abuse", KEY), Duration::from_secs(60));
         by_hand.await.expect("a response");
         let bans = bans();

@@ -1,23 +1,16 @@
 //! Leases, as observers and statistics show them.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
-
-use testkit::Server;
 use tollgate::{
-    Ban, FixedWindow, Lease, Limiter, Policy,
-    limiter::LimiterBuilder,
+    Lease,
     observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, LeaseStats, NEAR_PERCENT, Observer,
-        PolicyEvent, PolicyKind, PolicyResult,
+        DecisionEvent, DecisionOutcome, LeaseStats, NEAR_PERCENT, Observer, PolicyEvent,
+        PolicyKind, PolicyResult,
     },
 };
-use tollgate_tests::{hot_key::until_leased, stores::redis};
+use tollgate_tests::{hot_key::until_leased, prelude::*, stores::redis};
 use tracing::Level;
 
-use crate::observe::support::{KEY, Log, Recorder, TEST_TIMEOUT, limit, until};
+use crate::observe::support::*;
 
 const COST: u64 = 3;
 

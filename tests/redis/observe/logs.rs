@@ -1,11 +1,9 @@
 //! The event that is logged for each rejection.
 
-use std::time::Duration;
-
-use tollgate::{Key, Limiter};
+use tollgate_tests::prelude::*;
 use tracing::Level;
 
-use crate::observe::support::{KEY, Log, limit};
+use crate::observe::support::*;
 
 const MESSAGE: &str = "a request was rejected";
 

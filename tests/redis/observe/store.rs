@@ -1,17 +1,9 @@
 //! What a store reports: round trips, the circuit breaker, and its state.
 
-use std::sync::Arc;
+use tollgate::observe::{BreakerState, DecisionOutcome, LimiterStats};
+use tollgate_tests::{prelude::*, stores::redis};
 
-use futures_util::future::join_all;
-use testkit::Server;
-use tollgate::{
-    Limiter, MemoryStore, OnStoreError, RedisStore, StoreError,
-    limiter::LimiterBuilder,
-    observe::{BreakerState, DecisionOutcome, LimiterStats},
-};
-use tollgate_tests::stores::redis;
-
-use crate::observe::support::{KEY, Record, Recorder, TEST_TIMEOUT, World, limit, recorded, until};
+use crate::observe::support::*;
 
 fn on(server: &Server) -> LimiterBuilder {
     let store = RedisStore::builder().url(server.url());

@@ -2,24 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{MutexGuard, OnceLock, PoisonError},
 };
 
-use tollgate::{
-    Key, Limiter, Policy, Quota, extract,
-    observe::{
-        DecisionEvent, DecisionOutcome, DecisionSource, Event, NEAR_PERCENT, Observer,
-        PolicyResult, StatsHandle, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
-    },
+use tollgate::observe::{
+    DecisionEvent, DecisionOutcome, Event, NEAR_PERCENT, Observer, PolicyResult, StatsHandle,
+    StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
 };
+use tollgate_tests::{prelude::*, stores};
 
-use tollgate_tests::stores;
-
-pub(crate) use tollgate_tests::{
-    log::Log,
-    until::{TEST_TIMEOUT, until},
-    world::{KEY, World},
-};
+pub(crate) use tollgate_tests::log::Log;
 
 /// What happened so far.
 #[derive(Clone, Debug, Default)]

@@ -1,18 +1,15 @@
 //! The reported outcomes and units of random requests are, in sum, those that their callers see.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, pin::pin};
 
-use futures_util::FutureExt;
 use tollgate::{
-    Ban, Decision, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    LocalFallback,
     access::KeyList,
-    limiter::{DecisionKind, LimiterBuilder},
-    observe::{DecisionOutcome, DecisionSource, PolicyResult, UnitsKind},
+    observe::{DecisionOutcome, PolicyResult, UnitsKind},
 };
+use tollgate_tests::prelude::*;
 
-use tollgate_tests::{rng::Rng, stub_store::StubStore};
-
-use crate::observe::support::{Recorder, World, limit, until};
+use crate::observe::support::*;
 
 /// What callers see.
 #[derive(Debug, Default)]

@@ -1,15 +1,11 @@
 //! Units that are charged, refunded and settled after a decision, or by hand.
 
-use std::{future::pending, time::Duration};
+use std::future::pending;
 
-use futures_util::FutureExt;
-use http::Request;
-use tollgate::{
-    Key, Limiter, Policy, Quota, RateLimitLayer, StoreError, extract, observe::UnitsKind,
-};
-use tollgate_tests::{service::send, stub_store::StubStore};
+use tollgate::observe::UnitsKind;
+use tollgate_tests::{prelude::*, service::send};
 
-use crate::observe::support::{KEY, Recorder, World, limit, recorded};
+use crate::observe::support::*;
 
 /// 100 units a month, of which each request costs 10.
 fn policy() -> Policy {
@@ -46,7 +42,7 @@ async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
         // What is charged in sum is what the store says is in use.
         let status = limiter.peek(KEY).await.expect("a response");
         let used = 100 - status.policy("units").expect("known").remaining();
-        assert_eq!(used, 10 + 12 + 7 - 6 - 4 - 3, "{}", world.name());
+        assert_eq!(used, 10 + 12 + 7 - 6 - 4 - 3);
     }
 }
 
@@ -147,9 +143,9 @@ async fn what_a_shadow_is_charged_for_a_waiter_that_is_rejected_is_reported() {
         assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_err());
         let status = limiter.peek(KEY).await.expect("a response");
         let used = 500 - status.policy("next").expect("known").remaining();
-        assert_eq!(used, 10 + 85 + 10, "{}", world.name());
+        assert_eq!(used, 10 + 85 + 10);
         let record = recorder.record();
         let charged = record.charged("next") + record.units("next", UnitsKind::Charged);
-        assert_eq!(charged, used, "{}", world.name());
+        assert_eq!(charged, used);
     }
 }

@@ -1,17 +1,13 @@
 //! Lists, which stand before all queues.
 
-use std::{convert::Infallible, future::IntoFuture};
-
-use futures_util::future::join_all;
 use tollgate::{
-    Key, Limiter, MemoryStore, OutgoingLayer, Policy, Quota, Rejected, RetryAfter,
+    OutgoingLayer,
     access::{AddressList, KeyList},
-    extract,
-    limiter::{DecisionKind, LimiterBuilder},
 };
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
+use tower::ServiceBuilder;
 
-use crate::outgoing::support::{TEST_TIMEOUT, Time, left, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
 
 /// One a second, and no names on its lists.
 fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {

@@ -1,15 +1,9 @@
 //! Bans, which count rejections: waiting is none.
 
-use std::{future::IntoFuture, time::Duration};
+use testkit::Clock;
+use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use futures_util::future::join_all;
-use testkit::{Clock, Server};
-use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
-
-use crate::outgoing::{
-    redis::{TEST_TIMEOUT, on, until},
-    support::{START, left, limiter, ms, policy, poll_once, queued, wait},
-};
+use crate::outgoing::{redis::on, support::*};
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 

@@ -1,10 +1,8 @@
 //! Waiters that are admitted by one call.
 
-use futures_util::future::join_all;
-use std::future::IntoFuture;
-use tollgate::{Admission, FixedWindow, Key, ListWindow, RetryAfter, SlidingLog, extract, outcome};
+use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::{left, limiter, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn one_call_admits_as_many_waiters_as_there_is_room_for() {

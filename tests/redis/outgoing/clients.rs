@@ -1,30 +1,20 @@
 //! Clients as they are in use, over real sockets, and the types that they make.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::net::SocketAddr;
 
 use axum::{Router, body::Body, routing::get};
-use http::Request;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
 use tokio::net::TcpListener;
-use tollgate::{Admission, Key, OutgoingLayer, Rejected, outgoing::InExtensions};
+use tollgate::{OutgoingLayer, outgoing::InExtensions};
+use tollgate_tests::prelude::*;
 use tonic::transport::{Channel, Endpoint};
-use tower::{
-    Layer, Service, ServiceBuilder, ServiceExt, retry::Retry, service_fn, util::BoxCloneService,
-};
+use tower::{Service, ServiceBuilder, retry::Retry, util::BoxCloneService};
 
-use crate::outgoing::support::{left, limiter, ms, policy};
+use crate::outgoing::support::*;
 
 /// A server that counts its requests.
 async fn upstream() -> (SocketAddr, Arc<AtomicUsize>) {

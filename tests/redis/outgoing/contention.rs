@@ -1,17 +1,8 @@
 //! Many waiters at once, on several threads, that come and are dropped at random.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use tollgate_tests::prelude::*;
 
-use tokio::task::JoinSet;
-use tollgate::{Key, MemoryStore, Policy, Quota, SlidingLog, extract};
-
-use crate::outgoing::support::{TEST_TIMEOUT, left, limiter_on, policy, wait};
+use crate::outgoing::support::{TEST_TIMEOUT, *};
 
 /// Whatever comes next to `n`.
 fn mix(n: u64) -> u64 {

@@ -1,8 +1,8 @@
 //! In-flight limits, where it is not known when a permit will be released.
 
-use tollgate::{Key, MemoryStore, Policy, Quota, extract};
+use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::{Time, limiter, limiter_on, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::*;
 
 fn permit_policy(n: u64) -> Policy {
     Policy::new("permits", Quota::concurrent(n)).key(extract::global())

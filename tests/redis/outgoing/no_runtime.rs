@@ -6,25 +6,16 @@
     reason = "futures are polled on a runtime and awaited on a thread without one"
 )]
 
-use std::{future::IntoFuture, thread, time::Duration};
-
-use testkit::{Clock, Server};
+use testkit::Clock;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{
-    Admission, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, Rejected, StoreError,
-    extract,
-    limiter::{DecisionKind, OnMisconfiguration, Wait},
-    observe::DecisionSource,
-};
+use tollgate::limiter::{OnMisconfiguration, Wait};
 use tollgate_tests::{
     bare_thread::{block_on, on_bare_thread},
+    prelude::*,
     stores,
 };
 
-use crate::outgoing::{
-    redis::{on, until},
-    support::{START, Waiter, left, limiter_on, policy, poll_once, queued},
-};
+use crate::outgoing::{redis::on, support::*};
 
 fn runtimes() -> [Runtime; 2] {
     let mut multi_thread = Builder::new_multi_thread();

@@ -2,13 +2,9 @@
 
 use std::{env, process::Stdio};
 
-use testkit::Server;
-use tokio::task::JoinSet;
-use tollgate::{FixedWindow, Key, RedisStore};
+use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use tollgate_tests::until::TEST_TIMEOUT;
-
-use crate::outgoing::support::{limiter_on, policy};
+use crate::outgoing::support::*;
 
 const URL: &str = "TOLLGATE_TEST_URL";
 

@@ -1,13 +1,8 @@
 //! First come, first served.
 
-use std::future::IntoFuture;
+use tollgate_tests::prelude::*;
 
-use futures_util::future::join_all;
-use tollgate::{FixedWindow, Key};
-
-use crate::outgoing::support::{
-    Arrivals, TEST_TIMEOUT, left, limiter, ms, policy, poll_once, queued, wait,
-};
+use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {

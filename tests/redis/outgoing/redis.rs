@@ -1,19 +1,9 @@
 //! On Redis, where other processes may be faster, and results take a while.
 
-use std::{
-    sync::Arc,
-    sync::atomic::AtomicU64,
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use testkit::Clock;
+use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use testkit::{Clock, Server};
-use tokio::task::JoinSet;
-use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLog};
-
-pub(crate) use tollgate_tests::until::{TEST_TIMEOUT, until};
-
-use crate::outgoing::support::{START, left, limiter_on, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::*;
 
 /// On connections of its own.
 pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {

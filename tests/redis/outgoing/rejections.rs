@@ -1,11 +1,8 @@
 //! Waiters that are rejected, and when.
 
-use tollgate::{
-    FixedWindow, Key, Limiter, OnStoreError, RedisStore, Rejected, RetryAfter,
-    limiter::DecisionKind, observe::DecisionSource,
-};
+use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::{left, limiter, limiter_on, ms, policy, poll_once, queued, wait};
+use crate::outgoing::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_would_wait_past_the_deadline_is_rejected_at_once_and_costs_nothing() {

@@ -1,27 +1,20 @@
 //! What the service does to those that go out.
 
 use std::{
-    convert::Infallible,
     future::{Ready, ready},
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-        mpsc,
-    },
+    sync::{atomic::AtomicU32, mpsc},
     task::{Context, Poll},
-    time::Duration,
 };
 
-use futures_util::FutureExt;
-use http::{Response, StatusCode};
 use tollgate::{
-    Admission, FixedWindow, Key, OutgoingLayer, Policy, Quota, Rejected, outcome,
+    OutgoingLayer,
     outgoing::{AsTuple, BoxError, InExtensions},
 };
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
+use tower::{Service, ServiceBuilder};
 
-use crate::outgoing::support::{left, limiter, ms, policy};
+use crate::outgoing::support::*;
 
 /// Returns the number of the clone that was called; panics if that was not polled ready.
 struct PolledReadyOnly {

@@ -1,15 +1,9 @@
 //! Shadows, which no request waits for: each request is compared once.
 
-use std::future::IntoFuture;
+use testkit::Clock;
+use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use futures_util::future::join_all;
-use testkit::{Clock, Server};
-use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
-
-use crate::outgoing::{
-    redis::{TEST_TIMEOUT, on, until},
-    support::{START, left, limiter, ms, policy, queued, wait},
-};
+use crate::outgoing::{redis::on, support::*};
 
 fn window(name: &str, quota: &str) -> Policy {
     policy(name, quota).strategy(FixedWindow)

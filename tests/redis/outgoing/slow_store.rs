@@ -1,31 +1,18 @@
 //! A store whose results take a while, and which carries out detached refunds slowly.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-
 use tokio::{
     runtime::{Builder, Runtime},
     sync::watch,
     time::timeout,
 };
 use tollgate::{
-    FixedWindow, Key, Limiter, MemoryStore, Policy, Quota,
     error::InvalidValue,
-    extract,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::Rule,
 };
+use tollgate_tests::{log::Log, prelude::*};
 
-use tollgate_tests::log::Log;
-
-use crate::outgoing::support::{
-    TEST_TIMEOUT, Time, left, limiter_on, ms, policy, poll_once, queued, wait,
-};
+use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
 
 /// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
 /// long after these tests; a refund takes 30 ms.

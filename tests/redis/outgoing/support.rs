@@ -1,23 +1,11 @@
 //! What these tests have in common.
 
-use std::{
-    future::{Future, IntoFuture},
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::pin::Pin;
 
-use futures_util::FutureExt;
 use tokio::time::Instant;
-use tollgate::{
-    Admission, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Rejected,
-    clock::{Clock, Timestamp},
-    extract,
-    limiter::Wait,
-};
+use tollgate::{clock::Clock, limiter::Wait};
+use tollgate_tests::prelude::*;
+pub(crate) use tollgate_tests::world::ms;
 
 /// Longer than any test waits.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -128,8 +116,4 @@ impl Arrivals {
         let arrivals = self.0.lock().expect("no panic");
         arrivals.iter().map(|(_, at)| *at).collect()
     }
-}
-
-pub(crate) fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
 }

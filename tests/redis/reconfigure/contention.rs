@@ -1,21 +1,8 @@
 //! Waiters on several threads while the policies are replaced: none is lost, none is admitted twice, and no limit is exceeded.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use tollgate_tests::prelude::*;
 
-use http::Request;
-use tokio::task::JoinSet;
-use tollgate::{FixedWindow, Limiter, Policy, Quota, extract};
-
-use crate::reconfigure::support::{
-    KEY, World, fresh_key, ms, policy, replace, until, used, window,
-};
+use crate::reconfigure::support::*;
 
 /// Longer than any window.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -82,7 +69,7 @@ async fn waiters_on_several_threads_are_all_admitted_once() {
             used(&limiter, "p").await == admitted
         })
         .await;
-        assert!(admitted >= 257, "{admitted} on {}", world.name());
+        assert!(admitted >= 257, "{admitted}");
     }
 }
 
@@ -115,7 +102,7 @@ async fn no_more_permits_are_held_than_the_limit_allows() {
         replacing.abort();
         drop(replacing.await);
         let most = most.load(Ordering::SeqCst);
-        assert!((1..=3).contains(&most), "{most} on {}", world.name());
+        assert!((1..=3).contains(&most), "{most}");
         replace(&limiter, [permits()]);
         until("all are released", async || used(&limiter, "p").await == 0).await;
     }
@@ -152,7 +139,7 @@ async fn waiters_look_up_their_quotas_under_the_new_policies() {
         let peek = limiter.peek([("p", KEY)]).parts(&parts).await;
         let peek = peek.expect("a response");
         let left = peek.policy("p").map(|p| p.remaining());
-        assert_eq!(left, Some(0), "{}", world.name());
+        assert_eq!(left, Some(0));
     }
 }
 

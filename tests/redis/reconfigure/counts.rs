@@ -5,16 +5,13 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tollgate::{
-    Key, Lease, Limiter, Policy, Quota,
+    Lease,
     changes::{Changes, PolicyChangeKind},
     extract::MissingKey,
 };
+use tollgate_tests::{prelude::*, world::START};
 
-use tollgate_tests::world::START;
-
-use crate::reconfigure::support::{
-    StrategyKind, World, fresh_key, ms, replace, runtime, settings, used_by,
-};
+use crate::reconfigure::support::*;
 
 /// Ten seconds past a full hour.
 const NOW: u64 = START + 10_000_000;
@@ -178,7 +175,7 @@ async fn apply(world: &World, limiter: &Limiter, before: &AnyPolicy, after: &Any
 #[test]
 fn what_is_said_about_the_counts_holds() {
     let runtime = runtime();
-    let worlds = World::both();
+    let worlds = [World::memory(), World::redis()];
     let limiters = worlds.each_ref().map(|world| {
         world.set(NOW);
         world.limiter([StrategyKind::Gcra.policy("p", "1/s")])

@@ -1,30 +1,15 @@
 //! Requests that are in progress during the change finish under the policies they started with.
 
-use std::{
-    convert::Infallible,
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
-use futures_util::{FutureExt, future::join_all};
-use http::{Request, Response, StatusCode};
 use tokio::sync::{Notify, mpsc};
 use tollgate::{
-    Admission, Concurrency, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     clock::TokioClock,
     error::InvalidValue,
-    extract, outcome,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::Rule,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::{
-    KEY, TEST_TIMEOUT, World, admitted_by_store, replace, secs, settings, until, used, window,
-};
+use crate::reconfigure::support::*;
 
 fn permits(name: &str, n: u64, ttl: u64) -> Policy {
     let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
@@ -47,7 +32,7 @@ async fn permits_of_removed_and_altered_policies_count_until_they_are_released()
         assert!(!admitted_by_store(&limiter.check(KEY).await));
         replace(&limiter, [permits("r", 5, 600), permits("a", 5, 600)]);
         until("it is released", async || used(&limiter, "r").await == 1).await;
-        assert_eq!(used(&limiter, "a").await, 1, "{}", world.name());
+        assert_eq!(used(&limiter, "a").await, 1);
         drop(second);
         until("both are", async || {
             used(&limiter, "a").await + used(&limiter, "r").await == 0
@@ -146,7 +131,7 @@ async fn charges_and_refunds_by_a_removed_policys_admission_go_to_its_counts() {
         removed.charge(10).await.expect("a response");
         assert_eq!(removed.refund(3).await.expect("a response")[0].units(), 3);
         kept.settle(9).await.expect("a response");
-        assert_eq!(used(&limiter, "kept").await, 9, "{}", world.name());
+        assert_eq!(used(&limiter, "kept").await, 9);
         assert_eq!(used(&limiter, "new").await, 0);
         replace(&limiter, both());
         assert_eq!(used(&limiter, "removed").await, 12);
@@ -284,7 +269,7 @@ async fn calls_that_were_made_before_the_change_and_are_awaited_after_it_find_th
         assert!(check.await.is_admitted());
         charge.await.expect("a response");
         reset.await.expect("a response");
-        assert_eq!(used(&limiter, "q").await, 38, "{}", world.name());
+        assert_eq!(used(&limiter, "q").await, 38);
         assert_eq!(used(&limiter, "p").await, 0);
         assert_eq!(used(&limiter, "first").await, 0);
     }

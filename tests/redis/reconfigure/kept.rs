@@ -1,17 +1,10 @@
 //! What survives a change: connections, the circuit breaker, cached rejections, shadow statistics, and what was counted in process.
 
-use std::{future::IntoFuture, time::Duration};
+use testkit::Proxy;
+use tollgate::{LocalFallback, extract::MissingKey, store::RedisStoreBuilder};
+use tollgate_tests::prelude::*;
 
-use futures_util::FutureExt;
-use testkit::{Proxy, Server};
-use tollgate::{
-    Decision, Limiter, LocalFallback, Policy, RedisStore, StoreError, extract::MissingKey,
-    observe::DecisionSource, store::RedisStoreBuilder,
-};
-
-use crate::reconfigure::support::{
-    KEY, TEST_TIMEOUT, World, replace, secs, settings, store_error, until, used, window,
-};
+use crate::reconfigure::support::*;
 
 fn builder(url: String) -> RedisStoreBuilder {
     RedisStore::builder()
@@ -163,7 +156,7 @@ async fn shadow_statistics_stay_with_a_kept_policy_and_start_afresh_with_an_alte
         assert_eq!(stats(), (5, 3));
         let q = window("q", "9/h").shadow();
         replace(&limiter, [shadow.clone(), window("p", "200/h"), q]);
-        assert_eq!(stats(), (5, 3), "{}", world.name());
+        assert_eq!(stats(), (5, 3));
         assert!(limiter.check(KEY).await.is_admitted());
         assert_eq!(stats(), (6, 4));
         replace(&limiter, [window("p", "200/h"), other]);

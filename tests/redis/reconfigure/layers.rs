@@ -1,23 +1,12 @@
 //! A layer's own settings, replaced together with the policies.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-};
-
 use axum::{Router, body::Body, response::IntoResponse, routing::get};
-use http::{HeaderMap, Request, StatusCode};
+use http::HeaderMap;
 use http_body_util::BodyExt;
-use tollgate::{
-    Admission, OnStoreError, Policy, RateLimitHeaders, RateLimitLayer, Rejected, layer::Rejections,
-    limiter::LimiterBuilder,
-};
-use tower::ServiceExt;
+use tollgate::{RateLimitHeaders, layer::Rejections};
+use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::{KEY, World, replace, runtime, used, window};
+use crate::reconfigure::support::*;
 
 fn settings(policies: impl IntoIterator<Item = Policy>) -> LimiterBuilder<RateLimitLayer> {
     let builder = RateLimitLayer::builder().on_store_error(OnStoreError::Reject);

@@ -1,15 +1,9 @@
 //! Leases that are added, changed and removed while requests are served.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
-};
+use tollgate::Lease;
+use tollgate_tests::prelude::*;
 
-use tollgate::{Lease, Limiter, MemoryStore, Policy, RetryAfter, extract, observe::DecisionSource};
-
-use crate::reconfigure::support::{
-    KEY, StrategyKind, World, ms, replace, runtime, until, used, used_by,
-};
+use crate::reconfigure::support::*;
 
 const QUOTA: &str = "90000/h";
 
@@ -160,7 +154,7 @@ async fn a_burst_that_leases_make_smaller_leaves_a_debt_and_comes_back_without_t
             // Three units of debt, and one.
             assert_eq!(status.retry_after(), RetryAfter::In(ms(40)));
             replace(&limiter, [policy(None)]);
-            assert_eq!(used(&limiter, "p").await, 97, "{}", world.name());
+            assert_eq!(used(&limiter, "p").await, 97);
         }
     }
 }

@@ -1,21 +1,16 @@
 //! New limits hold at once, and invalid settings change nothing.
 
-use std::{net::IpAddr, thread};
+use std::net::IpAddr;
 
-use http::{Request, StatusCode};
 use tollgate::{
-    Ban, Gcra, Key, Limiter, LocalFallback, MemoryStore, Policy, Quota, RateLimitLayer, SlidingLog,
+    LocalFallback,
     access::{AddressList, KeyList},
     changes::PolicyChangeKind,
     extract::{self, MissingKey},
-    limiter::LimiterBuilder,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::{
-    KEY, StrategyKind, World, admitted_by_store, kind, policy, replace, secs, settings, used,
-    used_by, window,
-};
+use crate::reconfigure::support::*;
 
 #[tokio::test]
 async fn new_limits_hold_at_once_for_clones_handles_and_layers_made_before() {
@@ -42,7 +37,7 @@ async fn new_limits_hold_at_once_for_clones_handles_and_layers_made_before() {
         assert!(!clone.check(KEY).await.is_admitted());
         let status = handle.peek(KEY).await.expect("a response");
         let left = status.policy("p").map(|p| p.remaining());
-        assert_eq!(left, Some(0), "{}", world.name());
+        assert_eq!(left, Some(0));
         assert_eq!(layer.limiter().policies()[0].quota().amount(), 4);
     }
 }
@@ -84,7 +79,7 @@ async fn a_removed_policy_is_unknown_and_finds_its_counts_when_it_returns() {
         assert!(limiter.check([("q", KEY)]).await.into_result().is_err());
         let changes = replace(&limiter, [q, p]);
         assert_eq!(kind(&changes, "q"), PolicyChangeKind::Added);
-        assert_eq!(used(&limiter, "q").await, 3, "{}", world.name());
+        assert_eq!(used(&limiter, "q").await, 3);
         assert_eq!(used(&limiter, "p").await, 4);
         assert!(handle.policy().is_ok());
     }
@@ -107,7 +102,7 @@ async fn counts_under_another_strategy_start_afresh_and_those_of_a_share_stay_a_
         // At 10 a minute, a third of the six is free after 12 s.
         world.advance(secs(12));
         replace(&limiter, [policy("p", "10/min").strategy(Gcra)]);
-        assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+        assert_eq!(used(&limiter, "p").await, 4);
     }
 }
 
@@ -157,7 +152,7 @@ async fn invalid_settings_change_nothing_and_are_the_error_of_build() {
         assert_eq!(used(&limiter, "p").await, 3);
         assert_eq!(used(&limiter, "q").await, 3);
         assert!(limiter.check(KEY).cost(6).await.is_admitted());
-        assert!(!limiter.check(KEY).await.is_admitted(), "{}", world.name());
+        assert!(!limiter.check(KEY).await.is_admitted());
     }
 }
 
@@ -173,7 +168,7 @@ async fn a_cost_that_only_a_requests_own_quota_admits_is_an_error_here_as_in_bui
         let reconfigured = limiter
             .reconfigure(dear())
             .map_err(|error| error.to_string());
-        assert_eq!(reconfigured.err(), Some(error), "{}", world.name());
+        assert_eq!(reconfigured.err(), Some(error));
     }
 }
 
@@ -241,7 +236,7 @@ async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
         replace(&limiter, [policy("p", "20/h"), ban(60)]);
         assert!(rejected().await, "returned");
         limiter.unblock(mallory).await.expect("a response");
-        assert!(!rejected().await, "{}", world.name());
+        assert!(!rejected().await);
     }
 }
 
@@ -257,7 +252,7 @@ async fn each_strategy_counts_on_without_a_gap_while_its_quota_stays() {
                 let missing = [MissingKey::Reject, MissingKey::Shared][n % 2];
                 replace(&limiter, [altered.missing_key(missing)]);
                 let admitted = admitted_by_store(&limiter.check(KEY).await);
-                assert_eq!(admitted, n < 10, "{name} on {}", world.name());
+                assert_eq!(admitted, n < 10, "{name}");
             }
         }
     }

@@ -1,20 +1,11 @@
 //! Nested layers, and the calls of a client, while the policies of all of them are replaced.
 
-use std::{
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-    thread,
-};
-
 use axum::{Router, body::Body, routing::get};
-use http::{Request, StatusCode};
-use tollgate::{
-    OnStoreError, OutgoingLayer, Policy, RateLimitHeaders, RateLimitLayer, limiter::LimiterBuilder,
-};
-use tower::{ServiceBuilder, ServiceExt};
+use tollgate::{OutgoingLayer, RateLimitHeaders};
+use tollgate_tests::prelude::*;
+use tower::ServiceBuilder;
 
-use crate::reconfigure::support::{
-    TEST_TIMEOUT, World, ms, policy, replace, runtime, used, window,
-};
+use crate::reconfigure::support::*;
 
 const THREADS: usize = 3;
 

@@ -1,24 +1,8 @@
 //! What the tests share.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
-
 use tokio::runtime::Runtime;
-use tollgate::{
-    FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
-    changes::{Changes, PolicyChangeKind},
-    extract,
-    limiter::LimiterBuilder,
-};
-
-pub(crate) use tollgate_tests::{
-    results::{admitted_by_store, store_error},
-    strategy_kind::StrategyKind,
-    until::{TEST_TIMEOUT, until},
-    world::{KEY, World, ms, secs},
-};
+use tollgate::changes::{Changes, PolicyChangeKind};
+use tollgate_tests::prelude::*;
 
 /// Longer than any request waits here.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);

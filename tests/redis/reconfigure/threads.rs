@@ -1,20 +1,10 @@
 //! Several threads check while others replace the policies.
 
-use std::{
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-};
+use std::sync::{OnceLock, Weak};
 
-use http::Request;
-use tollgate::{FixedWindow, Gcra, Key, Limiter, Policy};
+use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::{
-    KEY, World, admitted_by_store, kind, policy, replace, runtime, secs, settings, until, used,
-    window,
-};
+use crate::reconfigure::support::*;
 
 /// Sends requests from several threads until `replace_all` returns; returns how many were admitted.
 fn admitted_while(limiter: &Limiter, threads: usize, replace_all: impl FnOnce()) -> u64 {
@@ -70,7 +60,7 @@ fn exactly_the_limit_is_admitted_while_the_policies_are_replaced() {
                 }
                 assert_eq!(used(&limiter, strategy).await, 1_000);
             });
-            assert_eq!(admitted, 1_000, "{strategy} on {}", world.name());
+            assert_eq!(admitted, 1_000, "{strategy}");
         }
     }
 }
@@ -135,7 +125,7 @@ async fn a_closure_of_a_policy_may_replace_the_policies() {
         this.set(Arc::downgrade(&limiter)).expect("once");
         let parts = Request::new(()).into_parts().0;
         let decision = limiter.check(KEY).parts(&parts).await;
-        assert!(admitted_by_store(&decision), "{}", world.name());
+        assert!(admitted_by_store(&decision));
         assert_eq!(decision.policy("p").expect("p").limit(), 10);
         assert!(decision.policy("q").is_none());
         assert_eq!(used(&limiter, "p").await, 4, "the share stays");

@@ -1,32 +1,18 @@
 //! Requests that wait while the policies are replaced: each is decided once, in its order, under the new ones.
 
-use std::{
-    future::{Future, IntoFuture},
-    pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::pin::Pin;
 
-use futures_util::{FutureExt, future::join_all};
-use http::{Request, Response};
 use tokio::{sync::watch, time::Instant};
 use tollgate::{
-    Admission, Key, Limiter, MemoryStore, OutgoingLayer, Policy, Quota, Rejected,
-    clock::{Clock, Timestamp},
+    OutgoingLayer,
+    clock::Clock,
     error::InvalidValue,
-    extract,
-    limiter::DecisionKind,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::Rule,
 };
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::{
-    KEY, LONG, World, ms, policy, replace, secs, settings, used, window,
-};
+use crate::reconfigure::support::*;
 
 /// The runtime's own time, which is frozen while there is anything to do and then leaps.
 #[derive(Clone, Debug)]

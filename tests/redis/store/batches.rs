@@ -1,21 +1,13 @@
 //! Requests of one batch are decided one after the other, and none undoes another.
 
-use std::{fmt::Debug, future::IntoFuture, time::Duration};
+use std::fmt::Debug;
 
-use futures_util::future::join_all;
-use testkit::{Clock, Server};
+use testkit::Clock;
 use tokio::join;
-use tollgate::{
-    Key, Limiter, RetryAfter,
-    limiter::{Keys, PolicyDecision},
-};
+use tollgate::limiter::PolicyDecision;
+use tollgate_tests::prelude::*;
 
-use crate::store::{
-    results::CallResult,
-    support::{
-        EACH, START, StrategyKind, admitted_by_store, limiter, on_a_clock, single, store, used,
-    },
-};
+use crate::store::{results::CallResult, support::*};
 
 /// Requests that one task makes before its runtime's workers run share a batch, in this order.
 fn in_one_batch(server: &Server, requests: impl FnOnce()) {

@@ -1,21 +1,14 @@
 //! What invalidates a cached rejection, for which keys, and what it costs to know.
 
-use std::{convert::Infallible, future::IntoFuture, time::Duration};
-
-use http::{Request, Response, StatusCode};
-use testkit::{Proxy, Server};
+use testkit::Proxy;
 use tokio::time::timeout;
-use tollgate::{
-    Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
-    observe::DecisionSource,
-};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{
         BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
     },
-    support::{StrategyKind, TEST_TIMEOUT, limiter, until},
+    support::*,
 };
 
 async fn source(limiter: &Limiter) -> DecisionSource {

@@ -1,20 +1,15 @@
 //! What ends a cached rejection: changes by this process, at once; all others, within the bound.
 
-use std::{
-    env, fs,
-    future::IntoFuture,
-    os::unix::fs::FileExt,
-    time::{Duration, Instant},
-};
+use std::{env, fs, os::unix::fs::FileExt};
 
-use testkit::{Clock as ServerClock, Server};
-use tollgate::{Key, Limiter, Policy, Quota, RedisStore, observe::DecisionSource};
+use testkit::Clock as ServerClock;
+use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{
         BOUND, epoch_is_read, key, store, three_a_minute, use_up, wait_for_read_replies, world,
     },
-    support::{START, StrategyKind, TEST_TIMEOUT, limiter, until},
+    support::*,
 };
 
 /// A limiter whose key is rejected from memory, for as long as nothing changes in the store.

@@ -1,13 +1,11 @@
 //! What a ban rejects is rejected from memory: unlike other rejections beside a ban, it counts nowhere.
 
-use std::time::Duration;
-
-use testkit::{Clock, Server};
-use tollgate::{Ban, Key, Limiter, Policy, Quota, observe::DecisionSource};
+use testkit::Clock;
+use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{BOUND, key, ms, store, world},
-    support::limiter,
+    support::*,
 };
 
 /// One request a minute; three rejections ban for ten minutes.

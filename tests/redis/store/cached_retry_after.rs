@@ -1,13 +1,11 @@
 //! The wait of a cached rejection is the one that the store would return.
 
-use std::{future::IntoFuture, time::Duration};
-
-use testkit::{Clock, Server};
-use tollgate::{Decision, Key, Limiter, Policy, Quota, observe::DecisionSource};
+use testkit::Clock;
+use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},
-    support::{EACH, StrategyKind, limiter, store as forgetful},
+    support::{store as forgetful, *},
 };
 
 fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {

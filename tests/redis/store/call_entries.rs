@@ -1,13 +1,10 @@
 //! Calls with several keys of one policy: all are charged or none, by any number of limiters at once.
 
-use std::{array, sync::Arc};
+use std::array;
 
-use futures_util::future::join_all;
-use testkit::Server;
-use tollgate::{Limiter, Policy, RedisStore};
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{EACH, TEST_TIMEOUT, limiter, on_a_clock, used};
+use crate::store::support::*;
 
 const KEYS: usize = 6;
 

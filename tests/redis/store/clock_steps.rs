@@ -1,14 +1,9 @@
 //! A server whose clock steps locks no key out for long, and gives none more than a burst.
 
-use std::time::Duration;
+use testkit::Clock;
+use tollgate_tests::prelude::*;
 
-use testkit::{Clock, Server};
-use tollgate::{Key, Limiter, RetryAfter};
-use tollgate_tests::strategy_kind::Counting;
-
-use crate::store::support::{
-    EACH, START, StrategyKind, admitted_by_store, on_a_clock, single, used,
-};
+use crate::store::support::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const PERIOD: Duration = Duration::from_secs(60);

@@ -1,21 +1,16 @@
 //! A store's mistakes are found when it is built, and its settings are used as given.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+use testkit::Clock;
+use tollgate::{
+    ConfigError,
+    store::{
+        RedisStoreBuilder,
+        deadpool_redis::{Config, Pool, PoolConfig, Runtime},
     },
-    time::Duration,
 };
+use tollgate_tests::prelude::*;
 
-use testkit::{Clock, Server};
-use tollgate::store::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
-use tollgate::{ConfigError, Key, Limiter, RedisStore, store::RedisStoreBuilder};
-
-use crate::store::support::{
-    EACH, START, StrategyKind, TEST_TIMEOUT, admitted_by_store, limiter, store_at, until,
-};
+use crate::store::support::*;
 
 #[track_caller]
 fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {

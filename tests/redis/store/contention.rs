@@ -4,18 +4,11 @@
 use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
 };
 
-use testkit::Server;
-use tollgate::{
-    Decision, Key, Limiter, Policy, RedisStore, limiter::Keys, observe::DecisionSource,
-};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{EACH, StrategyKind, TEST_TIMEOUT, limiter, on_a_clock, until};
+use crate::store::support::*;
 
 const TASKS: u64 = 512;
 

@@ -1,26 +1,11 @@
 //! Decisions made in process take part in tokio's cooperative scheduling: a loop of them leaves the other tasks of its
 //! thread their turns.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-
-use futures_util::FutureExt;
-use http::{Request, StatusCode};
-use testkit::Server;
 use tokio::task::yield_now;
-use tollgate::{
-    Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract,
-    observe::DecisionSource,
-};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate::LocalFallback;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{hello, store_error, until};
+use crate::store::support::*;
 
 const KEY: Key = Key::global();
 

@@ -1,15 +1,10 @@
 //! The epoch is read twice per bound at most, whatever comes of it.
 
-use std::{future::IntoFuture, time::Duration};
-
-use testkit::{Proxy, Server};
+use testkit::Proxy;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{
-    Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore, clock::Timestamp,
-    observe::DecisionSource,
-};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{TEST_TIMEOUT, limiter, until};
+use crate::store::support::*;
 
 const BOUND: Duration = Duration::from_secs(1);
 

@@ -1,13 +1,8 @@
 //! No more than the quota, no less, and an exact `Retry-After`.
 
-use std::{future::IntoFuture, time::Duration};
+use tollgate_tests::prelude::*;
 
-use tollgate::{Key, RetryAfter};
-
-use crate::store::support::{
-    EACH, START, StrategyKind, TWO, admitted_by_store, each_with, hammer, limiter, on_a_clock,
-    quotas, single, store, used,
-};
+use crate::store::support::*;
 
 /// How long each of these periods may be, in seconds.
 const PERIOD_SECONDS: [(&str, i64); 3] = [("min", 60), ("h", 3_600), ("month", 31 * 86_400)];

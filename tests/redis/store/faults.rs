@@ -1,23 +1,9 @@
 //! A server that is gone, silent, full or unwilling: no request hangs, nothing is half charged, and service resumes.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, Instant},
-};
-
-use http::{Request, StatusCode};
-use testkit::Server;
 use tokio::time::timeout;
-use tollgate::{
-    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, StoreError, extract,
-    observe::DecisionSource,
-};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{
-    PAIRS, StrategyKind, TEST_TIMEOUT, admitted_by_store, each_with, hello, limiter, on_a_clock,
-    pair, quotas, single, store, store_error, until, used,
-};
+use crate::store::support::*;
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 

@@ -1,21 +1,11 @@
 //! What others left under a policy's key is left alone, and admits no request.
 
-use std::{
-    future::IntoFuture,
-    io::Write,
-    sync::{Arc, Mutex},
-};
+use std::io::Write;
 
-use testkit::Server;
-use tollgate::{
-    Key, Limiter, OnStoreError, StoreError, limiter::OnMisconfiguration, observe::DecisionSource,
-};
+use tollgate::limiter::OnMisconfiguration;
+use tollgate_tests::prelude::*;
 
-use crate::store::results::CallResult;
-use crate::store::support::{
-    EACH, PAIRS, admitted_by_store, contents, each_with, on_a_clock, pair, quotas, single, store,
-    store_error, used,
-};
+use crate::store::{results::CallResult, support::*};
 
 const STRINGS: [&str; 15] = [
     "nan",

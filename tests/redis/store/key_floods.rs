@@ -2,10 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use testkit::Server;
-use tollgate::{Key, Limiter, Policy, Quota};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{admitted_by_store, store};
+use crate::store::support::*;
 
 /// The addresses of one customer of a provider: as many /64s as there are in a /48.
 fn subscriber(network: u16) -> IpAddr {

@@ -2,10 +2,9 @@
 
 use std::{env, process::Stdio};
 
-use testkit::Server;
-use tollgate::Key;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{TWO, hammer, limiter, store_at};
+use crate::store::support::*;
 
 const URL: &str = "TOLLGATE_TEST_URL";
 const REQUESTS: u64 = 5_000;

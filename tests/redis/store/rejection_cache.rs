@@ -1,19 +1,14 @@
 //! A cached rejection rejects without a call of the server, and for no longer than the server would.
 
-use std::time::Duration;
-
-use testkit::{Clock as ServerClock, Server};
+use testkit::Clock as ServerClock;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tollgate::{
-    Decision, Key, Limiter, Policy, Quota, RedisStore, RetryAfter,
-    clock::{Clock, Timestamp},
-    observe::DecisionSource,
-};
+use tollgate::clock::Clock;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{START, TEST_TIMEOUT, limiter, until};
+use crate::store::support::*;
 
 pub(crate) const BOUND: Duration = Duration::from_secs(1);
 

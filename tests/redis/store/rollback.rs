@@ -1,19 +1,11 @@
 //! A charge whose result is not read is refunded.
 
-use std::{
-    future::{Future, IntoFuture, poll_fn},
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, task::Poll};
 
-use http::{Request, StatusCode};
 use tokio::time::timeout;
-use tollgate::{Key, Limiter, RateLimitLayer, extract};
-use tower::{Layer, ServiceExt, service_fn};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{
-    EACH, admitted_by_store, hello, limiter, on_a_clock, single, store, until, used,
-};
+use crate::store::support::*;
 
 /// Sends 400 requests, of which every other is dropped at once; returns how many had a result.
 async fn half_of_them_leave(limiter: &Limiter) -> u64 {

@@ -1,28 +1,12 @@
 //! A store belongs to no runtime: it outlives them, and serves several.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    thread,
-    time::Duration,
-};
+use std::sync::mpsc;
 
-use futures_util::future::join_all;
-use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{
-    Concurrency, Key, Limiter, Policy, Quota, StoreError,
-    limiter::{DecisionKind, OnMisconfiguration},
-    observe::DecisionSource,
-};
+use tollgate::limiter::OnMisconfiguration;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{
-    StrategyKind, admitted_by_store, hammer, single, store, store_error, used,
-};
+use crate::store::support::*;
 
 fn current_thread() -> Runtime {
     Builder::new_current_thread()
@@ -258,7 +242,7 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     for round in 1..=10 {
         let store = tollgate::RedisStore::builder()
             .pool(pool.clone())
-            .timeout(crate::store::support::TEST_TIMEOUT)
+            .timeout(TEST_TIMEOUT)
             .build()
             .expect("a store");
         let limiter =
@@ -358,7 +342,7 @@ async fn a_store_that_is_dropped_closes_its_connections() {
     }
     assert!(connected() > before);
     drop(limiter);
-    crate::store::support::until("the workers close their connections", async || {
+    until("the workers close their connections", async || {
         connected() == before
     })
     .await;

@@ -7,34 +7,20 @@
 )]
 
 use std::{
-    future::{Future, IntoFuture, poll_fn},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    future::poll_fn,
+    sync::mpsc,
     task::{Context, Poll, Wake, Waker},
-    thread,
-    time::Duration,
 };
 
-use futures_util::future::join_all;
-use http::{Request, StatusCode};
-use testkit::Server;
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
-use tollgate::{
-    Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
-    StoreError, extract, limiter::CheckFuture, observe::DecisionSource,
-};
-use tollgate_tests::bare_thread::block_on;
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tollgate::limiter::CheckFuture;
+use tollgate_tests::{bare_thread::block_on, prelude::*};
+use tower::Service;
 
-use crate::store::support::{
-    StrategyKind, TEST_TIMEOUT, admitted_by_store, hello, limiter, store_error, until, used,
-};
+use crate::store::support::*;
 
 const KEY: Key = Key::global();
 

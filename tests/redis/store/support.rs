@@ -1,17 +1,9 @@
 //! What the tests share.
 
-use std::{convert::Infallible, time::Duration};
+use testkit::Clock;
+use tollgate_tests::prelude::*;
 
-use http::{Request, Response};
-use testkit::{Clock, Server};
-use tollgate::{Limiter, RedisStore};
-
-pub(crate) use crate::store::{
-    load::{hammer, limiter, used},
-    results::{admitted_by_store, store_error},
-    strategy_kind::StrategyKind,
-    until::{TEST_TIMEOUT, until},
-};
+pub(crate) use crate::store::load::{hammer, limiter, used};
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_750_000_000_123_457;

@@ -1,14 +1,10 @@
 //! A request whose timeout passes before it is sent is not sent.
 
-use std::{future::IntoFuture, time::Duration};
-
-use testkit::{Proxy, Server};
+use testkit::Proxy;
 use tokio::time::sleep;
-use tollgate::{Key, RedisStore, StoreError, observe::DecisionSource};
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{
-    StrategyKind, TEST_TIMEOUT, admitted_by_store, limiter, on_a_clock, store_error, until,
-};
+use crate::store::support::*;
 
 const TIMEOUT: Duration = Duration::from_millis(1_500);
 

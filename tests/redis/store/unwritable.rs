@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use testkit::{Clock, Server};
-use tollgate::{Key, StoreError, limiter::DecisionKind, observe::DecisionSource};
+use testkit::Clock;
+use tollgate_tests::prelude::*;
 
-use crate::store::support::{
-    EACH, PAIRS, PERIODS, START, admitted_by_store, contents, each_with, limiter, on_a_clock, pair,
-    quotas, single, store_at, store_error, used,
-};
+use crate::store::support::*;
 
 /// Fills a server to well beyond what it may use, so that no buffer that is freed makes room.
 fn fill(server: &Server) {

@@ -1,21 +1,15 @@
 //! Calls without await, on Redis: what is decided at once, and calls that block a thread.
 
-use std::{
-    sync::{Arc, OnceLock, mpsc},
-    thread,
-};
+use std::sync::{OnceLock, mpsc};
 
-use testkit::Server;
 use tokio::runtime::Builder;
 use tollgate::{
-    Decision, Key, Limiter, OnStoreError, StoreError,
     error::NotNow,
-    limiter::{DecisionKind, LimiterBuilder},
-    observe::{DecisionSource, Observer, StoreCallEvent},
+    observe::{Observer, StoreCallEvent},
 };
-use tollgate_tests::{bare_thread::on_bare_thread, stores};
+use tollgate_tests::{bare_thread::on_bare_thread, prelude::*, stores};
 
-use crate::store::support::{StrategyKind, TEST_TIMEOUT, admitted_by_store, store_error, used};
+use crate::store::support::*;
 
 const KEY: Key = Key::global();
 

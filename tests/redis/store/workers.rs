@@ -1,13 +1,8 @@
 //! Few script calls carry many requests, and no result gets lost.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
+use tollgate_tests::prelude::*;
 
-use testkit::Server;
-use tollgate::{Key, Limiter, observe::DecisionSource};
-
-use crate::store::support::{
-    StrategyKind, TWO, admitted_by_store, limiter, single, store_error, until,
-};
+use crate::store::support::*;
 
 async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
     let tasks: Vec<_> = keys

@@ -1,9 +1,8 @@
 //! The callers of a list window, under costs and refunds of any size.
 
-use tollgate::{Decision, Key, limiter::Keys};
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
-use super::support::{KEY, StrategyKind, World, refund};
+use super::support::*;
 
 /// One entry for each unit, the oldest first.
 #[derive(Default)]
@@ -98,6 +97,6 @@ async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
         assert_eq!(refund(&mut first, 899).await, 899);
         listed.refund(alice, 899);
         let callers = policy.callers(KEY).await.expect("callers");
-        assert_eq!(callers, listed.0, "{}", world.name());
+        assert_eq!(callers, listed.0);
     }
 }

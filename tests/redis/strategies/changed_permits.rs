@@ -2,12 +2,9 @@
 //!
 //! Heartbeats come by this machine's clock, every third of a TTL: the TTLs are so long that none comes while a test runs.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use tollgate::{Concurrency, Limiter, Policy, Quota};
-use tollgate_tests::until::until;
-
-use super::support::{World, admitted_by_store, each, fresh_key, left, secs};
+use super::support::*;
 
 const SHORT: Duration = secs(3_600);
 const LONG: Duration = secs(36_000);
@@ -29,7 +26,7 @@ async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
         assert!(flying.iter().all(admitted_by_store));
         assert_eq!(left(&two, key).await, 0, "never below zero");
         assert!(!admitted_by_store(&two.check(key).await));
-        assert_eq!(left(&five, key).await, 2, "{}", world.name());
+        assert_eq!(left(&five, key).await, 2);
         flying.truncate(2);
         until("the permit is released", async || {
             left(&five, key).await == 3
@@ -57,7 +54,7 @@ async fn with_another_ttl_permits_expire_by_the_shorter_one() {
             }
             world.advance(secs(2));
             let next = new.check(key).await;
-            assert!(admitted_by_store(&next), "{}", world.name());
+            assert!(admitted_by_store(&next));
             world.no_key_is_immortal();
             drop((flying, next));
         }

@@ -1,8 +1,10 @@
 //! What becomes of what was used when a policy changes under live keys: every cell of `docs/changing-policies.md`.
 
+use tollgate_tests::prelude::*;
+
 use super::{
     script::{name, play},
-    support::{StrategyKind, World, admitted_by_store, charge, each_of, refund},
+    support::*,
 };
 
 #[tokio::test]

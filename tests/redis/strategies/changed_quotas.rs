@@ -1,15 +1,8 @@
 //! Whatever quota takes over from whatever other.
 
-use std::time::Duration;
+use tollgate_tests::{prelude::*, scene::Scene};
 
-use tollgate::{Quota, RetryAfter};
-use tollgate_tests::scene::Scene;
-use tollgate_tests::strategy_kind::Counting;
-
-use super::{
-    script::NOW,
-    support::{Case, START, StrategyKind, World, each, each_in, each_of, ms, refund, secs},
-};
+use super::{script::NOW, support::*};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)

@@ -1,13 +1,8 @@
 //! Clocks that show any time from 1970 on: none locks a caller out, and none lets more in than the quota.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use tollgate::{Ban, CalendarWindow, Concurrency, Key, Limiter, Policy, Quota, RetryAfter};
-use tollgate_tests::strategy_kind::Counting;
-
-use super::support::{
-    Case, KEY, StrategyKind, World, admitted_by_store, fresh_key, left, secs, send,
-};
+use super::support::*;
 
 const SECOND: u64 = 1_000_000;
 const QUOTA: u64 = 10;

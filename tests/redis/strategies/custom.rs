@@ -1,37 +1,25 @@
 //! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
 
-use std::{
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::LazyLock;
 
-use futures_util::future::join_all;
 use tollgate::{
-    CallError, Key, Limiter, MemoryStore, Policy, Quota, StoreError,
-    clock::Timestamp,
     config::{Document, Format, Registry},
     error::InvalidValue,
-    limiter::Keys,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
         Snapshot, State, Strategy, Terms,
     },
 };
+use tollgate_tests::prelude::*;
 
-use super::support::{
-    Case, KEY, StrategyKind, World, admitted_by_store, each, each_in, fresh_key, left, refund,
-    secs, send, send_concurrently, store_error,
-};
+use super::support::*;
+
+pub(crate) use custom_strategy::Trial;
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../examples/custom_strategy.rs"]
 mod custom_strategy;
-
-pub(crate) use custom_strategy::Trial;
 
 fn trial(name: &str) -> Policy {
     Policy::new(name, Quota::requests(5).per_day()).strategy(Trial)
@@ -46,7 +34,7 @@ async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
         assert_eq!(send(&limiter, KEY, 1).await, 0);
         world.advance(secs(1));
         let mut last = limiter.check(KEY).cost(5).await;
-        assert!(admitted_by_store(&last), "{}", world.name());
+        assert!(admitted_by_store(&last));
         assert_eq!(refund(&mut last, 2).await, 2);
         assert_eq!(left(&limiter, KEY).await, 2);
         assert!(!admitted_by_store(&limiter.check(KEY).cost(3).await));
@@ -164,10 +152,10 @@ async fn a_custom_strategy_is_lowered_if_it_says_that_it_can_be() {
         assert!(admitted_by_store(&limiter.check(KEY).await));
         for (remaining, charged) in [(3, 1), (4, 0), (0, 3)] {
             let units = lower("lowerable", remaining).await.expect("a response");
-            assert_eq!(units, charged, "{}", world.name());
+            assert_eq!(units, charged);
         }
         let used = used(&limiter, KEY, ["trial", "lowerable"]).await;
-        assert_eq!(used, [1, 5], "{}", world.name());
+        assert_eq!(used, [1, 5]);
         world.no_key_is_immortal();
     }
 }

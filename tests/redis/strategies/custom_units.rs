@@ -1,25 +1,17 @@
 //! What a store and a custom strategy may assume of the units that they are called with.
 
-use std::sync::{Arc, Mutex};
-
 use tollgate::{
-    CallError, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
-    clock::Timestamp,
     error::InvalidValue,
-    limiter::DecisionKind,
     store::{
-        CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse,
-        Units,
+        CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, StoreResponse, Units,
     },
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },
 };
+use tollgate_tests::prelude::*;
 
-use super::{
-    costs::EDGES,
-    support::{KEY, secs},
-};
+use super::costs::EDGES;
 
 /// A store that records its operations.
 #[derive(Clone, Debug, Default)]

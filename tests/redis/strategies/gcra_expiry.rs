@@ -3,16 +3,9 @@
 //! An arrival time is stored modulo a cycle of 225,000,000 s, and a key ends at the end of a minute
 //! (`src/strategy/rate/gcra.lua`): the tests are about where cycles and minutes meet.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use futures_util::future::join_all;
-use testkit::Server;
-use tollgate::{Key, Limiter, RedisStore, RetryAfter, limiter::DecisionKind};
-
-use super::support::{
-    Case, KEY, START, StrategyKind, TEST_TIMEOUT, World, left, left_each, pttl, secs, send, ttl,
-    values,
-};
+use super::support::*;
 
 #[tokio::test]
 async fn a_repeated_request_is_counted_by_one_command() {
@@ -238,7 +231,7 @@ async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
             admitted[*key as usize] += decision.admitted();
         }
         let right: Vec<_> = (0..30).map(|key| key.min(10)).collect();
-        assert_eq!(admitted[..], right, "{}", world.name());
+        assert_eq!(admitted[..], right);
     }
 }
 

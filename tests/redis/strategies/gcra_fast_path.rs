@@ -1,11 +1,8 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
-use tollgate::{StoreError, limiter::DecisionKind};
+use tollgate_tests::prelude::*;
 
-use super::{
-    gcra_expiry::without,
-    support::{KEY, START, StrategyKind, World, left, secs, send, store_error, values},
-};
+use super::{gcra_expiry::without, support::*};
 
 #[tokio::test]
 async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other() {

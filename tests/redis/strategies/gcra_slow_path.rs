@@ -1,14 +1,8 @@
 //! GCRA on Redis beside its fast path: what is left under a key by refunds, peeks and rejections, and where units end.
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use tollgate::Quota;
-
-use super::{
-    gcra_expiry::without,
-    script::play,
-    support::{KEY, START, StrategyKind, World, admitted_by_store, left, secs, send, ttl, values},
-};
+use super::{gcra_expiry::without, script::play, support::*};
 
 fn writes(world: &World) -> [u64; 4] {
     ["set", "del", "pexpireat", "incrby"].map(|command| world.server().calls(command))
@@ -82,9 +76,9 @@ async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
         let limiter = world.limiter(policies);
         assert_eq!(limiter.check(KEY).times(20).await.admitted(), 20);
         world.advance(secs(3));
-        assert_eq!(send(&limiter, KEY, 1).await, 0, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 1).await, 0);
         world.advance(Duration::from_micros(1));
-        assert_eq!(send(&limiter, KEY, 2).await, 1, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 2).await, 1);
     }
 }
 

@@ -1,9 +1,8 @@
 //! The work and the memory of a request do not depend on its cost.
 
-use testkit::Server;
-use tollgate::{Concurrency, Limiter, ListWindow, Policy, Quota, SlidingLog};
+use tollgate_tests::prelude::*;
 
-use super::support::{KEY, World, admitted_by_store, refund, secs};
+use super::support::*;
 
 /// The commands of scripts.
 const COMMANDS: [&str; 18] = [

@@ -1,18 +1,16 @@
 //! The blocks of a sliding log on Redis, at a few entries each: a log of many blocks counts as the one in process does.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use tollgate::{
-    Decision, Limiter, Policy, Quota, SlidingLog,
-    clock::Timestamp,
     error::InvalidValue,
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },
 };
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
-use super::support::{KEY, START, World, refund};
+use super::support::*;
 
 /// The script of the log with blocks of three entries.
 static SCRIPT: LazyLock<&'static str> = LazyLock::new(|| {

@@ -11,13 +11,9 @@
 //! - `left: 4` units; `wait: 60s`, of a request, in a peek
 //! - `keys: 0` on the server
 
-use std::time::Duration;
+use tollgate_tests::prelude::*;
 
-use tollgate::{Decision, Limiter};
-
-use super::support::{
-    Case, START, StrategyKind, World, admitted_by_store, fresh_key, left, refund, send,
-};
+use super::support::*;
 
 /// Ten seconds past a full hour: when each scenario begins.
 pub(crate) const NOW: u64 = START + 10_000_000;

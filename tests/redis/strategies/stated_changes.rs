@@ -2,14 +2,10 @@
 
 use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use tokio::runtime::Runtime;
-use tollgate::{
-    Ban, Limiter, Policy, Quota,
-    changes::{PolicyChange, PolicyChangeKind},
-};
+use tollgate::changes::{PolicyChange, PolicyChangeKind};
+use tollgate_tests::prelude::*;
 
-use super::support::{
-    Case, START, StrategyKind, World, admitted_by_store, each, fresh_key, left, secs, send,
-};
+use super::support::*;
 
 /// A policy `p`, as a document has it.
 #[derive(Clone, Debug)]
@@ -149,14 +145,14 @@ async fn a_ban_and_its_counted_rejections_stay_and_the_next_ban_follows_the_new_
         // One request is admitted, two are rejected.
         assert_eq!(send(&limiter, key, 3).await, 1);
         reconfigure("5/min", 600);
-        assert_eq!(banned_for().await, (3, secs(0)), "{}", world.name());
+        assert_eq!(banned_for().await, (3, secs(0)));
         assert_eq!(send(&limiter, key, 3).await, 0);
-        assert_eq!(banned_for().await.1, secs(600), "{}", world.name());
+        assert_eq!(banned_for().await.1, secs(600));
         reconfigure("1/min", 60);
-        assert_eq!(banned_for().await.1, secs(600), "{}", world.name());
+        assert_eq!(banned_for().await.1, secs(600));
         world.advance(secs(600));
         assert_eq!(send(&limiter, key, 1).await, 0);
-        assert_eq!(banned_for().await.1, secs(60), "{}", world.name());
+        assert_eq!(banned_for().await.1, secs(60));
     }
 }
 

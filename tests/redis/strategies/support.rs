@@ -1,15 +1,11 @@
 //! What the tests share.
 
-use testkit::Server;
-use tollgate::Limiter;
+use tollgate_tests::prelude::*;
+
 pub(crate) use tollgate_tests::{
     charges::charge,
-    results::{admitted_by_store, store_error},
-    scene::{
-        Case, Scene, each, each_in, each_of, fresh_key, left, refund, send, send_concurrently,
-    },
-    strategy_kind::StrategyKind,
-    world::{KEY, START, TEST_TIMEOUT, World, ms, secs},
+    scene::{Scene, each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
+    world::START,
 };
 
 /// The time to live of a key, in milliseconds.

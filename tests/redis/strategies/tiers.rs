@@ -1,10 +1,8 @@
 //! Several quotas under one key: no unit that one of them used comes back because of an operation under another.
 
-use tollgate::{Policy, Quota, RetryAfter};
+use tollgate_tests::prelude::*;
 
-use super::support::{
-    Case, KEY, START, StrategyKind, World, admitted_by_store, charge, each, each_of, ms, secs,
-};
+use super::support::*;
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)

@@ -3,20 +3,20 @@
 use std::{
     collections::{BTreeSet, HashMap},
     env, fs,
-    sync::{Arc, LazyLock, Mutex},
+    sync::LazyLock,
 };
 
 use axum::body::Body;
-use http::{Method, StatusCode};
 use jsonschema::Validator;
 use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 use tollgate::admin::api::{self, OPENAPI};
+use tollgate_tests::prelude::*;
 
 use self::routes::{routes, schema};
 use crate::admin::{
     panics,
-    support::{self, Answer, Api, TOKEN},
+    support::{self, *},
 };
 
 mod routes;

@@ -1,8 +1,8 @@
 //! The routes, as the document describes them.
 
 use schemars::{JsonSchema, SchemaGenerator};
-use serde_json::{Value, json};
 use tollgate::admin::api;
+use tollgate_tests::prelude::*;
 
 /// What the document says of a route.
 pub(super) struct Route {

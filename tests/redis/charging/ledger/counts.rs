@@ -1,9 +1,8 @@
 //! A count beside the limiter's.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
-};
+use std::sync::atomic::AtomicI64;
+
+use tollgate_tests::prelude::*;
 
 use super::traffic::ROUNDS;
 

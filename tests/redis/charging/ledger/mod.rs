@@ -8,13 +8,9 @@
 use std::{
     env,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
 };
 
-use tollgate::Limiter;
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
 use self::{
     counts::AdmittedUnits,
@@ -23,12 +19,7 @@ use self::{
     store::{LIMIT, PERIOD},
     traffic::{Kind, Process, ROUNDS, Recorder},
 };
-use crate::charging::charges::charge;
-use crate::charging::support::counter_keys;
-use crate::charging::{
-    strategy_kind::{Counting, StrategyKind},
-    world::{KEY, START, World, ms},
-};
+use crate::charging::{charges::charge, support::*, world::START};
 
 mod counts;
 mod process;

@@ -4,13 +4,10 @@ use std::{
     env,
     io::{BufRead, BufReader, Write},
     process::{self, Stdio},
-    sync::Arc,
-    thread,
 };
 
-use testkit::Server;
 use tokio::{runtime::Runtime, sync::mpsc};
-use tollgate::{Limiter, OnStoreError, RedisStore};
+use tollgate_tests::prelude::*;
 
 use super::{
     Case, Log, OTHER_PROCESS,
@@ -18,7 +15,6 @@ use super::{
     records::Record,
     traffic::{Kind, Process, Recorder},
 };
-use crate::charging::{strategy_kind::StrategyKind, world::TEST_TIMEOUT};
 
 const URL: &str = "TOLLGATE_LEDGER_URL";
 const CASE: &str = "TOLLGATE_LEDGER_SCENE";

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use tollgate_tests::prelude::*;
+
 use super::store::{Counts, Receipt};
-use crate::charging::strategy_kind::StrategyKind;
 
 /// What is done about a request, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

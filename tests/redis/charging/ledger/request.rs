@@ -1,19 +1,9 @@
 //! What one request goes through, from its arrival to its end.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::{Pin, pin},
-    sync::{Arc, Mutex},
-};
+use std::pin::{Pin, pin};
 
-use futures_util::future::FutureExt;
-use http::Request;
 use tokio::sync::oneshot;
-use tollgate::{Admission, Decision, RateLimitLayer, StoreError};
-use tower::{Layer, ServiceExt, service_fn};
-
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
 use super::{
     records::{ALL, Action, Record},
@@ -22,8 +12,7 @@ use super::{
 };
 use crate::charging::{
     every_policy::{charge_every, refund_every, settle_every},
-    support::{LayerResponse, broken, data, read, request, streamed, text},
-    world::KEY,
+    support::*,
 };
 
 /// When a request is charged.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::charging::strategy_kind::{Counting, StrategyKind};
+use tollgate_tests::prelude::*;
 
 /// What all clients together may have at once.
 pub(super) const LIMIT: i64 = 120;

@@ -1,17 +1,8 @@
 //! One process's part: tasks that acquire, charge, refund, settle, and drop, at random.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
-};
+use std::sync::atomic::AtomicI64;
 
-use tokio::task::JoinSet;
-use tollgate::{Limiter, Policy, RateLimitLayer, extract, outcome};
-
-use tollgate_tests::rng::Rng;
+use tollgate_tests::prelude::*;
 
 use super::{
     counts::AdmittedUnits,
@@ -19,7 +10,6 @@ use super::{
     request::{ActiveRequest, Drops, Handle, Mode},
     store::{LIMIT, QUOTA},
 };
-use crate::charging::{results::admitted_by_store, strategy_kind::StrategyKind, world::KEY};
 
 const TASKS: u64 = 16;
 

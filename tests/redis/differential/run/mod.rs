@@ -3,18 +3,14 @@
 use std::{
     collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
 };
 
-use testkit::{Clock as ServerClock, Server};
+use testkit::Clock as ServerClock;
 use tokio::runtime::Runtime;
-use tollgate::{
-    Admission, Decision, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RedisStore,
-    clock::Timestamp,
-    limiter::{Keys as RequestKeys, LimiterBuilder},
-};
-use tollgate_tests::until::TEST_TIMEOUT;
+use tollgate::limiter::Keys as RequestKeys;
+use tollgate_tests::prelude::*;
 
+use self::operations::Block;
 use crate::differential::{
     generate::LAST,
     history::{History, KEYS, Op, PolicySpec, Request, Role, Step, key_named, policy_name},
@@ -24,8 +20,6 @@ use crate::differential::{
 };
 
 mod operations;
-
-use self::operations::Block;
 
 /// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
 const IDLE: u64 = 1_200 * 86_400_000_000;

@@ -1,14 +1,9 @@
 //! The operations of a history's steps, and how their results compare.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use tollgate::{
-    Decision, Key, Limiter,
-    limiter::{Check, CheckFuture, Keys as RequestKeys},
-};
+use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys};
 use tollgate_tests::{
     every_policy::{charge_every, refund_every, settle_every},
+    prelude::*,
     strategy_kind::StrategyKind as Plain,
 };
 

@@ -1,12 +1,13 @@
 //! A client that ends its request as the kind of the request says, and what it receives.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::sleep,
 };
+use tollgate_tests::prelude::*;
 
 use super::service::{Kind, Work};
 

@@ -1,26 +1,15 @@
 //! Five hundred requests over real connections, of all the kinds that end badly.
 
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::HashSet;
 
-use testkit::Server;
 use tokio::{net::TcpListener, time::sleep};
-use tollgate::{Limiter, MemoryStore, RateLimitLayer};
+use tollgate_tests::prelude::*;
 
 use self::{
     client::{admitted, send},
     service::{Kind, Work, app},
 };
-use crate::inflight::support::{
-    LONG_TTL, MAX_PERMITS, PERMIT_TTL, TEST_TIMEOUT, World, admitted_by_store, build, check,
-    permit_policy, store, until, until_free,
-};
+use crate::inflight::support::{World, *};
 
 mod client;
 mod service;
@@ -151,7 +140,7 @@ async fn streams_that_outlast_the_ttl_of_their_permits_keep_them_to_the_end() {
             world.advance(PERMIT_TTL * 9 / 10);
             world.until_heartbeats(MAX_PERMITS).await;
             let decision = check(&limiter).await;
-            assert!(!admitted_by_store(&decision), "{}", world.name());
+            assert!(!admitted_by_store(&decision));
         }
         work.hold_streams.store(false, Ordering::SeqCst);
         for stream in streams {

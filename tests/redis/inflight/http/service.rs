@@ -2,15 +2,8 @@
 
 use std::{
     collections::HashSet,
-    convert::Infallible,
-    future::Future,
     pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use axum::{
@@ -22,11 +15,10 @@ use axum::{
     routing::get,
 };
 use bytes::Bytes;
-use http::{Request, StatusCode};
 use http_body::Frame;
 use tokio::time::{Sleep, sleep};
-use tollgate::RateLimitLayer;
-use tower::{ServiceBuilder, service_fn};
+use tollgate_tests::prelude::*;
+use tower::ServiceBuilder;
 use tower_http::timeout::TimeoutLayer;
 
 /// How a request ends.

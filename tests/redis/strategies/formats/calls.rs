@@ -1,16 +1,9 @@
 //! The calls of a scene, and their results as text.
 
-use std::{
-    fmt::{self, Write as _},
-    time::Duration,
-};
+use std::fmt::{self, Write as _};
 
-use tollgate::{
-    Decision, Key, Limiter, RetryAfter,
-    limiter::{DecisionKind, Keys, LimitStatus, PolicyDecision},
-    observe::DecisionSource,
-};
-use tollgate_tests::until::until;
+use tollgate::limiter::{LimitStatus, PolicyDecision};
+use tollgate_tests::prelude::*;
 
 use super::server::Backend;
 

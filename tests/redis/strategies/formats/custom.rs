@@ -1,21 +1,14 @@
 //! State formats: what one strategy stores is never read by another.
 
-use std::{sync::Arc, time::Duration};
-
 use tollgate::{
-    Ban, Gcra, Policy, Quota,
-    clock::Timestamp,
     error::InvalidValue,
-    limiter::DecisionKind,
     strategy::{
         ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
     },
 };
+use tollgate_tests::prelude::*;
 
-use crate::strategies::{
-    custom::Trial,
-    support::{KEY, StrategyKind, World, send},
-};
+use crate::strategies::{custom::Trial, support::*};
 
 /// Counts as [`Trial`] does, under a state format of another name.
 #[derive(Clone, Debug)]
@@ -109,7 +102,7 @@ async fn a_strategy_that_returns_a_built_in_rule_counts_by_it() {
     for world in World::both() {
         let policy = Policy::new("half", Quota::requests(10).per_day()).strategy(Halved);
         let limiter = world.limiter([policy]);
-        assert_eq!(send(&limiter, KEY, 7).await, 5, "{}", world.name());
+        assert_eq!(send(&limiter, KEY, 7).await, 5);
     }
 }
 
@@ -141,13 +134,9 @@ async fn under_one_name_and_key_each_strategy_has_its_own_count() {
                 false => 5,
             };
             let charged = limiter.charge(KEY, 0).await.expect("a response");
-            assert!(
-                matches!(charged.kind(), DecisionKind::Admitted),
-                "{} {name}",
-                world.name()
-            );
+            assert!(matches!(charged.kind(), DecisionKind::Admitted), "{name}");
             let admitted = send(limiter, KEY, 7).await;
-            assert_eq!(admitted, expected, "{} {name}", world.name());
+            assert_eq!(admitted, expected, "{name}");
             // Of a ban, what is rejected elsewhere counts.
             let _ = limiter.charge(KEY, 1).await.expect("a response");
         }

@@ -1,10 +1,10 @@
 //! The server of a scene: its clock, and its keys as text.
 
-use std::{collections::HashMap, fmt::Write as _, time::Duration};
+use std::{collections::HashMap, fmt::Write as _};
 
-use testkit::{Clock, Cluster, Server};
-use tollgate::{RedisStore, store::RedisStoreBuilder};
-use tollgate_tests::world::{START, TEST_TIMEOUT};
+use testkit::{Clock, Cluster};
+use tollgate::store::RedisStoreBuilder;
+use tollgate_tests::{prelude::*, world::START};
 
 /// What the number of a holder or an epoch is replaced by: as long, and of the same letters.
 const UNIQUE: &str = "unique-id-";

@@ -2,7 +2,7 @@
 
 use std::{env, fmt::Write as _, fs};
 
-use tollgate::{Limiter, OnStoreError, limiter::LimiterBuilder};
+use tollgate_tests::prelude::*;
 
 use super::{
     calls::{Call, Process},

@@ -1,8 +1,7 @@
 //! The scenes of the fixture: policies, calls that leave keys, and calls that go on from them.
 
-use std::time::Duration;
-
-use tollgate::{Policy, Quota, store::RedisStoreBuilder, strategy::Strategy};
+use tollgate::{store::RedisStoreBuilder, strategy::Strategy};
+use tollgate_tests::prelude::*;
 
 use super::calls::Call;
 

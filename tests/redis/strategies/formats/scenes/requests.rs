@@ -1,17 +1,10 @@
 //! What requests under several policies store, and how keys are named.
 
-use std::time::Duration;
-
-use tollgate::{
-    CalendarWindow, Concurrency, FixedWindow, Gcra, Key, ManualClock, SlidingLog, SlidingWindow,
-    TokenBucket, store::RedisStoreBuilder,
-};
+use tollgate::store::RedisStoreBuilder;
+use tollgate_tests::prelude::*;
 
 use super::{Scene, policy, scene};
-use crate::strategies::{
-    formats::calls::{check, check_each, read_epoch, reset, wait},
-    support::{ms, secs},
-};
+use crate::strategies::formats::calls::{check, check_each, read_epoch, reset, wait};
 
 pub(super) fn all() -> Vec<Scene> {
     let scenes = [several(), names(), stores()];

@@ -1,19 +1,11 @@
 //! What each strategy stores.
 
-use std::time::Duration;
-
-use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Policy, SlidingLog,
-    SlidingWindow, TokenBucket,
-    strategy::{Strategy, Weekday},
-};
+use tollgate::strategy::{Strategy, Weekday};
+use tollgate_tests::prelude::*;
 
 use super::{Scene, policy, scene};
-use crate::strategies::{
-    formats::calls::{
-        Call, block, charge, check, credit, peek, refund, release, reset, unblock, wait,
-    },
-    support::{ms, secs},
+use crate::strategies::formats::calls::{
+    Call, block, charge, check, credit, peek, refund, release, reset, unblock, wait,
 };
 
 pub(super) fn all() -> Vec<Scene> {
