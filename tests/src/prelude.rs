@@ -31,6 +31,7 @@ pub use tower::{Layer, ServiceExt, service_fn};
 pub use crate::{
     results::{admitted_by_store, store_error},
     rng::Rng,
+    runtime::current_thread,
     scene::Case,
     strategy_kind::{Counting, StrategyKind},
     stub_store::StubStore,

@@ -37,7 +37,7 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     let address = Key::ip([192, 0, 2, 1].into());
     let keys = || Keys::from(vec![("address", address), ("abuse", address)]);
     assert!(!limiter.check(keys()).await.is_admitted());
-    clock.advance(Duration::from_secs(60));
+    clock.advance(secs(60));
 
     let unblocked = api.done("/unblock", about("abuse", "192.0.2.1")).await;
     let before = &unblocked["before"][0];
@@ -93,7 +93,7 @@ async fn an_unblock_of_a_key_that_is_not_blocked_says_that_nothing_was_lifted() 
 async fn a_listed_key_is_unblocked_by_the_text_that_shows_it() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
-    let hour = Duration::from_secs(3_600);
+    let hour = secs(3_600);
     let abuse = limiter.policy("abuse").expect("a policy");
     // No request has such an address.
     let keys = [Key::new("mallory"), Key::tuple(["a", "/b"].map(Key::new))];
@@ -186,7 +186,7 @@ async fn every_key_that_is_listed_is_taken_by_every_route_about_keys() {
         Key::new("key:mallory"),
         Key::secret("sk_1"),
         Key::tuple([Key::new("tenant-7"), Key::secret("sk_1")]),
-        Key::global(),
+        KEY,
         Key::missing(),
     ];
     for key in keys {
@@ -216,7 +216,7 @@ async fn every_key_that_is_listed_is_taken_by_every_route_about_keys() {
     for policy in ["blocked", "abuse"] {
         let ban = limiter.policy(policy).expect("a policy");
         for key in keys {
-            let blocked = ban.block(key, Duration::from_secs(60));
+            let blocked = ban.block(key, secs(60));
             blocked.await.expect("a block");
         }
         let list = format!("/blocks?policy={policy}");

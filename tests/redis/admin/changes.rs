@@ -141,7 +141,7 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
     let address = Key::ip([192, 0, 2, 1].into());
-    let keys = Keys::from(vec![("address", address), ("shared", Key::global())]);
+    let keys = Keys::from(vec![("address", address), ("shared", KEY)]);
     assert!(limiter.check(keys).await.is_admitted());
     let names = |reset: &Value| -> Vec<String> {
         let before = reset["before"].as_array().expect("statuses");
@@ -153,7 +153,7 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     let expected = ["api", "address", "exports", "abuse", "blocked", "api-next"];
     assert_eq!(names(&reset), expected);
     assert_eq!(left(&limiter, "address", address).await, 20);
-    assert_eq!(left(&limiter, "shared", Key::global()).await, 4);
+    assert_eq!(left(&limiter, "shared", KEY).await, 4);
     let reset = api.done("/reset", json!({"key": "*"})).await;
     assert!(names(&reset).contains(&"shared".to_owned()));
 }
@@ -186,7 +186,7 @@ async fn callers_are_those_whose_charges_count_now() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
     for caller in [Key::new("alice"), Key::secret("sk_1"), Key::new("key:bob")] {
-        let keys = Keys::from(vec![("shared", Key::global())]).caller(caller);
+        let keys = Keys::from(vec![("shared", KEY)]).caller(caller);
         assert!(limiter.check(keys).await.is_admitted());
     }
     let callers = api.done("/callers", about("shared", "*")).await;

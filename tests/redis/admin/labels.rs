@@ -17,7 +17,7 @@ fn named() -> (Limiter, Arc<Activity>, Arc<AtomicUsize>) {
         Some(name.to_str().ok()?.to_owned())
     });
     let abuse = Policy::new("abuse", Quota::requests(1).per_hour())
-        .strategy(Ban::for_duration(std::time::Duration::from_secs(3_600)))
+        .strategy(Ban::for_duration(secs(3_600)))
         .label_with(|_| Some("banned".to_owned()));
     let readable = Policy::new("user", Quota::requests(9).per_hour());
     let activity = Arc::new(Activity::new());

@@ -40,7 +40,7 @@ async fn activity_has_the_leases_of_each_policy_and_their_units_count_as_used() 
         policy.key(extract::header("x-api-key"))
     };
     // Units are held for several seconds.
-    let lease = Lease::max_units(500).ttl(Duration::from_secs(10));
+    let lease = Lease::max_units(500).ttl(secs(10));
     let activity = Arc::new(Activity::new());
     let builder = Limiter::builder().store(redis(&server));
     let policies = [policy("tenant").lease(lease), policy("plain")];

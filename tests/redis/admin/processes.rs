@@ -5,7 +5,7 @@ use tollgate_tests::prelude::*;
 use crate::admin::support::*;
 
 /// The staleness of cached rejections.
-const STALENESS: Duration = Duration::from_millis(200);
+const STALENESS: Duration = ms(200);
 
 /// The limiter of a process.
 fn process(server: &Server) -> Limiter {

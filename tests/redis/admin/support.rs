@@ -156,7 +156,7 @@ pub(crate) fn policies() -> Vec<Policy> {
             .key(extract::from_fn(|_| None))
             .missing_key(MissingKey::Skip),
         Policy::new("abuse", Quota::requests(3).per_minute())
-            .strategy(Ban::for_duration(Duration::from_secs(600))),
+            .strategy(Ban::for_duration(secs(600))),
         Policy::block_list("blocked").key(extract::header("x-api-key")),
         Policy::new("api-next", Quota::requests(5).per_minute()).shadow_of("api"),
     ]

@@ -15,7 +15,7 @@ fn zone(name: &str) -> CalendarWindow {
 }
 
 fn east(minutes: u64) -> CalendarWindow {
-    CalendarWindow::east_of_utc(Duration::from_secs(minutes * 60))
+    CalendarWindow::east_of_utc(secs(minutes * 60))
 }
 
 /// A policy of three requests.
@@ -177,7 +177,7 @@ async fn weeks_begin_on_sunday_where_that_is_set() {
 async fn days_and_hours_begin_at_an_offset_from_utc() {
     // 2027-01-01 00:00 at +05:30, -09:30 and +14:00.
     windows("day", east(330), 1_798_741_800, &[24.; 2]).await;
-    let west = CalendarWindow::west_of_utc(Duration::from_secs(570 * 60));
+    let west = CalendarWindow::west_of_utc(secs(570 * 60));
     windows("day", west, 1_798_795_800, &[24.; 2]).await;
     windows("day", east(840), 1_798_711_200, &[24.; 2]).await;
     // 2027-01-01 00:00 +05:30 is 18:30 UTC.

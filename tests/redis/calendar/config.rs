@@ -66,7 +66,7 @@ fn weeks_from_the_epoch_begin_on_no_other_day() {
 
 #[test]
 fn an_offset_out_of_range_is_a_config_error() {
-    for offset in [Duration::from_secs(26 * 3_600), Duration::MAX] {
+    for offset in [secs(26 * 3_600), Duration::MAX] {
         for windows in [CalendarWindow::east_of_utc, CalendarWindow::west_of_utc] {
             is_mistake("1/day", windows(offset), "", &["less than 26 hours"]);
         }

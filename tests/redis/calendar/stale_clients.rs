@@ -18,7 +18,7 @@ fn policies() -> [(Policy, u64); 5] {
         |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
     let zone = CalendarWindow::zone;
     let sunday = zone("Europe/Berlin").week_starts_on(Weekday::Sunday);
-    let kolkata = CalendarWindow::east_of_utc(Duration::from_secs(330 * 60));
+    let kolkata = CalendarWindow::east_of_utc(secs(330 * 60));
     [
         (
             policy("day", two().per_day(), zone("America/New_York")),
@@ -137,10 +137,7 @@ async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
         let store = store.timeout(TEST_TIMEOUT).build();
         let store = store.expect("a store");
         let terms = Terms::default();
-        let yearly = strategy.bind(
-            &Quota::requests(100).per(365 * Duration::from_secs(86_400)),
-            &terms,
-        );
+        let yearly = strategy.bind(&Quota::requests(100).per(365 * secs(86_400)), &terms);
         let daily =
             CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day(), &terms);
         let limits = [("yearly", yearly), ("daily", daily)].map(|(name, rule)| {

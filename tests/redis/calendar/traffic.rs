@@ -68,7 +68,7 @@ async fn eight_days(mut rules: Vec<Rule>, from: u64) {
             let passes = outlook.iter().all(|(left, _)| *left > 0);
             for (world, limiter) in stores.iter().zip(&limiters) {
                 world.set(now);
-                let decision = limiter.check(Key::global()).await;
+                let decision = limiter.check(KEY).await;
                 let _case = Case(format!("{} at {} of {now}", world.name(), now - from));
                 assert_eq!(admitted_by_store(&decision), passes, "{outlook:?}");
                 compare(&decision, &outlook, now, passes);

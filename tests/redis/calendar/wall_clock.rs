@@ -80,12 +80,12 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
 async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() {
     for step in STEPS {
         let clock = TwoClocks::at(START);
-        let ban = Ban::for_duration(Duration::from_secs(600));
+        let ban = Ban::for_duration(secs(600));
         let ban = Policy::new("ban", Quota::requests(1).per_minute()).strategy(ban);
         let limiter = limiter(&clock, [policy(), ban]);
         assert_eq!(exhaust(&limiter).await.0, QUOTA);
         let expected = wait(&limiter).await;
-        assert!(expected >= Duration::from_secs(599), "{expected:?}");
+        assert!(expected >= secs(599), "{expected:?}");
         clock.step(step);
         assert_eq!(wait(&limiter).await, expected, "{step}");
     }

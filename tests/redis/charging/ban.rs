@@ -8,9 +8,8 @@ pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
 /// Three rejections a minute are too many; a ban lasts for ten minutes, then twenty, at most thirty.
 pub(crate) fn abuse() -> Policy {
-    let ban = Ban::for_duration(secs(600)).max_duration(secs(1_800));
-    let policy = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
-    policy.strategy(ban).key(extract::global())
+    let lasting = Ban::for_duration(secs(600)).max_duration(secs(1_800));
+    ban("abuse", "3/min", lasting)
 }
 
 /// The same policy, by which each key of a call counts by itself.
@@ -35,9 +34,7 @@ pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
 
 /// The same, for ten minutes each time, by a name of its own.
 pub(crate) fn abuse_named(name: &str) -> Policy {
-    let policy = Policy::new(name, "3/min".parse::<Quota>().expect("a quota"));
-    let policy = policy.strategy(Ban::for_duration(secs(600)));
-    policy.key(extract::global())
+    ban(name, "3/min", Ban::for_duration(secs(600)))
 }
 
 /// How long the ban lasts, if there is one.
@@ -52,16 +49,9 @@ pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
 
 /// Sees to how long the ban lasts.
 #[track_caller]
-pub(crate) fn is_banned(
-    world: &World,
-    limiter: &Limiter,
-    expected: Option<Duration>,
-) -> impl Future<Output = ()> {
+pub(crate) fn is_banned(limiter: &Limiter, expected: Option<Duration>) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
-    async move {
-        let name = world.name();
-        assert_eq!(banned(limiter, KEY).await, expected, "{name}, at {caller}");
-    }
+    async move { assert_eq!(banned(limiter, KEY).await, expected, "at {caller}") }
 }
 
 /// How many rejections are left.
@@ -157,7 +147,7 @@ async fn bans_double_up_to_a_maximum_and_start_over_after_a_quiet_period() {
         assert_eq!(banned(&limiter, KEY).await, Some(secs(1_800)));
         world.advance(secs(3_600));
         reject(&limiter, 3).await;
-        is_banned(&world, &limiter, Some(secs(600))).await;
+        is_banned(&limiter, Some(secs(600))).await;
         world.no_key_is_immortal();
         world.advance(secs(1_200) + ms(2));
         if let Some(server) = world.redis_server() {
@@ -177,7 +167,7 @@ async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_bef
             assert_eq!(left(&limiter, KEY).await, 3, "{bans}");
             reject(&limiter, 3).await;
             let length = [600, 1_200].get(bans - 1).map_or(secs(1_800), |s| secs(*s));
-            is_banned(&world, &limiter, Some(length)).await;
+            is_banned(&limiter, Some(length)).await;
             world.advance(length);
         }
     }
@@ -186,18 +176,15 @@ async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_bef
 #[tokio::test]
 async fn a_short_ban_counts_for_a_whole_period() {
     for world in World::both() {
-        let ban = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
-        let ban = ban
-            .strategy(Ban::for_duration(secs(1)))
-            .key(extract::global());
-        let limiter = world.limiter([once(), ban]);
+        let short = ban("abuse", "3/min", Ban::for_duration(secs(1)));
+        let limiter = world.limiter([once(), short]);
         reject_after_one(&limiter, 3).await;
         world.advance(secs(1) + secs(60) - MICRO);
         reject(&limiter, 3).await;
-        is_banned(&world, &limiter, Some(secs(2))).await;
+        is_banned(&limiter, Some(secs(2))).await;
         world.advance(secs(2) + secs(60));
         reject(&limiter, 3).await;
-        is_banned(&world, &limiter, Some(secs(1))).await;
+        is_banned(&limiter, Some(secs(1))).await;
     }
 }
 
@@ -320,14 +307,11 @@ async fn concurrent_requests_make_no_debt_once_a_ban_begins() {
 #[tokio::test]
 async fn of_concurrent_requests_no_ban_counts_those_after_another_one_began() {
     for world in World::both() {
-        let longer = Policy::new("longer", "9/min".parse::<Quota>().expect("a quota"));
-        let longer = longer.strategy(Ban::for_duration(secs(600)));
-        let limiter = world.limiter([once(), abuse(), longer.key(extract::global())]);
+        let longer = ban("longer", "9/min", Ban::for_duration(secs(600)));
+        let limiter = world.limiter([once(), abuse(), longer]);
         assert_eq!(limiter.check(KEY).times(8).await.admitted(), 1);
-        let seen = limiter.peek([("longer", KEY)]).await.expect("a response");
-        let remaining = seen.policy("longer").expect("a decision").remaining();
-        assert_eq!(remaining, 6);
-        is_banned(&world, &limiter, Some(secs(600))).await;
+        assert_eq!(used(&limiter, "longer").await, 3);
+        is_banned(&limiter, Some(secs(600))).await;
     }
 }
 
@@ -339,6 +323,6 @@ async fn a_ban_counts_more_concurrent_requests_than_a_list_holds() {
         assert_eq!(limiter.check(KEY).times(3).await.admitted(), 1);
         assert_eq!(left(&limiter, KEY).await, 1);
         assert_eq!(limiter.check(KEY).times(1).await.admitted(), 0);
-        is_banned(&world, &limiter, Some(secs(600))).await;
+        is_banned(&limiter, Some(secs(600))).await;
     }
 }

@@ -109,7 +109,7 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
         let _ = limiter.reset(users[9]).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on");
-        let _ = limiter.reset(Key::global()).await.expect("a response");
+        let _ = limiter.reset(KEY).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 6, 44, 7], "on");
         // A key that is named is counted by.
         let named = [("all", users[0])];

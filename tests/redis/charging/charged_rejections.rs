@@ -1,18 +1,8 @@
 //! Rejections that count.
 
-use tollgate_tests::prelude::*;
+use tollgate_tests::{prelude::*, script::play_with};
 
 use crate::charging::support::*;
-
-/// A policy of this strategy, of 5 a minute.
-fn of(strategy: StrategyKind) -> Policy {
-    together(strategy, &format!("{strategy:?}"), "5/min")
-}
-
-fn name(limiter: &Limiter) -> String {
-    let policies = limiter.policies();
-    policies.first().expect("a policy").name().to_owned()
-}
 
 /// Sends requests one after the other; returns the waits of the rejected ones.
 async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
@@ -27,10 +17,27 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     retries
 }
 
+/// A policy `p` of each of these strategies, of 5 a minute, whose rejections are charged or not.
+async fn each(
+    strategies: &[StrategyKind],
+    charge_rejected: bool,
+    test: impl AsyncFn(&World, &Limiter),
+) {
+    for world in World::both() {
+        for strategy in strategies {
+            let _case = Case(format!("{strategy:?}"));
+            let policy = together(*strategy, "p", "5/min");
+            let limiter = world.limiter([policy.charge_rejected(charge_rejected)]);
+            let _ = limiter.reset(KEY).await.expect("a response");
+            test(&world, &limiter).await;
+        }
+    }
+}
+
 /// Charges units under one policy, for which there is room.
 async fn charge_key(limiter: &Limiter, policy: &str, units: u64) {
     let charged = limiter.charge([(policy, KEY)], units).await;
-    assert!(admitted_by_store(&charged.expect("a response")));
+    assert!(admitted_by_store(&charged));
 }
 
 #[tokio::test]
@@ -55,47 +62,39 @@ async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
 
 #[tokio::test]
 async fn free_rejections_do_not_lengthen_the_wait() {
-    for world in World::both() {
-        for policy in StrategyKind::ALL.map(of) {
-            let limiter = world.limiter([policy]);
-            let name = name(&limiter);
-            assert_eq!(hammer(&limiter, 5).await, [Duration::ZERO; 0]);
-            let before = waits(&limiter, &name).await;
-            let retries = hammer(&limiter, 20).await;
-            assert_eq!(retries, vec![before.0; 20], "{name}");
-            assert_eq!(waits(&limiter, &name).await, before);
-        }
-    }
+    each(&StrategyKind::ALL, false, async |_, limiter| {
+        assert_eq!(hammer(limiter, 5).await, [Duration::ZERO; 0]);
+        let before = waits(limiter, "p").await;
+        assert_eq!(hammer(limiter, 20).await, vec![before.0; 20]);
+        assert_eq!(waits(limiter, "p").await, before);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
-    for world in World::both() {
-        for policy in StrategyKind::ALL.map(of) {
-            let limiter = world.limiter([policy.charge_rejected(true)]);
-            let name = name(&limiter);
-            hammer(&limiter, 10).await;
-            let deepest = waits(&limiter, &name).await;
-            hammer(&limiter, 100).await;
-            assert_eq!(waits(&limiter, &name).await, deepest, "{name}");
-            assert!(deepest.1 <= secs(120), "{deepest:?} of {name}");
-            world.no_key_is_immortal();
-            world.advance(deepest.0);
-            // A key on Redis lasts to the end of its millisecond.
-            world.advance(Duration::from_millis(1));
-            assert!(admitted_by_store(&limiter.check(KEY).await), "{name}");
-        }
-    }
+    each(&StrategyKind::ALL, true, async |world, limiter| {
+        hammer(limiter, 10).await;
+        let deepest = waits(limiter, "p").await;
+        hammer(limiter, 100).await;
+        assert_eq!(waits(limiter, "p").await, deepest);
+        assert!(deepest.1 <= secs(120), "{deepest:?}");
+        world.no_key_is_immortal();
+        // A key on Redis lasts to the end of its millisecond.
+        world.advance(deepest.0 + ms(1));
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn logs_and_lists_do_not_grow_past_the_limit() {
-    for world in World::both() {
-        for policy in [StrategyKind::List, StrategyKind::Log].map(of) {
-            let limiter = world.limiter([policy.charge_rejected(true)]);
-            let name = name(&limiter);
-            hammer(&limiter, 5).await;
-            let before = waits(&limiter, &name).await;
+    each(
+        &[StrategyKind::List, StrategyKind::Log],
+        true,
+        async |world, limiter| {
+            hammer(limiter, 5).await;
+            let before = waits(limiter, "p").await;
             let size = || {
                 let server = world.redis_server()?;
                 let sizes = server.keys().into_iter();
@@ -103,31 +102,21 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
                 Some(sizes.collect::<Vec<_>>())
             };
             let size_before = size();
-            hammer(&limiter, 100).await;
-            assert_eq!(size(), size_before, "{name}");
-            let policy = limiter.policy(&name).expect("a policy");
+            hammer(limiter, 100).await;
+            assert_eq!(size(), size_before);
+            let policy = limiter.policy("p").expect("a policy");
             let callers = policy.callers(KEY).await.expect("a response");
             assert!(callers.len() <= 5, "{callers:?}");
-            assert_eq!(waits(&limiter, &name).await, before, "{name}");
-            world.advance(secs(61));
-        }
-    }
+            assert_eq!(waits(limiter, "p").await, before);
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_rejection_that_costs_more_than_is_left_uses_up_the_rest_of_a_log() {
-    for world in World::both() {
-        for policy in [StrategyKind::List, StrategyKind::Log].map(of) {
-            let limiter = world.limiter([policy.charge_rejected(true)]);
-            let name = name(&limiter);
-            hammer(&limiter, 3).await;
-            let admitted = admitted_by_store(&limiter.check(KEY).cost(4).await);
-            assert!(!admitted, "{name}");
-            assert_eq!(used(&limiter, &name).await, 5, "{name}");
-            world.advance(secs(61));
-            assert_eq!(limiter.check(KEY).times(6).await.admitted(), 5, "{name}");
-        }
-    }
+    let used_up = "5/min, send 3: 3, cost 4: false, used: 5, +61s, times 6: 5";
+    play_with("list log", |policy| policy.charge_rejected(true), used_up).await;
 }
 
 #[tokio::test]
@@ -148,81 +137,26 @@ async fn only_the_policy_that_rejects_charges_a_rejection() {
 }
 
 #[tokio::test]
-async fn a_policy_with_room_does_not_charge_what_another_rejects() {
-    for world in World::both() {
-        let limiter = world.limiter([
-            even("full", "2/min"),
-            even("counts", "5/min").charge_rejected(true),
-        ]);
-        let at_once = limiter.check(KEY).times(20).await;
-        assert_eq!(at_once.admitted(), 2);
-        for _ in 0..20 {
-            assert!(!admitted_by_store(&limiter.check(KEY).await));
-        }
-        assert_eq!(used(&limiter, "counts").await, 2);
-    }
-}
-
-#[tokio::test]
 async fn concurrent_rejections_count_like_sequential_ones() {
-    for world in World::both() {
-        for policy in StrategyKind::ALL.map(of) {
-            let limiter = world.limiter([policy.charge_rejected(true)]);
-            let name = name(&limiter);
-            for rejected in [1, 2, 3, 5, 8] {
-                let _ = limiter.reset(KEY).await.expect("a response");
-                hammer(&limiter, 5 + rejected).await;
-                let alone = waits(&limiter, &name).await;
-
-                let _ = limiter.reset(KEY).await.expect("a response");
-                let sent = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
-                let decisions = join_all(sent).await;
-                let admitted = decisions.iter().filter(|d| admitted_by_store(d)).count();
-                assert_eq!(admitted, 5, "{name}");
-                assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
-
-                let _ = limiter.reset(KEY).await.expect("a response");
-                let together = limiter.check(KEY).times(5 + rejected).await;
-                assert_eq!(together.admitted(), 5, "{name}");
-                assert_eq!(waits(&limiter, &name).await, alone, "{name} {rejected}");
-            }
+    each(&StrategyKind::ALL, true, async |_, limiter| {
+        let reset = async || drop(limiter.reset(KEY).await.expect("a response"));
+        for rejected in [1, 2, 3, 5, 8] {
+            let _case = Case(format!("{rejected} rejected"));
+            reset().await;
+            hammer(limiter, 5 + rejected).await;
+            let alone = waits(limiter, "p").await;
+            reset().await;
+            let sent = (0..5 + rejected).map(|_| limiter.check(KEY).into_future());
+            let decisions = join_all(sent).await;
+            assert_eq!(decisions.iter().filter(|d| admitted_by_store(d)).count(), 5);
+            assert_eq!(waits(limiter, "p").await, alone);
+            reset().await;
+            let together = limiter.check(KEY).times(5 + rejected).await;
+            assert_eq!(together.admitted(), 5);
+            assert_eq!(waits(limiter, "p").await, alone);
         }
-    }
-}
-
-#[tokio::test]
-async fn both_stores_agree_on_a_client_that_keeps_retrying() {
-    let mut said = Vec::new();
-    for world in World::both() {
-        let mut says = Vec::new();
-        for policy in StrategyKind::ALL.map(of) {
-            let limiter = world.limiter([policy.charge_rejected(true)]);
-            let name = name(&limiter);
-            // A little of everything, and a pause now and then.
-            for (cost, times, pause) in [
-                (1, 3, 0),
-                (2, 2, 500),
-                (5, 3, 7_000),
-                (3, 1, 11_000),
-                (1, 9, 40_000),
-                (4, 2, 25_000),
-                (9, 2, 70_000),
-                (2, 6, 130_000),
-            ] {
-                let decision = limiter.check(KEY).cost(cost).times(times).await;
-                let verdict = decision.policy(&name).expect("a policy");
-                let (retry, reset) = (verdict.retry_after(), verdict.reset_after());
-                let decided = (decision.admitted(), verdict.remaining(), retry, reset);
-                says.push((name.clone(), cost, times, decided));
-                world.advance(Duration::from_millis(pause));
-            }
-        }
-        said.push(says);
-    }
-    let (memory, redis) = (&said[0], &said[1]);
-    for (memory, redis) in memory.iter().zip(redis) {
-        assert_eq!(memory, redis);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -258,46 +192,43 @@ async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
 }
 
 #[test]
-fn charged_rejections_of_an_in_flight_limit_are_a_config_error() {
-    let policy = Policy::new("p", Quota::concurrent(2)).charge_rejected(true);
-    let error = Limiter::builder().policy(policy).build();
-    let error = error.expect_err("an error").to_string();
-    let reason = "a rejected request is not in flight";
-    assert!(error.contains(reason), "{error}");
-}
-
-#[tokio::test]
-async fn charged_rejections_with_charges_on_response_are_a_config_error() {
-    let policy = window("p", "2/min").charge_after(outcome::failure);
-    let limiter = Limiter::builder().policy(policy.charge_rejected(true));
-    let error = limiter.build().expect_err("an error").to_string();
-    assert!(error.contains("refund_unless"), "{error}");
+fn charged_rejections_of_permits_or_of_charges_on_response_are_a_config_error() {
+    let permits = Policy::new("p", Quota::concurrent(2));
+    let on_response = window("p", "2/min").charge_after(outcome::failure);
+    for (policy, reason) in [
+        (permits, "a rejected request is not in flight"),
+        (on_response, "refund_unless"),
+    ] {
+        let built = Limiter::builder()
+            .policy(policy.charge_rejected(true))
+            .build();
+        let error = built.expect_err("an error").to_string();
+        assert!(error.contains(reason), "{error}");
+    }
 }
 
 #[tokio::test]
 async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?}");
+            let _case = Case(format!("{strategy:?}"));
+            let [name, other] = ["", "other "].map(|prefix| format!("{prefix}{strategy:?}"));
             let limiter = world.limiter([
                 together(strategy, &name, "5/min").charge_rejected(true),
-                together(StrategyKind::Fixed, &format!("other-{name}"), "5/min"),
+                window(&other, "5/min"),
             ]);
-            let other = format!("other-{name}");
             charge_key(&limiter, &other, 5).await;
             for cost in [5, 3, 1] {
                 let _ = limiter.reset([(&*name, KEY)]).await.expect("a response");
                 charge_key(&limiter, &name, 5 - cost).await;
                 for _ in 0..3 {
-                    let rejected = limiter.check(KEY).cost(cost).await;
-                    assert!(!admitted_by_store(&rejected), "{name}");
-                    let left = 5 - used(&limiter, &name).await;
-                    assert_eq!(left, cost, "{name}");
+                    assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
+                    assert_eq!(used(&limiter, &name).await, 5 - cost);
                 }
                 // With a unit less than it takes, it rejects too, and that counts.
                 charge_key(&limiter, &name, 1).await;
                 assert!(!admitted_by_store(&limiter.check(KEY).cost(cost).await));
-                assert_eq!(used(&limiter, &name).await, 5, "{name}");
+                assert_eq!(used(&limiter, &name).await, 5);
             }
         }
     }

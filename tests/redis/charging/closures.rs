@@ -27,14 +27,8 @@ async fn closures_use_the_admission(world: &World) {
     };
     for policy in modes(closure) {
         let layer = world.layer([policy]);
-        let _ = layer.limiter().reset(KEY).await;
-        let seen = seen.clone();
-        let handler = move |request: Request<()>| {
-            let admission = request.extensions().get::<Admission>().cloned();
-            let _ = seen.set(admission.expect("an admission"));
-            async { Ok::<_, Infallible>(text(200)) }
-        };
-        let Ok(response) = call(&layer, request(), handler).await;
+        forget(&layer).await;
+        let response = serve(&layer, 200, async |admission| drop(seen.set(admission))).await;
         read(response).await.expect("a body");
         assert_eq!(used(layer.limiter(), "p").await, 1);
     }
@@ -45,10 +39,7 @@ fn an_outcome_closure_may_use_the_admission_of_its_request() {
     let (done, is_done) = mpsc::channel();
     // Separately: a closure that waits for its own admission would never return.
     let tested = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(async {
+        current_thread().block_on(async {
             for world in World::both() {
                 closures_use_the_admission(&world).await;
             }

@@ -1,49 +1,41 @@
 //! Units that are credited manually.
 
-use tollgate::access::KeyList;
-use tollgate_tests::prelude::*;
+use tollgate::{access::KeyList, limiter::LimitStatus};
+use tollgate_tests::{prelude::*, script::play};
 
 use crate::charging::support::*;
 
-/// Credits units; returns how many, and how many are left.
-async fn credit(limiter: &Limiter, units: u64) -> Result<(u64, u64), CallError> {
-    let policy = limiter.policy("p").expect("a policy");
-    let credited = policy.credit(KEY, units).await?;
-    let left = credited.status().policy("p").expect("p").remaining();
-    assert_eq!(credited.status().would_admit(), left > 0);
-    Ok((credited.units(), left))
+#[tokio::test]
+async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
+    let all = u64::MAX;
+    let used = format!("10/min, charge 7, credit 3: 3, left: 6, credit {all}: 4, left: 10");
+    // A debt of one capacity.
+    let debt = "charge 20, credit 10: 10, left: 0, credit 2: 2, left: 2";
+    let script = format!("{used}, {debt}, +300s, credit 5: 0, left: 10");
+    play("gcra bucket fixed calendar", &script).await;
 }
 
 #[tokio::test]
-async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
-    on_each_strategy(async |world, strategy, limiter, name| {
-        let charge = async |units| drop(limiter.charge(KEY, units).await.expect("a response"));
-        charge(7).await;
-        if let StrategyKind::Log | StrategyKind::List | StrategyKind::Sliding(_) = strategy {
-            let error = credit(limiter, 3).await.expect_err("it is unsupported");
-            assert!(matches!(error, CallError::CreditUnsupported { .. }), "{name}");
+async fn a_strategy_that_stores_each_charge_cannot_be_credited() {
+    for world in World::both() {
+        for strategy in [
+            StrategyKind::Log,
+            StrategyKind::List,
+            StrategyKind::Sliding(10),
+        ] {
+            let limiter = world.limiter([together(strategy, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await.expect("a response");
+            let _ = limiter.charge(KEY, 7).await.expect("a response");
+            let credited = limiter.policy("p").expect("a policy").credit(KEY, 3);
+            let error = credited.await.expect_err("it is unsupported");
+            assert!(matches!(error, CallError::CreditUnsupported { .. }));
             assert_eq!(
                 error.to_string(),
                 "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
             );
-            assert_eq!(used(limiter, "p").await, 7, "{name}");
-            return;
+            assert_eq!(used(&limiter, "p").await, 7);
         }
-        let credits = async |units| credit(limiter, units).await.expect("a response");
-        assert_eq!(credits(3).await, (3, 6), "{name}");
-        assert_eq!(used(limiter, "p").await, 4, "{name}");
-        assert_eq!(credits(u64::MAX).await, (4, 10), "{name}");
-        assert_eq!(used(limiter, "p").await, 0, "{name}");
-        // A debt of one capacity.
-        charge(20).await;
-        assert_eq!(credits(10).await, (10, 0), "{name}");
-        assert_eq!(credits(2).await, (2, 2), "{name}");
-        assert_eq!(used(limiter, "p").await, 8, "{name}");
-        world.advance(secs(300));
-        assert_eq!(credits(5).await, (0, 10), "{name}");
-        assert_eq!(used(limiter, "p").await, 0, "{name}");
-    })
-    .await;
+    }
 }
 
 /// The head of a request of a plan.
@@ -58,30 +50,26 @@ fn pro() -> Quota {
 
 #[tokio::test]
 async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
+    use StrategyKind::{Bucket, Calendar, Fixed, Gcra};
     for world in World::both() {
-        for strategy in [
-            StrategyKind::Gcra,
-            StrategyKind::Bucket,
-            StrategyKind::Fixed,
-            StrategyKind::Calendar,
-        ] {
+        for strategy in [Gcra, Bucket, Fixed, Calendar] {
             let _case = Case(format!("{strategy:?}"));
             let policy = together(strategy, "tokens", "1000/min").tier_quotas([pro()]);
             let limiter = world.limiter([policy]);
             let tokens = limiter.policy("tokens").expect("a policy");
             let _ = tokens.reset(KEY).await.expect("a response");
+            let left = |status: &LimitStatus| status.policy("tokens").expect("it").remaining();
             let charged = tokens.charge(KEY, 15_000).quota_for("tokens", pro()).await;
-            let charged = charged.expect("a response");
-            assert_eq!(charged.policy("tokens").expect("it").remaining(), 5_000);
+            assert_eq!(left(&charged.expect("a response")), 5_000);
             let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
             let credited = credited.expect("a response");
-            let seen = credited.status().policy("tokens").expect("it");
-            assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500));
-            assert_eq!(credited.units(), 500);
+            assert_eq!((credited.units(), left(credited.status())), (500, 5_500));
+            assert_eq!(
+                credited.status().policy("tokens").expect("it").limit(),
+                20_000
+            );
             let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
-            let peeked = peeked.expect("a response");
-            let left = peeked.policy("tokens").expect("it").remaining();
-            assert_eq!(left, 5_500);
+            assert_eq!(left(&peeked.expect("a response")), 5_500);
             world.advance(secs(120));
         }
     }
@@ -117,32 +105,21 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
 }
 
 #[tokio::test]
-async fn a_shadow_candidate_is_credited_with_its_policy() {
+async fn a_shadow_candidate_is_credited_with_the_policy_that_is_named() {
     for world in World::both() {
-        let next = together(StrategyKind::Fixed, "next", "500/min").shadow_of("tokens");
-        let limiter = world.limiter([together(StrategyKind::Gcra, "tokens", "1000/min"), next]);
-        let tokens = limiter.policy("tokens").expect("a policy");
-        let _ = tokens.charge(KEY, 300).await.expect("a response");
-        let credited = tokens.credit(KEY, 100).await.expect("a response");
-        assert_eq!(credited.units(), 100);
-        assert_eq!(used(&limiter, "tokens").await, 200);
-        assert_eq!(used(&limiter, "next").await, 200);
-    }
-}
-
-#[tokio::test]
-async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
-    for world in World::both() {
-        let next = together(StrategyKind::Fixed, "next", "2/min").shadow_of("tokens");
-        let limiter = world.limiter([together(StrategyKind::Fixed, "tokens", "9/min"), next]);
-        for _ in 0..5 {
-            let _ = limiter.check(KEY).await;
-        }
-        let tokens = limiter.policy("tokens").expect("a policy");
-        let credited = tokens.credit(KEY, 4).await.expect("a response");
-        assert_eq!(credited.units(), 4);
-        for (name, left) in [("tokens", 1), ("next", 0)] {
-            assert_eq!(used(&limiter, name).await, left, "{name}");
+        // Of five units, the second candidate has charged two.
+        for (next_quota, rest) in [("500/min", 1), ("2/min", 0)] {
+            let next = together(StrategyKind::Fixed, "next", next_quota).shadow_of("tokens");
+            let limiter = world.limiter([together(StrategyKind::Fixed, "tokens", "9/min"), next]);
+            let tokens = limiter.policy("tokens").expect("a policy");
+            let _ = tokens.reset(KEY).await.expect("a response");
+            for _ in 0..5 {
+                let _ = limiter.check(KEY).await;
+            }
+            let credited = tokens.credit(KEY, 4).await.expect("a response");
+            assert_eq!(credited.units(), 4);
+            assert_eq!(used(&limiter, "tokens").await, 1);
+            assert_eq!(used(&limiter, "next").await, rest);
         }
     }
 }
@@ -151,22 +128,16 @@ async fn the_units_of_a_credit_are_those_of_the_policy_that_was_named() {
 async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
     for world in World::both() {
         let policy = || together(StrategyKind::Gcra, "p", "10/min");
-        let _ = world
-            .limiter([policy()])
-            .charge(KEY, 7)
-            .await
-            .expect("a response");
-        for allows in [true, false] {
-            let builder = world.builder().policy(policy());
-            let list = KeyList::new("p", [KEY]);
-            let builder = if allows {
-                builder.allow(list)
-            } else {
-                builder.deny(list)
-            };
+        let charged = world.limiter([policy()]).charge(KEY, 7).await;
+        let _ = charged.expect("a response");
+        let builder = || world.builder().policy(policy());
+        let list = || KeyList::new("p", [KEY]);
+        for (builder, left) in [(builder().allow(list()), 4), (builder().deny(list()), 5)] {
             let limiter = builder.build().expect("a limiter");
-            let left = if allows { 4 } else { 5 };
-            assert_eq!(credit(&limiter, 1).await.expect("a credit"), (1, left));
+            let credited = limiter.policy("p").expect("a policy").credit(KEY, 1).await;
+            let credited = credited.expect("a credit");
+            assert_eq!(credited.units(), 1);
+            assert_eq!(credited.status().policy("p").expect("p").remaining(), left);
         }
     }
 }

@@ -3,16 +3,14 @@
 use std::pin::pin;
 
 use http_body_util::BodyExt;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{prelude::*, script::play_with};
 
 use crate::charging::support::*;
 
 /// Sends a request through two layers.
-async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
-    let handler =
-        service_fn(move |_: Request<()>| async move { Ok::<_, Infallible>(text(status)) });
-    let service = outer.layer(inner.layer(handler));
-    let Ok(response) = service.oneshot(request()).await;
+pub(crate) async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
+    let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(text(status)));
+    let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
     let status = response.status().as_u16();
     let mut body = pin!(response.into_body());
     while let Some(frame) = body.frame().await {
@@ -43,55 +41,32 @@ async fn stacked_layers_settle_separately() {
 }
 
 #[tokio::test]
-async fn a_rejection_by_an_inner_layer_is_refunded_once() {
+async fn a_rejection_by_an_inner_layer_is_refunded_once_and_no_failure_to_the_outer_one() {
     for world in World::both() {
         let outer = world.layer([
             window("arrival", "9/min"),
             window("reserve", "9/min").refund_unless(outcome::success),
+            window("failures", "9/min").charge_after(outcome::failure),
+            window("reserved failures", "9/min").refund_unless(outcome::failure),
         ]);
         let inner = world.layer([window("full", "1/min")]);
         for expected in [200, 429, 429, 429] {
             assert_eq!(stacked(&outer, &inner, 200).await, expected);
         }
-        for policy in ["arrival", "reserve"] {
-            let used = used(outer.limiter(), policy).await;
-            assert_eq!(used, 1, "{policy}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_rejection_by_an_inner_layer_is_no_failure_to_the_outer_one() {
-    for world in World::both() {
-        let outer = world.layer([
-            window("response", "9/min").charge_after(outcome::failure),
-            window("reserve", "9/min").refund_unless(outcome::failure),
-        ]);
-        let inner = world.layer([window("full", "1/min")]);
-        for expected in [200, 429, 429, 429] {
-            assert_eq!(stacked(&outer, &inner, 200).await, expected);
-        }
-        for policy in ["reserve", "response"] {
-            let used = used(outer.limiter(), policy).await;
-            assert_eq!(used, 0, "{policy}");
+        for (policy, expected) in [
+            ("arrival", 1),
+            ("reserve", 1),
+            ("failures", 0),
+            ("reserved failures", 0),
+        ] {
+            assert_eq!(used(outer.limiter(), policy).await, expected, "{policy}");
         }
     }
 }
 
 #[tokio::test]
 async fn check_without_a_layer_charges_nothing_under_on_response() {
-    for world in World::both() {
-        let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
-        for _ in 0..5 {
-            assert!(admitted_by_store(&limiter.check(KEY).await));
-        }
-        assert_eq!(used(&limiter, "p").await, 0);
-        for _ in 0..2 {
-            assert!(admitted_by_store(
-                &limiter.charge(KEY, 1).await.expect("a response")
-            ));
-        }
-        assert!(!admitted_by_store(&limiter.check(KEY).await));
-        assert_eq!(used(&limiter, "p").await, 2);
-    }
+    let on_response = |policy: Policy| policy.charge_after(outcome::failure);
+    let script = "2/min, send 5: 5, used: 0, charge 1, charge 1, send 1: 0, used: 2";
+    play_with("fixed", on_response, script).await;
 }

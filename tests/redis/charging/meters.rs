@@ -178,12 +178,7 @@ async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
 /// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there.
 #[test]
 fn a_meter_dropped_without_a_runtime_is_settled_by_the_next_runtime() {
-    let runtime = || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime")
-    };
+    let runtime = || current_thread();
     for world in World::both() {
         let first = runtime();
         let (limiter, admission) = first.block_on(admitted(&world));
@@ -200,10 +195,7 @@ fn a_meter_dropped_without_a_runtime_is_settled_by_the_next_runtime() {
 fn a_meter_dropped_with_its_runtime_is_settled_by_the_next_runtime() {
     for world in World::both() {
         // Of one thread: while another thread ends the connection, a settlement may be lost on its way.
-        let runtime = || {
-            let mut builder = tokio::runtime::Builder::new_current_thread();
-            builder.enable_all().build().expect("a runtime")
-        };
+        let runtime = || current_thread();
         let first = runtime();
         let (limiter, admission) = first.block_on(admitted(&world));
         let mut meter = meter(&admission);

@@ -1,6 +1,5 @@
 //! What each mode charges, by what becomes of a request.
 
-use tokio::sync::oneshot;
 use tollgate::outcome::{self, Outcome};
 use tollgate_tests::prelude::*;
 
@@ -39,10 +38,6 @@ pub(crate) async fn charged(layer: &RateLimitLayer) -> u64 {
     used(layer.limiter(), name).await
 }
 
-pub(crate) async fn forget(layer: &RateLimitLayer) {
-    let _ = layer.limiter().reset(KEY).await.expect("a response");
-}
-
 /// What a response is charged, when its body has been read as servers do.
 pub(crate) async fn cost(layer: &RateLimitLayer, response: Response<Body>) -> u64 {
     forget(layer).await;
@@ -68,24 +63,8 @@ async fn both_modes_charge_by_the_outcome_and_nothing_else() {
 async fn on_response_charges_nothing_on_arrival_and_reserve_charges_at_once() {
     for world in World::both() {
         for (layer, expected) in layers(&world, outcome::success).into_iter().zip([0, 1]) {
-            let (started, starts) = oneshot::channel();
-            let (finish, finished) = oneshot::channel::<()>();
-            let channels = std::sync::Arc::new(std::sync::Mutex::new(Some((started, finished))));
-            let handler = move |_| {
-                let channels = channels.lock().expect("a lock").take();
-                async move {
-                    let (started, finished) = channels.expect("one request");
-                    started.send(()).expect("a test");
-                    finished.await.expect("a test");
-                    Ok::<_, Infallible>(text(200))
-                }
-            };
-            let pending = layer.clone();
-            let sent = tokio::spawn(async move { call(&pending, request(), handler).await });
-            starts.await.expect("a handler");
-            assert_eq!(charged(&layer).await, expected);
-            finish.send(()).expect("a handler");
-            let response = sent.await.expect("no panic").expect("a response");
+            let handled = async |_| assert_eq!(charged(&layer).await, expected);
+            let response = serve(&layer, 200, handled).await;
             assert_eq!(charged(&layer).await, expected, "the body is not sent yet");
             read(response).await.expect("a body");
             assert_eq!(charged(&layer).await, 1);
@@ -171,20 +150,6 @@ async fn an_even_rate_is_refunded_a_whole_burst_less_what_has_refilled() {
 }
 
 #[tokio::test]
-async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
-    for world in World::both() {
-        let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
-        let under_way = respond(&layer, text(500)).await;
-        world.advance(ms(10));
-        read(under_way).await.expect("a body");
-        let (_, full) = waits(layer.limiter(), "p").await;
-        assert_eq!(full, Duration::ZERO);
-        let admitted = layer.limiter().check(KEY).times(11).await.admitted();
-        assert_eq!(admitted, 10);
-    }
-}
-
-#[tokio::test]
 async fn a_request_that_one_policy_rejects_is_settled_under_none() {
     for world in World::both() {
         let any: OutcomeFn = |_| true;
@@ -206,16 +171,9 @@ async fn a_request_that_one_policy_rejects_is_settled_under_none() {
 #[tokio::test]
 async fn a_requests_cost_is_charged_and_refunded() {
     for world in World::both() {
-        for layer in [
-            window("on", "10/min")
-                .cost(4)
-                .charge_after(outcome::success),
-            window("re", "10/min")
-                .cost(4)
-                .refund_unless(outcome::success),
-        ]
-        .map(|policy| world.layer([policy]))
-        {
+        for policy in both_modes(&window("p", "10/min").cost(4), outcome::success) {
+            let layer = world.layer([policy]);
+            forget(&layer).await;
             assert_eq!(pass(&layer, text(500)).await, 500);
             assert_eq!(charged(&layer).await, 0);
             assert_eq!(pass(&layer, text(200)).await, 200);

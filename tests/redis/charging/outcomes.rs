@@ -5,7 +5,7 @@ use tollgate::outcome::{self, RequestEnd};
 use tollgate_tests::prelude::*;
 
 use crate::charging::{
-    modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
+    modes::{OutcomeFn, both_modes, charged, cost, layers},
     request_ends::disconnect_half_way,
     support::*,
 };

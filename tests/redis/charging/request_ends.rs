@@ -11,7 +11,7 @@ use tollgate::{
 use tollgate_tests::prelude::*;
 
 use crate::charging::{
-    modes::{OutcomeFn, both_modes, charged, cost, forget, layers},
+    modes::{OutcomeFn, both_modes, charged, cost, layers},
     support::*,
 };
 

@@ -1,11 +1,12 @@
 //! Several policies settled at once.
 
+use StrategyKind::{Bucket, Fixed, Gcra, Log};
 use tollgate::limiter::SettleError;
 use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
 
-/// An admission under three policies, charged 1, 200 and 5, and its limiter.
+/// A limiter under three policies, and an admission that was charged 1, 200 and 5 under them.
 async fn admitted(
     world: &World,
     [requests, tokens, cents]: [StrategyKind; 3],
@@ -21,35 +22,33 @@ async fn admitted(
 }
 
 async fn all_used(limiter: &Limiter) -> [u64; 3] {
-    let mut all = [0; 3];
-    for (all, name) in all.iter_mut().zip(["requests", "tokens", "cents"]) {
-        *all = used(limiter, name).await;
-    }
-    all
+    let of = |name| used(limiter, name);
+    [of("requests").await, of("tokens").await, of("cents").await]
 }
 
-/// How often a script was called on the server.
-fn calls(world: &World) -> Option<u64> {
-    let server = world.redis_server()?;
-    Some(server.calls("evalsha") + server.calls("eval"))
+/// Does it, in one round trip at most.
+async fn in_one_round_trip(world: &World, calls: impl Future<Output = ()>) {
+    let sent = || {
+        let server = world.redis_server()?;
+        Some(server.calls("evalsha") + server.calls("eval"))
+    };
+    let before = sent();
+    calls.await;
+    assert!(sent() <= before.map(|before| before + 1));
 }
 
 #[tokio::test]
 async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?} on {}", world.name());
-            let (limiter, admission) =
-                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
+            let _case = Case(format!("{strategy:?}"));
+            let (limiter, admission) = admitted(&world, [Gcra, strategy, Fixed]).await;
             for (tokens, cents) in [(500, 3), (400, 30), (400, 30), (0, 0), (700, 100)] {
-                let before = calls(&world);
                 let costs = [("tokens", tokens), ("cents", cents)];
-                admission.settle_each(costs).await.expect("a response");
-                let after = calls(&world);
-                assert!(after <= before.map(|before| before + 1), "{name}");
-                assert_eq!(all_used(&limiter).await, [1, tokens, cents], "{name}");
+                in_one_round_trip(&world, settle_each(&admission, &costs)).await;
+                assert_eq!(all_used(&limiter).await, [1, tokens, cents]);
                 let left = ["tokens", "cents"].map(|name| admission.remaining(name));
-                assert_eq!(left, [Some(1_000 - tokens), Some(100 - cents)], "{name}");
+                assert_eq!(left, [Some(1_000 - tokens), Some(100 - cents)]);
             }
             world.advance(secs(200));
         }
@@ -59,123 +58,82 @@ async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone(
 #[tokio::test]
 async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
     for world in World::both() {
-        let (limiter, admission) = admitted(
-            &world,
-            [StrategyKind::Fixed, StrategyKind::Log, StrategyKind::Bucket],
-        )
-        .await;
+        let (limiter, admission) = admitted(&world, [Fixed, Log, Bucket]).await;
         let tokens = admission.policy("tokens").expect("a policy");
         for _ in 0..3 {
             tokens.charge(10).await.expect("a response");
         }
-        let before = calls(&world);
         let costs = [("tokens", 100), ("cents", 7)];
-        admission.settle_each(costs).await.expect("a response");
-        assert!(calls(&world) <= before.map(|before| before + 1));
+        in_one_round_trip(&world, settle_each(&admission, &costs)).await;
         assert_eq!(all_used(&limiter).await, [1, 100, 7]);
-    }
-}
-
-#[tokio::test]
-async fn more_receipts_than_one_call_takes_are_all_settled() {
-    for world in World::both() {
-        let (limiter, admission) = admitted(&world, [StrategyKind::Fixed; 3]).await;
-        let tokens = admission.policy("tokens").expect("a policy");
+        // More than one call takes are all settled, too.
         for _ in 0..150 {
             tokens.charge(2).await.expect("a response");
         }
-        assert_eq!(all_used(&limiter).await, [1, 500, 5]);
-        let costs = [("tokens", 3), ("requests", 3)];
-        admission.settle_each(costs).await.expect("a response");
-        assert_eq!(all_used(&limiter).await, [3, 3, 5]);
+        assert_eq!(all_used(&limiter).await, [1, 400, 7]);
+        settle_each(&admission, &[("tokens", 3), ("requests", 3)]).await;
+        assert_eq!(all_used(&limiter).await, [3, 3, 7]);
     }
 }
 
 #[tokio::test]
 async fn if_one_policy_cannot_be_settled_none_is() {
     let world = World::redis();
-    let server = world.redis_server().expect("a server");
+    let server = world.server();
     for strategy in StrategyKind::ALL {
         for (tokens, cents) in [(500, 9), (500, 3), (100, 9), (100, 3)] {
-            let (limiter, admission) =
-                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
+            let _case = Case(format!("{strategy:?}, {tokens}, {cents}"));
+            let (limiter, admission) = admitted(&world, [Gcra, strategy, Fixed]).await;
             let keys = server.keys();
             let foreign = keys.iter().find(|key| key.contains(":cents:"));
             let foreign = foreign.expect("the key of a policy");
             server.command(&["SET", foreign, "something else"]);
-            let costs = [("tokens", tokens), ("cents", cents)];
-            let error = admission
-                .settle_each(costs)
-                .await
-                .expect_err("a foreign key");
-            let SettleError::Store { settled, error, .. } = error else {
-                panic!("{error}");
+            let failed = admission.settle_each([("tokens", tokens), ("cents", cents)]);
+            let SettleError::Store { settled, error, .. } = failed.await.expect_err("foreign")
+            else {
+                panic!("no error of the store");
             };
             assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
             assert!(settled.is_empty(), "{settled:?}");
             server.command(&["DEL", foreign]);
-            assert_eq!(all_used(&limiter).await, [1, 200, 0], "{strategy:?}");
+            assert_eq!(all_used(&limiter).await, [1, 200, 0]);
             // The admission still has its charge, too.
-            let costs = [("tokens", tokens)];
-            admission.settle_each(costs).await.expect("a response");
-            assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{strategy:?}");
+            settle_each(&admission, &[("tokens", tokens)]).await;
+            assert_eq!(all_used(&limiter).await, [1, tokens, 0]);
             server.command(&["FLUSHALL"]);
         }
     }
 }
 
 #[tokio::test]
-async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
+async fn of_an_unknown_name_nothing_is_settled_and_of_a_name_given_twice_the_last_cost() {
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
+        let (limiter, admission) = admitted(&world, [Gcra; 3]).await;
         let costs = [("tokens", 500), ("cent", 3)];
         let error = admission.settle_each(costs).await.expect_err("a mistake");
         assert!(matches!(&error, SettleError::UnknownPolicy(unknown) if unknown.name() == "cent"));
         assert_eq!(all_used(&limiter).await, [1, 200, 5]);
-    }
-}
-
-#[tokio::test]
-async fn the_last_cost_of_a_policy_named_twice_counts() {
-    for world in World::both() {
-        let (limiter, admission) = admitted(&world, [StrategyKind::Gcra; 3]).await;
-        let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
-        admission.settle_each(costs).await.expect("a response");
+        settle_each(
+            &admission,
+            &[("tokens", 500), ("cents", 3), ("tokens", 300)],
+        )
+        .await;
         assert_eq!(all_used(&limiter).await, [1, 300, 3]);
     }
 }
 
 #[tokio::test]
-async fn concurrent_settlements_of_several_policies_settle_once() {
-    for world in World::both() {
-        let (limiter, admission) = admitted(
-            &world,
-            [
-                StrategyKind::Gcra,
-                StrategyKind::Fixed,
-                StrategyKind::Bucket,
-            ],
-        )
-        .await;
-        let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
-        for settled in join_all((0..5).map(|_| all())).await {
-            settled.expect("a response");
-        }
-        assert_eq!(all_used(&limiter).await, [1, 500, 3]);
-    }
-}
-
-#[tokio::test]
-async fn a_settlement_cancelled_half_way_is_made_once() {
+async fn settlements_that_are_concurrent_or_cancelled_half_way_are_made_once() {
     for world in World::both() {
         for strategy in StrategyKind::ALL {
-            let (limiter, admission) =
-                admitted(&world, [StrategyKind::Gcra, strategy, StrategyKind::Fixed]).await;
+            let _case = Case(format!("{strategy:?}"));
+            let (limiter, admission) = admitted(&world, [Gcra, strategy, Fixed]).await;
             let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
             drop(all().now_or_never());
-            let _case = Case(format!("{strategy:?}"));
             assert_eq!(all_used(&limiter).await, [1, 500, 3]);
-            all().await.expect("a response");
+            for settled in join_all((0..5).map(|_| all())).await {
+                settled.expect("a response");
+            }
             assert_eq!(all_used(&limiter).await, [1, 500, 3]);
             world.advance(secs(200));
         }
@@ -185,22 +143,21 @@ async fn a_settlement_cancelled_half_way_is_made_once() {
 #[tokio::test]
 async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
     for world in World::both() {
-        let next = together(StrategyKind::Fixed, "next", "500/min").cost(200);
-        let limiter = world.limiter([
-            together(StrategyKind::Gcra, "tokens", "1000/min").cost(200),
-            next.shadow_of("tokens"),
-        ]);
+        let live = together(Gcra, "tokens", "1000/min").cost(200);
+        let next = together(Fixed, "next", "500/min").cost(200);
+        let limiter = world.limiter([live, next.shadow_of("tokens")]);
         let _ = limiter.reset(KEY).await;
         let admission = limiter.admit(KEY).await.expect("room");
         let both = async || [used(&limiter, "tokens").await, used(&limiter, "next").await];
         let tokens = admission.policy("tokens").expect("a policy");
-        let before = calls(&world);
-        tokens.settle(10).await.expect("a response");
-        assert!(calls(&world) <= before.map(|before| before + 1));
+        in_one_round_trip(
+            &world,
+            tokens.settle(10).map(|done| done.expect("a response")),
+        )
+        .await;
         assert_eq!(both().await, [10, 10]);
         // A cost of its own counts for it.
-        let costs = [("tokens", 300), ("next", 20)];
-        admission.settle_each(costs).await.expect("a response");
+        settle_each(&admission, &[("tokens", 300), ("next", 20)]).await;
         assert_eq!(both().await, [300, 20]);
         let mut meter = tokens.meter();
         meter.add(40);
@@ -212,22 +169,18 @@ async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
 #[tokio::test]
 async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
     for world in World::both() {
-        let (limiter, admission) = admitted(
-            &world,
-            [StrategyKind::Gcra, StrategyKind::Gcra, StrategyKind::Fixed],
-        )
-        .await;
+        let (limiter, admission) = admitted(&world, [Gcra, Gcra, Fixed]).await;
         let unknown = admission.meter(["tokens", "cent"]).expect_err("a mistake");
         assert_eq!(unknown.name(), "cent");
-        let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
-        meter.add(40);
-        let before = calls(&world);
-        meter.finish().await.expect("a response");
-        assert!(calls(&world) <= before.map(|before| before + 1));
+        let meter = |units| {
+            let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
+            meter.add(units);
+            meter
+        };
+        let finished = meter(40).finish().map(|done| done.expect("a response"));
+        in_one_round_trip(&world, finished).await;
         assert_eq!(all_used(&limiter).await, [1, 40, 40]);
-        let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
-        meter.add(7);
-        drop(meter);
+        drop(meter(7));
         // It is sent before the next operation.
         assert_eq!(all_used(&limiter).await, [1, 7, 7]);
     }

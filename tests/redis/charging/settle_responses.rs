@@ -1,31 +1,17 @@
 //! What a handler has settled, and what the layers then charge, refund and show by the response.
 
-use http_body_util::BodyExt;
 use tollgate_tests::prelude::*;
 
-use crate::charging::{
-    settle::{admission_of, all},
-    support::*,
-};
+use crate::charging::{settle::all, support::*};
 
 #[tokio::test]
 async fn a_task_that_outlives_the_response_settles() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(5)]);
-        let (send, receive) = std::sync::mpsc::channel();
-        let handler = move |request: Request<()>| {
-            send.send(admission_of(&request)).expect("a test");
-            async { Ok::<_, Infallible>(text(200)) }
-        };
-        let Ok(response) = call(&layer, request(), handler).await;
-        read(response).await.expect("a body");
+        let admission = served(&layer).await;
         assert_eq!(used(layer.limiter(), "p").await, 5);
-        let admission = receive.recv().expect("an admission");
-        let policy = admission.policy("p").expect("a policy");
-        tokio::spawn(async move { policy.settle(8).await })
-            .await
-            .expect("no panic")
-            .expect("a response");
+        let settled = tokio::spawn(async move { settle(&admission, 8).await });
+        settled.await.expect("no panic");
         assert_eq!(used(layer.limiter(), "p").await, 8);
     }
 }
@@ -38,8 +24,7 @@ async fn a_handler_settles_the_charges_of_all_stacked_layers() {
         let handler = service_fn(|request: Request<()>| async move {
             let admission = admission_of(&request);
             assert_eq!(admission.decisions().len(), 2);
-            let each = [("outer", 4), ("inner", 4)];
-            admission.settle_each(each).await.expect("a response");
+            settle_each(&admission, &[("outer", 4), ("inner", 4)]).await;
             let outer = admission.policy("outer").expect("a policy");
             outer.charge(2).await.expect("a response");
             Ok::<_, Infallible>(text(200))
@@ -63,15 +48,10 @@ async fn the_response_shows_what_the_handler_settled() {
             (15, r#""p";r=0;t=36"#),
         ] {
             let layer = world.layer([even("p", "10/min")]);
-            let _ = layer.limiter().reset(KEY).await.expect("a response");
-            let handler = move |request: Request<()>| async move {
-                let admission = admission_of(&request);
-                settle(&admission, true_cost).await;
-                Ok::<_, Infallible>(text(200))
-            };
-            let Ok(response) = call(&layer, request(), handler).await;
-            let shown = response.headers()["ratelimit"].to_str().expect("ASCII");
-            assert_eq!(shown, expected);
+            forget(&layer).await;
+            let settles = async move |admission: Admission| settle(&admission, true_cost).await;
+            let response = serve(&layer, 200, settles).await;
+            assert_eq!(response.headers()["ratelimit"], expected);
             assert!(!response.headers().contains_key("retry-after"));
         }
     }
@@ -82,16 +62,11 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
     for world in World::both() {
         for settled in [0, 1, 6] {
             let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await.expect("a response");
-            let handler = move |request: Request<()>| async move {
-                let admission = admission_of(&request);
-                settle(&admission, settled).await;
-                Ok::<_, Infallible>(text(200))
-            };
-            let Ok(response) = call(&layer, request(), handler).await;
+            forget(&layer).await;
+            let settles = async move |admission: Admission| settle(&admission, settled).await;
+            let response = serve(&layer, 200, settles).await;
             read(response).await.expect("a body");
-            let used = used(layer.limiter(), "p").await;
-            assert_eq!(used, settled);
+            assert_eq!(used(layer.limiter(), "p").await, settled);
         }
     }
 }
@@ -100,19 +75,11 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
 async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-        let (send, receive) = std::sync::mpsc::channel();
-        let handler = move |request: Request<()>| {
-            send.send(admission_of(&request)).expect("a test");
-            async { Ok::<_, Infallible>(text(200)) }
-        };
-        let Ok(response) = call(&layer, request(), handler).await;
-        read(response).await.expect("a body");
-        let admission = receive.recv().expect("an admission");
+        let admission = served(&layer).await;
         // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
         for true_cost in [1, 5, 0] {
             settle(&admission, true_cost).await;
-            let used = used(layer.limiter(), "p").await;
-            assert_eq!(used, true_cost);
+            assert_eq!(used(layer.limiter(), "p").await, true_cost);
         }
     }
 }
@@ -129,15 +96,13 @@ async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
             async { Ok::<_, Infallible>(text(200)) }
         });
         let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
-        BodyExt::collect(response.into_body())
+        axum::body::to_bytes(axum::body::Body::new(response.into_body()), usize::MAX)
             .await
             .expect("a body");
         let admission = receive.recv().expect("an admission");
         for true_cost in [5, 1] {
-            let each = [("inner", true_cost)];
-            admission.settle_each(each).await.expect("a response");
-            let used = used(inner.limiter(), "inner").await;
-            assert_eq!(used, true_cost);
+            settle_each(&admission, &[("inner", true_cost)]).await;
+            assert_eq!(used(inner.limiter(), "inner").await, true_cost);
         }
         assert_eq!(used(outer.limiter(), "outer").await, 1);
     }
@@ -149,17 +114,12 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
         for policy in all() {
             let _case = Case(format!("{policy:?}"));
             let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await.expect("a response");
+            forget(&layer).await;
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
-                let handler = move |request: Request<()>| async move {
-                    let admission = admission_of(&request);
-                    settle(&admission, true_cost).await;
-                    Ok::<_, Infallible>(text(status))
-                };
-                let Ok(response) = call(&layer, request(), handler).await;
+                let settles = async move |admission: Admission| settle(&admission, true_cost).await;
+                let response = serve(&layer, status, settles).await;
                 read(response).await.expect("a body");
-                let used = used(layer.limiter(), "p").await;
-                assert_eq!(used, expected);
+                assert_eq!(used(layer.limiter(), "p").await, expected);
             }
             assert_eq!(pass(&layer, text(200)).await, 200);
             assert_eq!(pass(&layer, text(200)).await, 429);
@@ -171,13 +131,11 @@ async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
 async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-        let handler = |request: Request<()>| async move {
-            let admission = admission_of(&request);
+        let charges = async |admission: Admission| {
             charge(&admission, 3).await;
             std::future::pending::<()>().await;
-            Ok::<_, Infallible>(text(200))
         };
-        let mut answering = Box::pin(call(&layer, request(), handler));
+        let mut answering = Box::pin(serve(&layer, 200, charges));
         // The client hangs up while it is being charged.
         while used(layer.limiter(), "p").await == 0 {
             assert!(answering.as_mut().now_or_never().is_none());

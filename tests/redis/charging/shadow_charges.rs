@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::charging::{shadow::stats, support::*};
+use crate::charging::{layers::stacked, shadow::stats, support::*};
 
 #[tokio::test]
 async fn a_shadow_charges_by_its_mode_and_refunds_its_charges() {
@@ -147,22 +147,16 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
 #[tokio::test]
 async fn bans_ignore_shadows_and_shadows_ignore_live_bans() {
     for world in World::both() {
-        let ban = Policy::new("ban", "2/h".parse::<Quota>().expect("a quota"));
-        let ban = ban
-            .strategy(tollgate::Ban::for_duration(secs(60)))
-            .key(extract::global());
         let limiter = world.limiter([
             window("live", "3/h"),
-            ban,
+            ban("ban", "2/h", Ban::for_duration(secs(60))),
             window("tight", "1/h").shadow(),
             window("wide", "9/h").shadow_of("live"),
         ]);
-        for _ in 0..3 {
-            assert!(admitted_by_store(&limiter.check(KEY).await));
-        }
         // Two are rejected by the live policy; then the key is banned, and the candidate would be of no help.
-        for _ in 0..6 {
-            assert!(!admitted_by_store(&limiter.check(KEY).await));
+        for request in 0..9 {
+            let admitted = admitted_by_store(&limiter.check(KEY).await);
+            assert_eq!(admitted, request < 3, "{request}");
         }
         assert_eq!(stats(&limiter, "tight"), (9, 2, 0));
         assert_eq!(stats(&limiter, "wide"), (9, 0, 2));
@@ -176,23 +170,7 @@ async fn a_rejection_by_an_inner_layer_refunds_the_charges_of_shadows_too() {
         let outer = world.layer([window("outer", "9/h"), window("shadow", "9/h").shadow()]);
         let inner = world.layer([window("inner", "1/h")]);
         for status in [200, 429, 429] {
-            let inner = inner.clone();
-            let handler = move |request: http::Request<()>| {
-                let inner = inner.clone();
-                async move {
-                    let response = crate::charging::support::call(&inner, request, async |_| {
-                        Ok::<_, std::io::Error>(text(200))
-                    });
-                    let (parts, _) = response.await?.into_parts();
-                    Ok::<_, std::io::Error>(text(parts.status.as_u16()))
-                }
-            };
-            let request = crate::charging::support::request();
-            let result = crate::charging::support::call(&outer, request, handler).await;
-            assert_eq!(
-                read(result.expect("a response")).await.expect("a body"),
-                status
-            );
+            assert_eq!(stacked(&outer, &inner, 200).await, status);
         }
         assert_eq!(used(outer.limiter(), "outer").await, 1);
         assert_eq!(used(outer.limiter(), "shadow").await, 1);

@@ -36,6 +36,13 @@ pub(crate) fn even(name: &str, quota: &str) -> Policy {
     together(StrategyKind::Gcra, name, quota)
 }
 
+/// A policy that blocks clients that are rejected more often than this.
+#[track_caller]
+pub(crate) fn ban(name: &str, quota: &str, ban: Ban) -> Policy {
+    let policy = Policy::new(name, quota.parse::<Quota>().expect(quota));
+    policy.strategy(ban).key(extract::global())
+}
+
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await.expect("a response");
@@ -69,6 +76,12 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
 pub(crate) async fn settle(admission: &Admission, units: u64) {
     let policy = admission.policy("p").expect("a policy");
     policy.settle(units).await.expect("a response");
+}
+
+/// Settles several policies of an admission at once.
+pub(crate) async fn settle_each(admission: &Admission, true_costs: &[(&str, u64)]) {
+    let settled = admission.settle_each(true_costs.iter().copied()).await;
+    settled.expect("a response");
 }
 
 /// Charges an admission more under policy `p`.
@@ -179,6 +192,43 @@ pub(crate) async fn read(response: LayerResponse) -> io::Result<u16> {
         }
     }
     Ok(status)
+}
+
+/// The admission that a handler finds in its request.
+pub(crate) fn admission_of(request: &Request<()>) -> Admission {
+    let admission = request.extensions().get::<Admission>();
+    admission.expect("an admission").clone()
+}
+
+/// Sends a request to a handler that does this with its admission before it responds; the body is not read yet.
+pub(crate) async fn serve(
+    layer: &RateLimitLayer,
+    status: u16,
+    act: impl AsyncFn(Admission),
+) -> LayerResponse {
+    let handler = async |request: Request<()>| {
+        act(admission_of(&request)).await;
+        Ok::<_, Infallible>(text(status))
+    };
+    let handler = &handler;
+    let Ok(response) = call(layer, request(), move |request| handler(request)).await;
+    response
+}
+
+/// Sends a request, reads its response, and returns the admission that the handler had.
+pub(crate) async fn served(layer: &RateLimitLayer) -> Admission {
+    let admission = Mutex::new(None);
+    let keep = async |own| *admission.lock().expect("a lock") = Some(own);
+    let response = serve(layer, 200, keep).await;
+    read(response).await.expect("a body");
+    admission
+        .into_inner()
+        .expect("a lock")
+        .expect("an admission")
+}
+
+pub(crate) async fn forget(layer: &RateLimitLayer) {
+    let _ = layer.limiter().reset(KEY).await.expect("a response");
 }
 
 /// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.

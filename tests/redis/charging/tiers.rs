@@ -212,7 +212,7 @@ async fn a_look_up_timeout_past_all_time_is_accepted() {
 #[tokio::test]
 async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
     for world in World::both() {
-        let deadline = Duration::from_millis(20);
+        let deadline = ms(20);
         let policy = window("p", "3/min").quota_lookup(deadline, |_| pending());
         let layer = world.layer([policy]);
         let sent = passes(&layer, 5, paying);
@@ -224,7 +224,7 @@ async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
 #[tokio::test]
 async fn a_failed_look_up_affects_only_its_own_policy() {
     for world in World::both() {
-        let deadline = Duration::from_millis(20);
+        let deadline = ms(20);
         let layer = world.layer([
             window("slow", "5/min").quota_lookup(deadline, |_| pending()),
             window("quick", "2/min").quota_lookup(LONG, |_| ready(Some(quota("4/min")))),

@@ -8,7 +8,7 @@ use crate::differential::{
 };
 
 /// How long the search may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = secs(60);
 
 /// The smallest history that is found to fail, and how.
 pub(crate) fn shrink(

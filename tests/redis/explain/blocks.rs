@@ -6,7 +6,7 @@ use tollgate_tests::{prelude::*, rights, stores::limiter};
 
 use crate::explain::stores::World;
 
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = secs(3_600);
 
 const LIST: &str = "lo*[ck]ed:{a}";
 
@@ -44,7 +44,7 @@ fn weird_keys() -> Vec<Key> {
         Key::network([192, 0, 2, 0].into(), 24, 64),
         Key::ip("2001:db8::7".parse().expect("an address")),
         Key::missing(),
-        Key::global(),
+        KEY,
     ]
 }
 

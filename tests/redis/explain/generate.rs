@@ -47,7 +47,7 @@ fn counting(rng: &mut Rng, name: &str) -> Policy {
     let is_permit = is_permit(&policy);
     let policy = match rng.below(6) {
         0 if !is_permit => policy.quota_with(tier),
-        1 if !is_permit => policy.quota_lookup(Duration::from_secs(10), |parts| {
+        1 if !is_permit => policy.quota_lookup(secs(10), |parts| {
             let found = tier(parts);
             async move {
                 tokio::task::yield_now().await;
@@ -95,7 +95,7 @@ fn ban(rng: &mut Rng) -> Policy {
     let policy = match rng.below(4) {
         0 => Policy::block_list("ban"),
         _ => Policy::new("ban", quota(rng.one_of(&["2/min", "4/min"])))
-            .strategy(Ban::for_duration(Duration::from_secs(30))),
+            .strategy(Ban::for_duration(secs(30))),
     };
     let policy = policy.key(extract::header("x-user"));
     conditioned(rng, policy).missing_key(MissingKey::Skip)

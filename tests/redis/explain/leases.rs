@@ -17,7 +17,7 @@ fn on(world: &World) -> Limiter {
     let policy = Policy::new("api", Quota::requests(LIMIT).per_day())
         .strategy(FixedWindow)
         .key(extract::header("x-user"))
-        .lease(Lease::max_units(500).ttl(Duration::from_secs(10)));
+        .lease(Lease::max_units(500).ttl(secs(10)));
     let builder = Limiter::builder().store(world.redis(Duration::ZERO));
     builder.policy(policy).build().expect("a limiter")
 }

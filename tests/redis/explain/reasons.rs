@@ -147,15 +147,15 @@ async fn the_access_list_that_decides_is_named() {
 async fn a_rejection_is_explained_by_the_policy_that_rejects_and_its_wait() {
     let builder = Limiter::builder().store(frozen().0);
     let limiter = limiter(builder, [hourly("p"), hourly("free").cost(0)]);
-    assert_eq!(limiter.check(Key::global()).times(2).await.admitted(), 2);
+    assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
     let explanation = explain(&limiter, &head(Method::GET, "/")).await;
     assert_eq!(explanation.outcome(), DecisionOutcome::Rejected);
     let [p, free] = ["p", "free"].map(|name| explanation.policy(name).expect(name));
     assert!(!p.would_admit() && free.would_admit());
     let status = p.status().expect("it applies");
-    assert_eq!(status.key(), Key::global());
+    assert_eq!(status.key(), KEY);
     assert_eq!((status.remaining(), status.limit()), (0, 2));
-    let half_an_hour = RetryAfter::In(Duration::from_secs(1_800));
+    let half_an_hour = RetryAfter::In(secs(1_800));
     assert_eq!(explanation.retry_after(), half_an_hour);
     assert_eq!(status.retry_after(), half_an_hour);
 }
@@ -180,5 +180,5 @@ async fn a_store_failure_is_an_error_whatever_the_limiter_does_then() {
     let failed = limiter.explain(&head(Method::GET, "/")).await;
     let timeout = matches!(failed, Err(CallError::Store(StoreError::Timeout)));
     assert!(timeout, "{failed:?}");
-    assert!(limiter.check(Key::global()).await.is_admitted());
+    assert!(limiter.check(KEY).await.is_admitted());
 }

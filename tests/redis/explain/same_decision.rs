@@ -46,7 +46,7 @@ async fn an_explanation_equals_the_decision_of_2_000_generated_requests_on_both_
 
 async fn run(world: &World, seed: u64, seen: &mut BTreeMap<&'static str, u64>) {
     world.server.flush();
-    let staleness = Duration::from_secs(seed % 2);
+    let staleness = secs(seed % 2);
     let settings = |builder| generate::settings(seed, builder);
     let memory = Layered::new(world.memory(), settings);
     // Decides the same requests, and is never asked for an explanation.

@@ -4,7 +4,7 @@ use tollgate_tests::prelude::*;
 
 use crate::inflight::support::{World, *};
 
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = secs(3_600);
 
 #[tokio::test]
 async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier() {
@@ -103,7 +103,7 @@ async fn an_expired_permit_stays_expired_when_the_clock_steps_back() {
         world.advance(LONG_TTL / 2);
         leak_permits(&limiter, 2);
         world.advance(LONG_TTL / 2);
-        let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
+        let all = limiter.check(KEY).cost(MAX_PERMITS).await;
         assert!(!admitted_by_store(&all));
         world.rewind(LONG_TTL / 4);
         assert_eq!(free(&limiter).await, MAX_PERMITS - 2);

@@ -29,10 +29,7 @@ async fn a_request_rejected_by_the_rate_holds_no_permit() {
             until_free(&limiter, MAX_PERMITS).await;
             // Permits come back; what the rate counted stays.
             assert_eq!(left_of(&limiter, "rate").await, 0);
-            let _ = limiter
-                .reset(tollgate::Key::global())
-                .await
-                .expect("a response");
+            let _ = limiter.reset(KEY).await.expect("a response");
         }
     }
 }
@@ -55,10 +52,7 @@ async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
             assert_eq!(left_of(&limiter, "rate").await, 98);
             drop(held);
             until_free(&limiter, 2).await;
-            let _ = limiter
-                .reset(tollgate::Key::global())
-                .await
-                .expect("a response");
+            let _ = limiter.reset(KEY).await.expect("a response");
         }
     }
 }
@@ -81,7 +75,7 @@ async fn two_in_flight_limits_are_taken_and_released_together() {
 async fn several_requests_at_once_are_charged_in_full_under_both() {
     for world in World::both() {
         let limiter = world.limiter([rate(7), permit_policy(LONG_TTL)]);
-        let several = limiter.check(tollgate::Key::global()).times(50).await;
+        let several = limiter.check(KEY).times(50).await;
         assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), 7);
         assert_eq!(free(&limiter).await, MAX_PERMITS - 7);

@@ -28,7 +28,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
         server.command(&["DEL", &key]).ok();
         server.command(plant).ok();
         let planted = server.command(&["DUMP", &key]);
-        let peek = limiter.peek(tollgate::Key::global()).await;
+        let peek = limiter.peek(KEY).await;
         for error in [store_error(&check(&limiter).await), store_error(&peek)] {
             match error {
                 StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),

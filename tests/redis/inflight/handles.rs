@@ -41,12 +41,12 @@ async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope(
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
         {
-            let _admission = limiter.admit(Key::global()).await.expect("admitted");
+            let _admission = limiter.admit(KEY).await.expect("admitted");
             assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         }
         until_free(&limiter, MAX_PERMITS).await;
         let held = fill(&limiter).await;
-        let rejected = limiter.admit(Key::global()).await.expect_err("rejected");
+        let rejected = limiter.admit(KEY).await.expect_err("rejected");
         assert_eq!(rejected.status(), 429);
         drop(held);
     }
@@ -64,7 +64,7 @@ async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_poli
         let clone = decision.clone();
         drop(decision);
         drop(clone.into_result());
-        drop(limiter.admit(Key::global()).await);
+        drop(limiter.admit(KEY).await);
         assert_eq!(log.lines("").len(), 0, "taken over");
         for _ in 0..3 {
             // The permit is released before the block.
@@ -95,7 +95,7 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
 async fn peeks_and_rejections_hold_no_permit() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let look = limiter.peek(Key::global()).await.expect("a response");
+        let look = limiter.peek(KEY).await.expect("a response");
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, MAX_PERMITS);
         let rejected = check(&limiter).await;

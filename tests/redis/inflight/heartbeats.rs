@@ -27,7 +27,7 @@ async fn a_held_permit_is_renewed_beyond_its_ttl() {
 async fn all_permits_of_a_request_for_several_are_renewed() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL).cost(2)]);
-        let several = limiter.check(tollgate::Key::global()).times(3).await;
+        let several = limiter.check(KEY).times(3).await;
         assert_eq!(several.admitted(), 3);
         for _ in 0..2 {
             world.advance(PERMIT_TTL * 9 / 10);
@@ -117,10 +117,7 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
 fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let one = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let one = current_thread();
         let other = runtime();
         let first = one.block_on(acquire(&limiter));
         let second = other.block_on(acquire(&limiter));
@@ -229,7 +226,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
 #[test]
 fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_released() {
     let take = |limiter: &Limiter| -> Vec<Decision> {
-        let check = || limiter.check(Key::global());
+        let check = || limiter.check(KEY);
         let call = |_| check().now().unwrap_or_else(|_| check().blocking());
         let held: Vec<_> = (0..MAX_PERMITS).map(call).collect();
         assert!(held.iter().all(admitted_by_store), "{held:?}");

@@ -10,7 +10,7 @@ use crate::inflight::support::{World, *};
 /// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
     let tasks: Vec<_> = (0..n)
-        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .map(|_| tokio::spawn(limiter.check(KEY).into_future()))
         .collect();
     let mut decisions = Vec::new();
     for task in tasks {
@@ -64,10 +64,7 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
         unreachable!()
     };
     let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
-    let (four, three) = tokio::join!(
-        limiter.check(Key::global()).times(4),
-        limiter.check(Key::global()).times(3)
-    );
+    let (four, three) = tokio::join!(limiter.check(KEY).times(4), limiter.check(KEY).times(3));
     assert_eq!(
         (four.admitted(), three.admitted()),
         (4, 1),
@@ -90,7 +87,7 @@ async fn a_request_finds_the_permit_that_was_released_before_it() {
     let one =
         Policy::new("permits", Quota::concurrent(1)).strategy(Concurrency::with_ttl(LONG_TTL));
     let limiter = build(Limiter::builder().store(store(server.url())), [one]);
-    let held = limiter.check(Key::new("k")).await;
+    let held = limiter.check("k").await;
     assert!(admitted_by_store(&held));
     let send = |key: &'static str| limiter.check(Key::new(key)).into_future();
     let next = async {
@@ -149,7 +146,7 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
     let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
-        let ask = |_| tokio::spawn(limiter.check(Key::global()).into_future());
+        let ask = |_| tokio::spawn(limiter.check(KEY).into_future());
         (0..50).map(ask).collect()
     })
     .await;
@@ -163,9 +160,7 @@ async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_per
     let (server, limiter) = warm([permit_policy(LONG_TTL).cost(2)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
-        vec![tokio::spawn(
-            limiter.check(Key::global()).times(4).into_future(),
-        )]
+        vec![tokio::spawn(limiter.check(KEY).times(4).into_future())]
     })
     .await;
     until("they were taken", async || server.calls("zadd") > 0).await;
@@ -178,7 +173,7 @@ async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped(
     let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks: Vec<_> = (0..8)
-        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .map(|_| tokio::spawn(limiter.check(KEY).into_future()))
         .collect();
     until("the questions have been sent", async || {
         a_client_waits(&server)
@@ -215,7 +210,7 @@ async fn merged_requests_that_fail_half_way_hold_no_permit() {
             assert!(!decision.is_admitted(), "{decision:?}");
         }
         assert_eq!(server.keys(), [""; 0], "{n} requests at once");
-        let several = limiter.check(Key::global()).cost(3).times(n as u64).await;
+        let several = limiter.check(KEY).cost(3).times(n as u64).await;
         assert!(!several.is_admitted());
         assert_eq!(server.keys(), [""; 0], "one check for {n} at once");
     }

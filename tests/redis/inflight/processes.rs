@@ -178,7 +178,7 @@ async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, us
             // Counted by other means than the limiter's own.
             let inside = counter.call(&["INCR", "inside"]).expect("a response").int();
             sum = (sum.0.max(inside), sum.1 + 1);
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(ms(1)).await;
             counter.call(&["DECR", "inside"]).expect("a response").ok();
         }
         tokio::task::yield_now().await;

@@ -13,10 +13,10 @@ use tollgate_tests::prelude::*;
 
 use crate::inflight::support::*;
 
-const PERMIT_TTL: Duration = Duration::from_secs(12);
+const PERMIT_TTL: Duration = secs(12);
 
 /// How long the store takes to renew a permit.
-const DELAY: Duration = Duration::from_millis(1);
+const DELAY: Duration = ms(1);
 
 /// The runtime's clock, which tests do not wait for.
 #[derive(Debug)]

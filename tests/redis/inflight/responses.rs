@@ -166,7 +166,7 @@ struct FreePermitsOnDrop {
 impl Drop for FreePermitsOnDrop {
     fn drop(&mut self) {
         // In process the decision is there at once.
-        let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
+        let mut look = std::pin::pin!(self.limiter.peek(KEY).into_future());
         let Poll::Ready(decision) = look
             .as_mut()
             .poll(&mut Context::from_waker(std::task::Waker::noop()))

@@ -10,10 +10,10 @@ use crate::inflight::counting_clock::CountingClock;
 pub(crate) const MAX_PERMITS: u64 = 10;
 
 /// The TTL of an unrenewed permit, by the store's clock.
-pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
+pub(crate) const PERMIT_TTL: Duration = ms(300);
 
 /// A TTL that no test outlasts: a permit that is free within it was released.
-pub(crate) const LONG_TTL: Duration = Duration::from_secs(3_600);
+pub(crate) const LONG_TTL: Duration = secs(3_600);
 
 /// Neither on a second nor on a millisecond.
 const START: u64 = 1_750_000_000_123_457;
@@ -124,7 +124,7 @@ pub(crate) fn build(
 }
 
 pub(crate) async fn check(limiter: &Limiter) -> Decision {
-    limiter.check(Key::global()).await
+    limiter.check(KEY).await
 }
 
 /// Takes one permit after the other until rejected.
@@ -145,7 +145,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 
 /// How many units of `policy` are left.
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("a response");
+    let seen = limiter.peek(KEY).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     seen.policy(policy).expect("its policy").remaining()
 }
@@ -167,8 +167,7 @@ pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output 
 pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
     let limiter = limiter.clone();
     let thread = std::thread::spawn(move || {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_all().build().expect("a runtime");
+        let runtime = current_thread();
         let held = runtime.block_on(async {
             let mut held = Vec::new();
             for _ in 0..n {

@@ -30,10 +30,10 @@ async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() 
 async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let decision = limiter.check(Key::global()).cost(MAX_PERMITS + 1).await;
+        let decision = limiter.check(KEY).cost(MAX_PERMITS + 1).await;
         assert!(!admitted_by_store(&decision));
         assert_eq!(decision.retry_after(), RetryAfter::Never);
-        let all = limiter.check(Key::global()).cost(MAX_PERMITS).await;
+        let all = limiter.check(KEY).cost(MAX_PERMITS).await;
         assert!(admitted_by_store(&all), "just as many as there are do fit");
         assert!(matches!(
             check(&limiter).await.retry_after(),
@@ -46,7 +46,7 @@ async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
 async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_together() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
-        let several = limiter.check(Key::global()).times(5).await;
+        let several = limiter.check(KEY).times(5).await;
         assert_eq!(several.admitted(), 3);
         assert_eq!(free(&limiter).await, 1);
         let clone = several.clone();
@@ -62,7 +62,7 @@ async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_to
 async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let several = limiter.check(Key::global()).times(2_000_000).await;
+        let several = limiter.check(KEY).times(2_000_000).await;
         assert!(admitted_by_store(&several));
         assert_eq!(several.admitted(), MAX_PERMITS);
         drop(several);
@@ -79,8 +79,8 @@ async fn refund(decision: &mut Decision, units: u64) -> u64 {
 async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let mut first = limiter.check(Key::global()).cost(2).times(3).await;
-        let second = limiter.check(Key::global()).cost(4).await;
+        let mut first = limiter.check(KEY).cost(2).times(3).await;
+        let second = limiter.check(KEY).cost(4).await;
         assert_eq!((first.admitted(), free(&limiter).await), (3, 0));
 
         assert_eq!(refund(&mut first, 1).await, 1);
@@ -97,7 +97,7 @@ async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once(
         );
         assert_eq!(free(&limiter).await, 6);
 
-        let third = limiter.check(Key::global()).cost(6).await;
+        let third = limiter.check(KEY).cost(6).await;
         assert!(admitted_by_store(&third));
         drop((first, clone));
         // The release by the drop is sent ahead of this peek, on the same connection.
@@ -112,7 +112,7 @@ async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let held = fill(&limiter).await;
-        let free_of_charge = limiter.check(Key::global()).cost(0).await;
+        let free_of_charge = limiter.check(KEY).cost(0).await;
         assert!(admitted_by_store(&free_of_charge));
         assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(held);
@@ -124,7 +124,7 @@ async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
 async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
     for world in World::both() {
         let limiter = world.limiter([crate::inflight::support::permit_policy_of(10_000, LONG_TTL)]);
-        let all = limiter.check(Key::global()).cost(10_000).await;
+        let all = limiter.check(KEY).cost(10_000).await;
         assert!(admitted_by_store(&all));
         assert_eq!(free(&limiter).await, 0);
         drop(all);
@@ -137,7 +137,7 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
         let before = fill(&limiter).await;
-        let _ = limiter.reset(Key::global()).await.expect("a response");
+        let _ = limiter.reset(KEY).await.expect("a response");
         let after = fill(&limiter).await;
         assert_eq!(after.len() as u64, MAX_PERMITS);
         drop(before);
@@ -152,7 +152,7 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
 async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let decision = limiter.check(Key::global()).cost(2).await;
+        let decision = limiter.check(KEY).cost(2).await;
         let admission = decision.into_result().expect("a permit");
         admission
             .policy("permits")

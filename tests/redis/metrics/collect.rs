@@ -32,7 +32,7 @@ fn two_collections_at_once_count_what_happened_once() {
                     let _ = ends.send(());
                 });
                 // It may have to wait for this one.
-                let _ = ended.recv_timeout(Duration::from_millis(300));
+                let _ = ended.recv_timeout(ms(300));
                 10
             }
             _ => 12,
@@ -75,7 +75,7 @@ async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
     let limiter = one(observed.limiter().store(StubStore::silent()));
     let check = limiter.check("alice").into_future();
     assert!(check.now_or_never().is_none());
-    let waiting = limiter.wait("alice", Duration::from_secs(60)).into_future();
+    let waiting = limiter.wait("alice", secs(60)).into_future();
     assert!(waiting.now_or_never().is_none());
     let exposition = observed.exposition();
     let cancelled = [("outcome", "cancelled")];

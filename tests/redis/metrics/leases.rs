@@ -44,7 +44,7 @@ async fn make_hot(limiter: &Limiter, observed: &Observed) {
 #[tokio::test]
 async fn units_of_leases_add_up_and_requests_by_them_have_a_source_of_their_own() {
     let (server, observed) = (Server::start(), Observed::default());
-    let lease = Lease::max_units(64).ttl(Duration::from_secs(10));
+    let lease = Lease::max_units(64).ttl(secs(10));
     let limiter = on(&server, &observed, [policy("api").lease(lease)]);
     assert_eq!(units(&observed.exposition(), "api"), ([0.0; 4], 0.0));
 

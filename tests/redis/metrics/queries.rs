@@ -41,7 +41,7 @@ async fn observed() -> (Observed, Limiter) {
     let next = Policy::new("next", quota).shadow_of("one");
     let limiter = in_process(&observed, [Policy::new("one", quota), next]);
     assert!(limiter.check("alice").await.is_admitted());
-    let call = StoreCallEvent::new("redis:6379", Duration::from_millis(1));
+    let call = StoreCallEvent::new("redis:6379", ms(1));
     observed.metrics.on_store_call(&call.with_ops(1, 2));
     (observed, limiter)
 }

@@ -31,10 +31,7 @@ fn policy(name: &str) -> Policy {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(future)
+    current_thread().block_on(future)
 }
 
 #[test]

@@ -173,7 +173,7 @@ async fn servers_beyond_the_64th_share_a_label() {
     let error = StoreError::server("OOM", "");
     for number in 0..200 {
         let node = format!("10.0.0.{number}:6379");
-        let call = StoreCallEvent::new(&node, Duration::from_millis(1)).with_ops(2, 2);
+        let call = StoreCallEvent::new(&node, ms(1)).with_ops(2, 2);
         observed.metrics.on_store_call(&call);
         observed.metrics.on_store_call(&call.with_error(&error));
     }

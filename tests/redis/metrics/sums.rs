@@ -35,7 +35,7 @@ async fn load(limiter: &Limiter) -> Seen {
         });
     }
     for names in [["two", "three"], ["three", "one"], ["one", "two"]] {
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(ms(1)).await;
         let next = policies(names).into_iter();
         let next = next.fold(Limiter::builder(), |all, one| all.policy(one));
         limiter.reconfigure(next).expect("valid policies");
@@ -62,7 +62,7 @@ async fn request(limiter: &Limiter, seen: &Seen, rng: &mut Rng) {
             drop(limiter.check([("unknown", key)]).await);
             one(&seen.invalid);
         }
-        2 => match limiter.wait(key, Duration::from_millis(2)).await {
+        2 => match limiter.wait(key, ms(2)).await {
             Ok(_) => one(&seen.admitted),
             Err(_) => one(&seen.rejected),
         },
@@ -147,6 +147,6 @@ async fn units_that_rejected_requests_are_charged_are_not_counted() {
         let status = limiter.peek("alice").await.expect("a status");
         let wait = status.policy("strict").expect("the policy").retry_after();
         let wait = wait.duration().expect("a wait");
-        assert!(wait > 3 * Duration::from_secs(86_400 / 5), "{wait:?}");
+        assert!(wait > 3 * secs(86_400 / 5), "{wait:?}");
     }
 }

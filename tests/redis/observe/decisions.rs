@@ -79,7 +79,7 @@ async fn a_request_that_waits_is_reported_once() {
     let limiter = Limiter::builder().store(store);
     let limiter = limiter.policy(limit("p", "1/s burst 1"));
     let limiter = limiter.observe(recorder.clone()).build().expect("valid");
-    let patience = Duration::from_secs(10);
+    let patience = secs(10);
     for _ in 0..3 {
         assert!(limiter.wait(KEY, patience).await.is_ok());
     }

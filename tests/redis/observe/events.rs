@@ -12,7 +12,7 @@ use crate::observe::support::*;
 #[tokio::test]
 async fn a_ban_is_reported_when_it_begins_and_once() {
     for world in World::both() {
-        let ban = Ban::for_duration(Duration::from_secs(600));
+        let ban = Ban::for_duration(secs(600));
         let abuse = limit("abuse", "3/h").strategy(ban);
         let (limiter, recorder) = recorded(&world, [limit("p", "1/month"), abuse]);
         let bans = || recorder.events("BanBegan");
@@ -26,7 +26,7 @@ async fn a_ban_is_reported_when_it_begins_and_once() {
         let rejected = join_all((0..9).map(|_| limiter.check(keys).into_future())).await;
         assert!(rejected.iter().all(|decision| !decision.is_admitted()));
         assert_eq!(bans().len(), 1);
-        let by_hand = limiter.block(("abuse", KEY), Duration::from_secs(60));
+        let by_hand = limiter.block(("abuse", KEY), secs(60));
         by_hand.await.expect("a response");
         let bans = bans();
         assert_eq!(bans.len(), 2);
@@ -40,7 +40,7 @@ async fn a_block_that_is_prolonged_is_reported_unless_the_ban_in_force_is_longer
     for world in World::both() {
         let (limiter, recorder) = recorded(&world, [Policy::block_list("refused")]);
         for seconds in [60, 5, 90, 89] {
-            let prolonged = limiter.prolong_block(KEY, Duration::from_secs(seconds));
+            let prolonged = limiter.prolong_block(KEY, secs(seconds));
             prolonged.await.expect("a response");
         }
         let bans = recorder.events("BanBegan");
@@ -79,7 +79,7 @@ async fn waiters_are_counted_while_they_wait() {
     let limiter = limiter.policy(limit("p", "1/min burst 1")).build();
     let limiter = limiter.expect("valid");
     let waiters = || limiter.stats().policies[0].waiters;
-    let long = Duration::from_secs(3_600);
+    let long = secs(3_600);
     assert!(limiter.wait(KEY, long).await.is_ok());
     assert_eq!(waiters(), 0);
     let mut waiting: Vec<_> = (0..3)

@@ -16,7 +16,7 @@ const COST: u64 = 3;
 
 /// Units of a lease are held for ten seconds, unless all are spent or the limiter is shut down.
 fn leased(name: &str) -> Policy {
-    let lease = Lease::max_units(600).ttl(Duration::from_secs(10));
+    let lease = Lease::max_units(600).ttl(secs(10));
     let policy = limit(name, "10000000/day").strategy(FixedWindow);
     policy.lease(lease)
 }
@@ -97,7 +97,7 @@ async fn a_request_that_a_lease_admits_is_reported_like_others() {
     let server = Server::start();
     let recorded = Arc::new(Recorded::default());
     let recorder = Recorder::new();
-    let ban = limit("abuse", "1000/day").strategy(Ban::for_duration(Duration::from_secs(60)));
+    let ban = limit("abuse", "1000/day").strategy(Ban::for_duration(secs(60)));
     let limiter = on(&server)
         .policy(leased("tenant"))
         .policy(leased("all"))

@@ -49,7 +49,7 @@ impl Seen {
 
 /// A limit, a shadow that is stricter, and a ban that is out of reach for most keys.
 fn policies(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
-    let ban = Ban::for_duration(Duration::from_secs(600));
+    let ban = Ban::for_duration(secs(600));
     let policy = |name: &str, quota: &str| Policy::new(name, quota.parse().expect(quota));
     builder
         .policy(policy("p", &format!("{quota}/month")))
@@ -122,7 +122,7 @@ async fn outcomes_and_units_of_random_requests_are_those_that_callers_see() {
                 limiter.reset(key).await.expect("a response");
             }
             let all = limiter.policy("all").expect("known");
-            all.reset(Key::global()).await.expect("a response");
+            all.reset(KEY).await.expect("a response");
             for n in 0..300 {
                 if n % 100 == 99 {
                     // What was admitted stays charged.
@@ -134,7 +134,7 @@ async fn outcomes_and_units_of_random_requests_are_those_that_callers_see() {
             let case = format!("{}, seed {seed}", world.name());
             // Refunds of cancelled requests are sent when their batch is answered.
             until("cancelled requests are refunded", async || {
-                let status = all.peek(Key::global()).await.expect("a response");
+                let status = all.peek(KEY).await.expect("a response");
                 let used = 100_000 - status.policy("all").expect("known").remaining();
                 used == recorder.record().charged("all")
             })
@@ -181,7 +181,7 @@ async fn requests_in_an_outage_are_reported_as_counted_in_process_or_not_at_all(
     ];
     for limiter in &limiters {
         for _ in 0..4 {
-            let _ = limiter.check(Key::global()).times(2).await;
+            let _ = limiter.check(KEY).times(2).await;
         }
     }
     let [admitting, rejecting, local] = recorders.map(|recorder| recorder.record());

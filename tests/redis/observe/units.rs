@@ -109,7 +109,7 @@ async fn keys_of_secrets_are_hashes_in_every_event() {
 #[tokio::test]
 async fn a_charge_by_hand_that_is_dropped_before_it_is_sent_is_not_reported() {
     let recorder = Recorder::new();
-    let tiered = policy().quota_lookup(Duration::from_secs(60), |_| pending());
+    let tiered = policy().quota_lookup(secs(60), |_| pending());
     let limiter = World::memory().builder().policy(tiered);
     let limiter = limiter.observe(recorder.clone()).build().expect("valid");
     let (parts, ()) = Request::new(()).into_parts();

@@ -30,7 +30,7 @@ async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
     let _ = wait(&limiter).await.expect("the first");
     let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
-    denied.replace([Key::global()]);
+    denied.replace([KEY]);
     let sent = time.calls();
     let rejected = wait(&limiter).await.expect_err("denied");
     assert!(is_denied(&rejected), "{rejected:?}");
@@ -72,7 +72,7 @@ async fn an_allowed_client_passes_at_once_and_costs_nothing() {
     let (limiter, time) = listed(|limiter| limiter.allow(allowed.clone()));
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
-    allowed.replace([Key::global()]);
+    allowed.replace([KEY]);
     for _ in 0..3 {
         let _ = wait(&limiter).await.expect("admitted");
     }
@@ -100,7 +100,7 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
     let _ = poll_once(&mut second).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
     let rejected = limiter
-        .wait(Key::global(), TEST_TIMEOUT)
+        .wait(KEY, TEST_TIMEOUT)
         .address([198, 51, 100, 1].into());
     assert!(is_denied(&rejected.await.expect_err("denied")));
     assert_eq!(time.passed(), ms(1_000));

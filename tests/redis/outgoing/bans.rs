@@ -5,7 +5,7 @@ use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
 use crate::outgoing::{redis::on, support::*};
 
-const TEN_MINUTES: Duration = Duration::from_secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
 /// Two rejections an hour are too many.
 fn abuse() -> Policy {
@@ -13,10 +13,7 @@ fn abuse() -> Policy {
 }
 
 async fn rejections_left(limiter: &Limiter) -> u64 {
-    let seen = limiter
-        .peek([("abuse", Key::global())])
-        .await
-        .expect("a response");
+    let seen = limiter.peek([("abuse", KEY)]).await.expect("a response");
     seen.policy("abuse").expect("its policy").remaining()
 }
 
@@ -43,7 +40,7 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
     // Behind another waiter, whose calls include it.
-    let late = limiter.wait(Key::global(), ms(500)).await;
+    let late = limiter.wait(KEY, ms(500)).await;
     let late = late.expect_err("too late");
     assert_eq!(late.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(rejections_left(&limiter).await, 1);
@@ -64,10 +61,7 @@ async fn a_waiter_that_is_rejected_is_counted_by_the_quota_of_its_call() {
     let strict = Quota::requests(1).per_hour();
     let (limiter, _) = limiter([policy("p", "1/hour burst 1"), abuse().tier_quotas([strict])]);
     let _ = wait(&limiter).await.expect("the first");
-    let late = limiter
-        .wait(Key::global(), ms(500))
-        .quota_for("abuse", strict)
-        .await;
+    let late = limiter.wait(KEY, ms(500)).quota_for("abuse", strict).await;
     let late = late.expect_err("too late");
     let rejected = late
         .decision()
@@ -86,11 +80,8 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ret
     ]);
     // Waiting for a permit polls the store again and again.
     let held = wait(&limiter).await.expect("a permit");
-    let _ = limiter
-        .reset([("p", Key::global())])
-        .await
-        .expect("a response");
-    let rejected = limiter.wait(Key::global(), ms(5_000)).await;
+    let _ = limiter.reset([("p", KEY)]).await.expect("a response");
+    let rejected = limiter.wait(KEY, ms(5_000)).await;
     rejected.expect_err("no permit");
     assert_eq!(rejections_left(&limiter).await, 1);
     drop(held);
@@ -99,11 +90,8 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ret
 #[tokio::test(start_paused = true)]
 async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    limiter
-        .block(Key::global(), TEN_MINUTES)
-        .await
-        .expect("a ban");
-    let hurried = limiter.wait(Key::global(), TEN_MINUTES - ms(1)).await;
+    limiter.block(KEY, TEN_MINUTES).await.expect("a ban");
+    let hurried = limiter.wait(KEY, TEN_MINUTES - ms(1)).await;
     let rejected = hurried.expect_err("banned");
     assert_eq!(rejected.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(time.passed(), ms(0));
@@ -116,7 +104,7 @@ async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_waits_until_the_end_of_a_ban_that_was_prolonged_meanwhile() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    let key = Key::global();
+    let key = KEY;
     limiter.prolong_block(key, ms(1_000)).await.expect("a ban");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
@@ -133,11 +121,11 @@ async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
     let server = Server::builder().clock(&clock).start();
     let process = || on(&server, [policy("p", "5/s").strategy(FixedWindow), abuse()]);
     let (a, b) = (process(), process());
-    a.prolong_block(Key::global(), ms(20)).await.expect("a ban");
+    a.prolong_block(KEY, ms(20)).await.expect("a ban");
     let waiter = tokio::spawn(wait(&a).into_future());
     until("it waits", async || a.stats().policies[0].waiters == 1).await;
-    b.prolong_block(Key::global(), ms(60)).await.expect("a ban");
-    b.prolong_block(Key::global(), ms(10)).await.expect("a ban");
+    b.prolong_block(KEY, ms(60)).await.expect("a ban");
+    b.prolong_block(KEY, ms(10)).await.expect("a ban");
     clock.advance(ms(59));
     let asked = server.calls("evalsha");
     until("it asks again", async || server.calls("evalsha") > asked).await;
@@ -149,7 +137,7 @@ async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
 #[tokio::test(start_paused = true)]
 async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
     let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
-    let key = Key::global();
+    let key = KEY;
     for round in 0..2 {
         limiter.block(key, TEN_MINUTES).await.expect("a ban");
         let mut head = queued(wait(&limiter));
@@ -199,7 +187,7 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     );
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..10)
-        .map(|_| tokio::spawn(limiter.wait(Key::global(), TEST_TIMEOUT).into_future()))
+        .map(|_| tokio::spawn(limiter.wait(KEY, TEST_TIMEOUT).into_future()))
         .collect();
     // Each time the first of them calls the store, the others are rejected with it.
     let sent = server.calls("evalsha");
@@ -216,10 +204,10 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     }
     assert_eq!(rejections_left(&limiter).await, 2);
 
-    let rejected = limiter.wait(Key::global(), ms(0)).await;
+    let rejected = limiter.wait(KEY, ms(0)).await;
     rejected.expect_err("no time");
     assert_eq!(rejections_left(&limiter).await, 1);
-    let banned = limiter.wait(Key::global(), ms(0)).await;
+    let banned = limiter.wait(KEY, ms(0)).await;
     let banned = banned.expect_err("banned");
     assert_eq!(banned.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(server.immortal_keys(), [""; 0]);

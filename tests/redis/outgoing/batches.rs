@@ -88,7 +88,7 @@ async fn waiters_admitted_together_are_recorded_as_separate_callers() {
         let _ = turn.expect("a turn");
     }
     let policy = limiter.policy("p").expect("a policy");
-    let callers = policy.callers(Key::global()).await.expect("callers");
+    let callers = policy.callers(KEY).await.expect("callers");
     assert_eq!(callers, users.map(Key::new));
 }
 
@@ -109,7 +109,7 @@ async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
 async fn a_policy_that_charges_by_outcome_is_only_checked() {
     let failures = policy("p", "2/s").charge_after(outcome::failure);
     let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
-    let _ = limiter.charge(Key::global(), 2).await.expect("a response");
+    let _ = limiter.charge(KEY, 2).await.expect("a response");
     let waiters: Vec<_> = (0..5).map(|_| queued(wait(&limiter))).collect();
     for turn in join_all(waiters).await {
         let admission = turn.expect("a turn");

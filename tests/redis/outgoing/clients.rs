@@ -59,7 +59,7 @@ async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() 
     assert!(time.passed() >= ms(40));
     let error = client.oneshot(to(address)).await.expect_err("rejected");
     let rejected: &Rejected = error.downcast_ref().expect("a rejection");
-    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_600)));
+    assert!(rejected.retry_after().duration() > Some(secs(3_600)));
     assert_eq!(served.load(Ordering::SeqCst), 3);
     assert_eq!(left(&limiter, "daily").await, 0);
 }

@@ -70,7 +70,7 @@ async fn no_waiter_is_stranded_when_others_are_dropped() {
         let limiter = limiter.clone();
         crowd.spawn(async move {
             let turn = limiter
-                .wait(Key::global(), TEST_TIMEOUT)
+                .wait(KEY, TEST_TIMEOUT)
                 .queue(10_000)
                 .cost(1 + n % 2);
             match n % 3 {

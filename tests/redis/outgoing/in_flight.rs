@@ -60,7 +60,7 @@ async fn an_unknown_wait_is_rejected_only_at_the_deadline() {
     let (limiter, time) = limiter([permit_policy(1)]);
     let _first = wait(&limiter).await.expect("a permit");
     // The hint of a second is none.
-    let rejected = limiter.wait(Key::global(), ms(333)).await;
+    let rejected = limiter.wait(KEY, ms(333)).await;
     rejected.expect_err("none came free");
     assert_eq!(time.passed(), ms(333));
 }
@@ -69,7 +69,7 @@ async fn an_unknown_wait_is_rejected_only_at_the_deadline() {
 async fn beside_a_rate_waiters_wait_for_both() {
     let (limiter, time) = limiter([permit_policy(1), policy("rate", "1/s burst 1")]);
     let first = wait(&limiter).await.expect("a permit");
-    let rejected = limiter.wait(Key::global(), ms(999)).await;
+    let rejected = limiter.wait(KEY, ms(999)).await;
     rejected.expect_err("the rate is known");
     assert_eq!(time.passed(), ms(0));
     let second = queued(wait(&limiter));

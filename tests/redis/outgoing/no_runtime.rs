@@ -28,7 +28,7 @@ fn runtimes() -> [Runtime; 2] {
 
 /// A wait with more time than any refill takes.
 fn wait(limiter: &Limiter) -> Wait {
-    limiter.wait(Key::global(), Duration::from_secs(36_000))
+    limiter.wait(KEY, secs(36_000))
 }
 
 fn hourly(quota: &str) -> Policy {
@@ -128,7 +128,7 @@ fn on_redis_a_wait_is_an_error_at_once_and_costs_nothing() {
         lacks_a_runtime(wait_here());
         runtime.block_on(async { drop(first) });
         assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
-        let reset = limiter.reset(Key::global()).into_future();
+        let reset = limiter.reset(KEY).into_future();
         let _ = runtime.block_on(reset).expect("a response");
     }
 }
@@ -197,7 +197,7 @@ fn on_redis_a_wait_that_is_dropped_without_a_runtime_costs_nothing() {
             runtime.block_on(until("only what is admitted is charged", async || {
                 left(&limiter, "p").await == rest
             }));
-            let reset = limiter.reset(Key::global()).into_future();
+            let reset = limiter.reset(KEY).into_future();
             let _ = runtime.block_on(reset).expect("a response");
         }
     }

@@ -24,7 +24,7 @@ async fn child_process() {
         waiting.spawn(async move {
             // Longer than the one period, and shorter than the other.
             let patience = TEST_TIMEOUT;
-            limiter.wait(Key::global(), patience).await.is_ok()
+            limiter.wait(KEY, patience).await.is_ok()
         });
     }
     let turns = waiting.join_all().await;

@@ -103,7 +103,7 @@ async fn a_waiter_that_costs_more_is_not_overtaken_by_one_that_costs_less() {
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_queue() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), policy("q", "2/s burst 2")]);
-    let keys = |name: &str| [("p", Key::new(name)), ("q", Key::global())];
+    let keys = |name: &str| [("p", Key::new(name)), ("q", KEY)];
     let _ = limiter
         .wait(keys("a"), TEST_TIMEOUT)
         .await

@@ -76,7 +76,7 @@ async fn waiters_behind_the_first_do_not_call_the_store() {
     left(&limiter, "p").await;
     assert!(server.calls("evalsha") <= sent + 2);
     waiting.shutdown().await;
-    clock.advance(Duration::from_secs(3_600));
+    clock.advance(secs(3_600));
     // Nothing is left of them.
     assert_eq!(left(&limiter, "p").await, 1);
     let _ = wait(&limiter).await.expect("a turn");
@@ -122,7 +122,7 @@ async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
         server.resume();
         let _ = second.await.expect("admitted");
         assert_eq!(left(&limiter, "p").await, 0);
-        clock.advance(Duration::from_secs(3_601));
+        clock.advance(secs(3_601));
     }
     // No waiter comes: it is refunded.
     let sent = server.calls("evalsha");
@@ -172,6 +172,6 @@ async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
         ended.expect("no panic").expect("admitted");
     }
     // One after the other they would take 200 seconds.
-    assert!(start.elapsed() < Duration::from_secs(100));
+    assert!(start.elapsed() < secs(100));
     server.resume();
 }

@@ -7,16 +7,13 @@ use crate::outgoing::support::*;
 #[tokio::test(start_paused = true)]
 async fn a_request_that_would_wait_past_the_deadline_is_rejected_at_once_and_costs_nothing() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let hurried = limiter.wait(Key::global(), ms(999));
+    let hurried = limiter.wait(KEY, ms(999));
     let _ = hurried.clone().await.expect("the first");
     let rejected = hurried.clone().await.expect_err("too late");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // And to the microsecond: that is just enough.
-    let _ = limiter
-        .wait(Key::global(), ms(1_000))
-        .await
-        .expect("in time");
+    let _ = limiter.wait(KEY, ms(1_000)).await.expect("in time");
     assert_eq!(time.passed(), ms(1_000));
 }
 
@@ -27,7 +24,7 @@ async fn a_request_behind_others_is_rejected_at_once_too() {
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
     let sent = time.calls();
-    let rejected = limiter.wait(Key::global(), ms(599)).await;
+    let rejected = limiter.wait(KEY, ms(599)).await;
     let rejected = rejected.expect_err("too late");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(rejected.decision().source(), DecisionSource::RejectionCache);
@@ -41,7 +38,7 @@ async fn a_waiter_behind_others_is_rejected_at_its_deadline() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
-    let mut second = queued(limiter.wait(Key::global(), ms(1_500)));
+    let mut second = queued(limiter.wait(KEY, ms(1_500)));
     tokio::time::advance(ms(1_000)).await;
     let _ = poll_once(&mut head).expect("its turn").expect("admitted");
     // The one after that would be at two seconds, which is known now.
@@ -58,7 +55,7 @@ async fn a_waiter_with_a_smaller_cost_is_rejected_at_its_deadline() {
     let (limiter, time) = limiter([policy("p", "1/s burst 2")]);
     let _ = wait(&limiter).cost(2).await.expect("the first");
     let mut dear = queued(wait(&limiter).cost(2));
-    let cheap = queued(limiter.wait(Key::global(), ms(300)));
+    let cheap = queued(limiter.wait(KEY, ms(300)));
     let rejected = cheap.await.expect_err("rejected");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_700)));
     assert_eq!(time.passed(), ms(300));
@@ -92,10 +89,7 @@ async fn without_a_queue_a_wait_is_a_check() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).queue(0).await.expect("the first");
     wait(&limiter).queue(0).await.expect_err("none is left");
-    limiter
-        .wait(Key::global(), ms(0))
-        .await
-        .expect_err("no time");
+    limiter.wait(KEY, ms(0)).await.expect_err("no time");
     assert_eq!(time.passed(), ms(0));
 }
 

@@ -91,7 +91,7 @@ async fn a_rejection_is_an_error_and_the_service_is_not_called() {
     assert!(error.is::<io::Error>(), "{error:?}");
     let error: BoxError = service.oneshot(()).await.expect_err("rejected");
     let rejected: &Rejected = error.downcast_ref().expect("a rejection");
-    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_599)));
+    assert!(rejected.retry_after().duration() > Some(secs(3_599)));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 

@@ -16,7 +16,7 @@ fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
 }
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("a response");
+    let seen = limiter.peek(KEY).await.expect("a response");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
@@ -63,7 +63,7 @@ async fn no_request_waits_for_a_shadow() {
     assert_eq!(time.passed(), ms(2_000));
     assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
     // The next one has to wait for a second and no more, as its result reports.
-    let rejected = limiter.wait(Key::global(), ms(999)).await;
+    let rejected = limiter.wait(KEY, ms(999)).await;
     let rejected = rejected.expect_err("too late");
     assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(2_000));
@@ -79,7 +79,7 @@ async fn a_rejected_waiter_is_compared_once_with_the_state_at_its_rejection() {
     let _ = wait(&limiter).await.expect("the first");
     let _head = queued(wait(&limiter));
     for _ in 0..4 {
-        let rejected = limiter.wait(Key::global(), ms(5_000)).await;
+        let rejected = limiter.wait(KEY, ms(5_000)).await;
         rejected.expect_err("too late");
     }
     // It would have admitted two of them, so it charges them.
@@ -93,7 +93,7 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
     let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
     // All of what there is, and nothing of the shadow.
     let _ = limiter
-        .charge([("live", Key::global())], 3)
+        .charge([("live", KEY)], 3)
         .await
         .expect("a response");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
@@ -136,7 +136,7 @@ async fn redis_charges_no_shadow_twice() {
     );
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..6)
-        .map(|_| tokio::spawn(limiter.wait(Key::global(), TEST_TIMEOUT).into_future()))
+        .map(|_| tokio::spawn(limiter.wait(KEY, TEST_TIMEOUT).into_future()))
         .collect();
     let sent = server.calls("evalsha");
     until("it is called again", async || {
@@ -161,9 +161,9 @@ async fn a_check_and_a_waiter_of_one_batch_charge_a_shadow_separately() {
     let server = Server::builder().clock(&clock).start();
     let looser = window("looser", "9/hour").shadow_of("live");
     let limiter = on(&server, [window("live", "1/hour"), looser]);
-    assert!(limiter.check(Key::global()).await.is_admitted());
-    let check = limiter.check(Key::global()).into_future();
-    let wait = limiter.wait(Key::global(), ms(5_000)).into_future();
+    assert!(limiter.check(KEY).await.is_admitted());
+    let check = limiter.check(KEY).into_future();
+    let wait = limiter.wait(KEY, ms(5_000)).into_future();
     let (rejected, waited) = tokio::join!(check, wait);
     assert!(!rejected.is_admitted() && waited.is_err());
     assert_eq!(used(&limiter, "looser").await, 3);

@@ -104,7 +104,7 @@ async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let sent = time.calls();
     let second = queued(wait(&limiter));
     // It isn't rejected for a charge without a waiter.
-    let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
+    let mut hurried = queued(limiter.wait(KEY, ms(0)));
     store.open.send_replace(true);
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
     let (second, _) = tokio::join!(second, hurried);
@@ -137,7 +137,7 @@ async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
     store.open.send_replace(false);
     // All of them join before the store has returned.
     let mut first = queued(wait(&limiter));
-    let mut hurried = queued(limiter.wait(Key::global(), ms(1)));
+    let mut hurried = queued(limiter.wait(KEY, ms(1)));
     let mut last = queued(wait(&limiter).queue(2));
     store.open.send_replace(true);
     assert!(poll_once(&mut first).is_none());

@@ -8,7 +8,7 @@ use tollgate_tests::prelude::*;
 pub(crate) use tollgate_tests::world::ms;
 
 /// Longer than any test waits.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(3_600);
+pub(crate) const TEST_TIMEOUT: Duration = secs(3_600);
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: i64 = 1_750_000_000_123_457;
@@ -72,12 +72,12 @@ pub(crate) fn limiter_on(
 }
 
 pub(crate) fn wait(limiter: &Limiter) -> Wait {
-    limiter.wait(Key::global(), TEST_TIMEOUT)
+    limiter.wait(KEY, TEST_TIMEOUT)
 }
 
 /// Units left under the policy of that name.
 pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await.expect("a response");
+    let seen = limiter.peek(KEY).await.expect("a response");
     seen.policy(policy).expect("its policy").remaining()
 }
 

@@ -5,7 +5,7 @@ use tollgate_tests::prelude::*;
 use crate::reconfigure::support::*;
 
 /// Longer than any window.
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY: Duration = secs(86_400);
 
 fn hourly(quota: u64) -> Policy {
     window("p", &format!("{quota}/h"))

@@ -5,7 +5,7 @@ use tollgate::changes::{Changes, PolicyChangeKind};
 use tollgate_tests::prelude::*;
 
 /// Longer than any request waits here.
-pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+pub(crate) const LONG: Duration = secs(3_600);
 
 /// A key that no case before had.
 pub(crate) fn fresh_key() -> Key {
@@ -25,8 +25,7 @@ pub(crate) fn window(name: &str, quota: &str) -> Policy {
 
 /// A runtime of one thread.
 pub(crate) fn runtime() -> Runtime {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().expect("a runtime")
+    current_thread()
 }
 
 /// New settings of a limiter that reports store failures.

@@ -17,43 +17,6 @@ fn in_one_batch(server: &Server, requests: impl FnOnce()) {
     assert!(calls <= 2, "{calls} calls were no single batch");
 }
 
-/// What is charged right after an operation, in one batch with it, stays charged.
-fn keeps_later_charges(first: impl AsyncFn(&Limiter)) {
-    let (clock, server) = on_a_clock();
-    let runtime = current_thread();
-    for strategy in EACH {
-        let limiter = single(&server, strategy, "10/h");
-        in_one_batch(&server, || {
-            runtime.block_on(async {
-                let charge = limiter.check(Key::new("key")).cost(3);
-                let ((), admitted) = join!(first(&limiter), charge);
-                assert!(admitted_by_store(&admitted));
-            });
-        });
-        clock.advance(Duration::from_secs(1));
-        assert_eq!(
-            runtime.block_on(used(&limiter, Key::new("key"))),
-            [3],
-            "{strategy:?}"
-        );
-    }
-}
-
-#[test]
-fn a_peek_does_not_undo_later_charges_of_its_batch() {
-    keeps_later_charges(async |limiter| {
-        assert!(admitted_by_store(&limiter.peek(Key::new("key")).await));
-    });
-}
-
-#[test]
-fn a_rejection_does_not_undo_later_charges_of_its_batch() {
-    keeps_later_charges(async |limiter| {
-        let rejected = limiter.check(Key::new("key")).cost(11).await;
-        assert!(!admitted_by_store(&rejected));
-    });
-}
-
 /// A tenant's key is part of many entries. One that another policy rejects must not end it early for those that follow.
 #[test]
 fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share() {
@@ -79,7 +42,7 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
             });
         });
         // By the first four units alone, the tenant would be idle by now.
-        clock.advance(Duration::from_secs(25 * 60));
+        clock.advance(secs(25 * 60));
         let left = match strategy.is_even() {
             true => 9 - 25 / 6,
             false => 9,
@@ -155,7 +118,7 @@ impl Initial {
         server.flush();
         clock.set(START);
         if let Self::Ahead = self {
-            clock.advance(Duration::from_secs(3_600));
+            clock.advance(secs(3_600));
         }
         let units = match self {
             Self::Unused => 0,
@@ -211,7 +174,7 @@ fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
                             fail("the second", &b.0, &y.0);
                         }
                         for seconds in [1, 25] {
-                            clock.advance(Duration::from_secs(seconds));
+                            clock.advance(secs(seconds));
                             let peek = |key| run(Operation::Peek, key);
                             let (together, apart) = join!(peek("together"), peek("apart"));
                             if together != apart {
@@ -240,20 +203,13 @@ fn a_hot_key_delays_no_other_key() {
     let runtime = current_thread();
     for strategy in EACH {
         let limiter = single(&server, strategy, "3/h");
+        let check = |key: String| limiter.check(key).into_future();
         in_one_batch(&server, || {
-            runtime.block_on(async {
-                let hot = (0..5_000).map(|_| limiter.check(Key::new("hot")).into_future());
-                let others = (0..127).map(|key| limiter.check(Key::new(format!("{key}"))));
-                let others = others.map(IntoFuture::into_future);
-                let (hot, others) = join!(join_all(hot), join_all(others));
-                assert_eq!(
-                    hot.iter()
-                        .filter(|decision| admitted_by_store(decision))
-                        .count(),
-                    3
-                );
-                assert!(others.iter().all(admitted_by_store), "{strategy:?}");
-            });
+            let hot = join_all((0..5_000).map(|_| check("hot".into())));
+            let others = join_all((0..127).map(|key: u32| check(key.to_string())));
+            let (hot, others) = runtime.block_on(async { join!(hot, others) });
+            assert_eq!(hot.iter().filter(|one| admitted_by_store(one)).count(), 3);
+            assert!(others.iter().all(admitted_by_store), "{strategy:?}");
         });
         server.flush();
     }
@@ -266,23 +222,14 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
     for strategy in EACH {
         let limiter = single(&server, strategy, "3/h");
         in_one_batch(&server, || {
-            runtime.block_on(async {
-                let check = || limiter.check(Key::new("key"));
-                let responses = join!(check(), check(), check(), check(), check());
-                let responses = [
-                    responses.0,
-                    responses.1,
-                    responses.2,
-                    responses.3,
-                    responses.4,
-                ];
-                let left = responses.iter().map(|response| {
-                    let policy = response.policies().next().expect("a policy");
-                    (admitted_by_store(response), policy.remaining())
-                });
-                let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
-                assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
+            let checks = (0..5).map(|_| limiter.check("key").into_future());
+            let responses = runtime.block_on(join_all(checks));
+            let left = responses.iter().map(|response| {
+                let policy = response.policies().next().expect("a policy");
+                (admitted_by_store(response), policy.remaining())
             });
+            let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
+            assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
         });
     }
 }
@@ -294,8 +241,8 @@ fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     let runtime = current_thread();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
     runtime.block_on(async {
-        let all = || limiter.check(Key::new("key")).times(u64::MAX);
-        let (first, second, other) = join!(all(), all(), limiter.check(Key::new("other")));
+        let all = || limiter.check("key").times(u64::MAX);
+        let (first, second, other) = join!(all(), all(), limiter.check("other"));
         assert!(
             admitted_by_store(&first) && !admitted_by_store(&second) && admitted_by_store(&other)
         );
@@ -319,11 +266,11 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
     in_one_batch(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(
-                both.check(Key::new("key")).cost_for("a", 7),
-                one.check(Key::new("key")).cost(40),
-                both.check(Key::new("key")).cost(10),
-                one.charge(Key::new("key"), 4),
-                both.peek(Key::new("key")),
+                both.check("key").cost_for("a", 7),
+                one.check("key").cost(40),
+                both.check("key").cost(10),
+                one.charge("key", 4),
+                both.peek("key"),
             );
             assert!(admitted_by_store(&x) && admitted_by_store(&y) && admitted_by_store(&charged));
             assert!(!admitted_by_store(&z), "41 of 50 are taken: {z:?}");
@@ -341,13 +288,6 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
             );
         });
     });
-}
-
-fn current_thread() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
 }
 
 fn remaining<'a>(policies: impl Iterator<Item = PolicyDecision<'a>>) -> Vec<(String, u64)> {

@@ -2,18 +2,15 @@
 
 use testkit::Proxy;
 use tokio::time::timeout;
+use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{
-        BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
+        BOUND, SameTime, epoch_is_read, key, result, source, store, three_a_minute, use_up, world,
     },
     support::*,
 };
-
-async fn source(limiter: &Limiter) -> DecisionSource {
-    limiter.check(key()).await.source()
-}
 
 #[tokio::test]
 async fn rejections_are_cached_by_default() {
@@ -23,60 +20,40 @@ async fn rejections_are_cached_by_default() {
     // The machine may be busy for longer than a request has time.
     until("it is rejected", async || {
         let decision = limiter.check(key()).await;
-        decision.source() == DecisionSource::Store && !decision.is_admitted()
+        decision.source() == Store && !decision.is_admitted()
     })
     .await;
-    assert_eq!(source(&limiter).await, DecisionSource::RejectionCache);
+    assert_eq!(source(&limiter).await, RejectionCache);
 }
 
 #[tokio::test]
 async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_are_sent() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
-    let check = |cost| limiter.check(key()).cost(cost).into_future();
-    assert!(check(1).await.is_admitted());
-    let rejected = check(3).await;
-    assert_eq!(
-        (wait(&rejected), rejected.source()),
-        (Some(ms(20_000)), DecisionSource::Store)
-    );
+    let rejected = |source, millis: u64| (false, source, Some(ms(millis)));
+    assert!(limiter.check(key()).await.is_admitted());
+    assert_eq!(result(&limiter, 3).await, rejected(Store, 20_000));
     let calls = server.calls("evalsha");
     clock.advance(ms(300));
     for _ in 0..3 {
-        let rejected = check(3).await;
-        assert_eq!(
-            (wait(&rejected), rejected.source()),
-            (Some(ms(19_700)), DecisionSource::RejectionCache)
-        );
+        assert_eq!(result(&limiter, 3).await, rejected(RejectionCache, 19_700));
         // More than there ever is: no wait helps.
-        let never = check(4).await;
+        let never = limiter.check(key()).cost(4).await;
         assert_eq!(
-            (wait(&never), never.source()),
-            (None, DecisionSource::RejectionCache)
+            (never.is_admitted(), never.source()),
+            (false, RejectionCache)
         );
-        assert_eq!(
-            never.policy("p").expect("a policy").retry_after(),
-            RetryAfter::Never
-        );
+        let policy = never.policy("p").expect("a policy");
+        assert_eq!(policy.retry_after(), RetryAfter::Never);
     }
     assert_eq!(server.calls("evalsha"), calls);
-    let admitted = check(2).await;
-    assert_eq!(
-        (admitted.is_admitted(), admitted.source()),
-        (true, DecisionSource::Store)
-    );
+    let (is_admitted, source, _) = result(&limiter, 2).await;
+    assert_eq!((is_admitted, source), (true, Store));
     // A rejection of a smaller cost is cached with more detail.
-    let rejected = check(1).await;
-    assert_eq!(
-        (wait(&rejected), rejected.source()),
-        (Some(ms(19_700)), DecisionSource::Store)
-    );
+    assert_eq!(result(&limiter, 1).await, rejected(Store, 19_700));
     for (cost, millis) in [(1, 19_700), (2, 39_700), (3, 59_700)] {
-        let rejected = check(cost).await;
-        assert_eq!(
-            (wait(&rejected), rejected.source()),
-            (Some(ms(millis)), DecisionSource::RejectionCache)
-        );
+        let from_cache = rejected(RejectionCache, millis);
+        assert_eq!(result(&limiter, cost).await, from_cache);
     }
 }
 
@@ -88,47 +65,36 @@ async fn a_raised_quota_applies_at_once() {
     let of = |quota| limiter(store.clone(), [StrategyKind::Fixed.policy("p", quota)]);
     let three = of("3/min");
     let _ = use_up(&three).await;
-    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
+    assert_eq!(source(&three).await, RejectionCache);
     // The caller's own, and the policy's, by a limiter that was built anew.
     let tier = three
         .check(key())
         .quota_for("p", "4/min".parse().expect("a quota"));
     assert!(tier.await.is_admitted());
     assert!(of("5/min").check(key()).await.is_admitted());
-    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
+    assert_eq!(source(&three).await, RejectionCache);
 }
 
 /// Though no task waits for it.
 #[tokio::test]
 async fn a_refund_by_a_response_is_available_at_once() {
     let (clock, server) = world();
-    let layer = RateLimitLayer::builder()
-        .store(store(&server, &clock))
-        .policy(
-            Policy::new("p", Quota::requests(1).per_week())
-                .key(extract::global())
-                .refund_unless(|_| false),
-        )
-        .build()
-        .expect("a layer");
-    let limiter = layer.limiter().clone();
-    let service = layer.layer(service_fn(move |_: Request<()>| {
-        let limiter = limiter.clone();
-        async move {
-            for expected in [DecisionSource::Store, DecisionSource::RejectionCache] {
-                let rejected = limiter.check(Key::global()).await;
-                assert_eq!(
-                    (rejected.is_admitted(), rejected.source()),
-                    (false, expected)
-                );
-            }
-            Ok::<_, Infallible>(Response::new(()))
+    let policy = Policy::new("p", Quota::requests(1).per_week()).key(extract::global());
+    let policy = policy.refund_unless(|_| false);
+    let layer = RateLimitLayer::new(limiter(store(&server, &clock), [policy]));
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        for expected in [Store, RejectionCache] {
+            let rejected = layer.limiter().check(KEY).await;
+            assert_eq!(
+                (rejected.is_admitted(), rejected.source()),
+                (false, expected)
+            );
         }
+        Ok::<_, Infallible>(Response::new(()))
     }));
     for _ in 0..3 {
         let Ok(response) = service.clone().oneshot(Request::new(())).await;
         assert_eq!(response.status(), StatusCode::OK);
-        drop(response);
     }
 }
 
@@ -139,12 +105,12 @@ async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
     let (other, _, rejected) = tokio::join!(
-        limiter.check(Key::new("other")),
+        limiter.check("other"),
         limiter.reset(key()),
         limiter.check(key()),
     );
     assert!(other.is_admitted() && !rejected.is_admitted());
-    assert_eq!(rejected.source(), DecisionSource::Store);
+    assert_eq!(rejected.source(), Store);
     assert!(limiter.check(key()).await.is_admitted());
 }
 
@@ -153,7 +119,7 @@ async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
 async fn the_refund_of_a_dropped_request_is_available_at_once() {
     for attempt in 0.. {
         // The request behind may go over the delayed connection, or the machine may be busy: then again, with more time.
-        let delay = Duration::from_secs(2 << (attempt / 4));
+        let delay = secs(2 << (attempt / 4));
         let (clock, server) = world();
         let proxy = Proxy::to(server.addr());
         let store = RedisStore::builder()
@@ -167,10 +133,7 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         // All are connected by now.
         for key in 0..100 {
             let key = Key::new(key.to_string());
-            assert_eq!(
-                limiter.peek(key).await.expect("a response").source(),
-                DecisionSource::Store
-            );
+            assert!(admitted_by_store(&limiter.peek(key).await));
         }
         let calls = server.calls("evalsha");
         proxy.delay(delay);
@@ -186,14 +149,8 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
             assert!(delay < TEST_TIMEOUT);
             continue;
         };
-        assert_eq!(
-            (rejected.is_admitted(), rejected.source()),
-            (false, DecisionSource::Store)
-        );
-        assert_eq!(
-            limiter.check([b]).await.source(),
-            DecisionSource::RejectionCache
-        );
+        assert_eq!((rejected.is_admitted(), rejected.source()), (false, Store));
+        assert_eq!(limiter.check([b]).await.source(), RejectionCache);
         gone.abort();
         until("it is had", async || limiter.check([b]).await.is_admitted()).await;
         return;
@@ -216,13 +173,13 @@ async fn a_refund_of_another_process_is_seen_by_the_epoch() {
         assert_eq!(source(&here).await, source_now);
         epoch_is_read(&server, reads + 1).await;
     };
-    read(DecisionSource::Store).await;
+    read(Store).await;
     // It's read when the last time is half a bound ago.
     let half_a_bound = async || {
         clock.advance(STEP);
-        assert_eq!(source(&here).await, DecisionSource::RejectionCache);
+        assert_eq!(source(&here).await, RejectionCache);
         clock.advance(STEP);
-        read(DecisionSource::RejectionCache).await;
+        read(RejectionCache).await;
     };
     for _ in 0..6 {
         half_a_bound().await;
@@ -256,10 +213,7 @@ async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
     for step in 1..=40 {
         clock.advance(BOUND / 10);
         for key in keys() {
-            assert_eq!(
-                limiter.check(key).await.source(),
-                DecisionSource::RejectionCache
-            );
+            assert_eq!(limiter.check(key).await.source(), RejectionCache);
         }
         if step % 5 == 0 {
             read += 1;
@@ -280,6 +234,6 @@ async fn beside_a_policy_with_charged_rejections_nothing_is_cached() {
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());
     for _ in 0..3 {
-        assert_eq!(source(&limiter).await, DecisionSource::Store);
+        assert_eq!(source(&limiter).await, Store);
     }
 }

@@ -3,11 +3,13 @@
 use std::{env, fs, os::unix::fs::FileExt};
 
 use testkit::Clock as ServerClock;
+use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
     rejection_cache::{
-        BOUND, epoch_is_read, key, store, three_a_minute, use_up, wait_for_read_replies, world,
+        BOUND, epoch_is_read, key, source, store, three_a_minute, use_up, wait_for_read_replies,
+        world,
     },
     support::*,
 };
@@ -24,10 +26,10 @@ async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
     };
     // Sent once more, now that the epoch is known.
     clock.advance(BOUND);
-    read(DecisionSource::Store).await;
+    read(Store).await;
     for _ in 0..4 {
         clock.advance(BOUND / 2);
-        read(DecisionSource::RejectionCache).await;
+        read(RejectionCache).await;
     }
     limiter
 }
@@ -41,7 +43,7 @@ async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &Serve
             return;
         }
         assert!(
-            decision.source() != DecisionSource::RejectionCache || step < 4,
+            decision.source() != RejectionCache || step < 4,
             "rejected from memory {step} quarters of the bound later"
         );
         // Time for what is read meanwhile, on a new connection.
@@ -96,7 +98,7 @@ async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
         limiter.check(key()).quota_for("p", quota).into_future()
     };
     assert!(as_tier().await.is_admitted());
-    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
+    for source in [Store, RejectionCache] {
         let rejected = as_tier().await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
@@ -111,16 +113,13 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_
     let store = store(&server, &clock);
     let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
     let _ = use_up(&here).await;
-    assert_eq!(
-        here.check(key()).await.source(),
-        DecisionSource::RejectionCache
-    );
+    assert_eq!(source(&here).await, RejectionCache);
     let _ = there.reset(key()).await.expect("a response");
     let paid = there.check(key()).await.into_result().expect("admitted");
     for _ in 0..2 {
         assert!(here.check(key()).await.is_admitted());
     }
-    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
+    for source in [Store, RejectionCache] {
         assert_eq!(here.check(key()).await.source(), source);
     }
     paid.policy("p")
@@ -143,7 +142,7 @@ async fn child_process_whose_wall_clock_is_set_back() {
     let clock = clock.expect("a clock");
     let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     // Nothing but time ends a rejection meanwhile.
-    let store = store.rejection_cache_staleness(Duration::from_secs(3_600));
+    let store = store.rejection_cache_staleness(secs(3_600));
     let policy = Policy::new("p", Quota::requests(1).per_second());
     let limiter = limiter(store.build().expect("a store"), [policy]);
     let key = Key::new("k");

@@ -1,10 +1,11 @@
 //! What a ban rejects is rejected from memory: unlike other rejections beside a ban, it counts nowhere.
 
 use testkit::Clock;
+use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{BOUND, key, ms, store, world},
+    rejection_cache::{BOUND, key, store, world},
     support::*,
 };
 
@@ -12,8 +13,7 @@ use crate::store::{
 fn banning(server: &Server, clock: &Clock) -> Limiter {
     let policies = [
         Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true),
-        Policy::new("ban", Quota::requests(3).per_minute())
-            .strategy(Ban::for_duration(Duration::from_secs(600))),
+        Policy::new("ban", Quota::requests(3).per_minute()).strategy(Ban::for_duration(secs(600))),
     ];
     limiter(store(server, clock), policies)
 }
@@ -28,13 +28,12 @@ async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
 
 #[tokio::test]
 async fn a_banned_client_costs_the_server_one_call_per_bound() {
-    use DecisionSource::{RejectionCache, Store};
     let (clock, server) = world();
     let limiter = banning(&server, &clock);
     assert!(limiter.check(key()).await.is_admitted());
     // Each of these is counted.
     for wait in [120, 120, 600] {
-        assert_eq!(rejected(&limiter).await, (Store, Duration::from_secs(wait)));
+        assert_eq!(rejected(&limiter).await, (Store, secs(wait)));
     }
     server.reset_stats();
     for _ in 0..100 {
@@ -44,13 +43,13 @@ async fn a_banned_client_costs_the_server_one_call_per_bound() {
     assert_eq!(server.calls("evalsha"), 0);
     assert_eq!(
         rejected(&limiter).await,
-        (RejectionCache, Duration::from_secs(600) - ms(500))
+        (RejectionCache, secs(600) - ms(500))
     );
     clock.advance(BOUND);
     assert_eq!(rejected(&limiter).await.0, Store);
     assert_eq!(rejected(&limiter).await.0, RejectionCache);
     // Another client of the same limiter is not rejected with it.
-    assert!(limiter.check(Key::new("other")).await.is_admitted());
+    assert!(limiter.check("other").await.is_admitted());
 }
 
 #[tokio::test]
@@ -64,8 +63,8 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
     assert!(limiter.check(key()).await.is_admitted());
     for _ in 0..3 {
         // The first begins a ban, each time a longer one.
-        assert_eq!(rejected(&limiter).await.0, DecisionSource::Store);
-        assert_eq!(rejected(&limiter).await.0, DecisionSource::RejectionCache);
+        assert_eq!(rejected(&limiter).await.0, Store);
+        assert_eq!(rejected(&limiter).await.0, RejectionCache);
         let seen = limiter.peek([("ban", key())]).await.expect("a response");
         let left = seen
             .policy("ban")
@@ -80,19 +79,16 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
 async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_others() {
     let (clock, server) = world();
     let [here, there] = [0, 1].map(|_| banning(&server, &clock));
-    for (lifts, source) in [
-        (&here, DecisionSource::Store),
-        (&there, DecisionSource::RejectionCache),
-    ] {
+    for (lifts, source) in [(&here, Store), (&there, RejectionCache)] {
         let _ = here.reset(key()).await.expect("a response");
-        let hour = Duration::from_secs(3_600);
+        let hour = secs(3_600);
         there.block(key(), hour).await.expect("a ban");
         clock.advance(BOUND);
-        assert_eq!(rejected(&here).await, (DecisionSource::Store, hour - BOUND));
+        assert_eq!(rejected(&here).await, (Store, hour - BOUND));
         lifts.unblock(key()).await.expect("no ban");
         let decision = here.check(key()).await;
         assert_eq!(decision.source(), source);
-        assert_eq!(decision.is_admitted(), source == DecisionSource::Store);
+        assert_eq!(decision.is_admitted(), source == Store);
         clock.advance(BOUND);
     }
     assert!(here.check(key()).await.is_admitted());
@@ -100,7 +96,6 @@ async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_other
 
 #[tokio::test]
 async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_cached() {
-    use DecisionSource::{RejectionCache, Store};
     let (clock, server) = world();
     let policies = [
         Policy::new("p", Quota::requests(1).per_minute()),
@@ -108,7 +103,7 @@ async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_ca
     ];
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());
-    let minute = Duration::from_secs(60);
+    let minute = secs(60);
     assert_eq!(rejected(&limiter).await, (Store, minute));
     server.reset_stats();
     for _ in 0..100 {
@@ -127,7 +122,6 @@ async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_ca
 
 #[tokio::test]
 async fn a_rejection_by_a_block_list_is_cached_until_the_key_is_unblocked() {
-    use DecisionSource::{RejectionCache, Store};
     let (clock, server) = world();
     let policies = || {
         [
@@ -136,7 +130,7 @@ async fn a_rejection_by_a_block_list_is_cached_until_the_key_is_unblocked() {
         ]
     };
     let [here, there] = [0, 1].map(|_| limiter(store(&server, &clock), policies()));
-    let hour = Duration::from_secs(3_600);
+    let hour = secs(3_600);
     for (lifts, source) in [(&here, Store), (&there, RejectionCache)] {
         there.block(key(), hour).await.expect("a block");
         clock.advance(BOUND);
@@ -147,7 +141,7 @@ async fn a_rejection_by_a_block_list_is_cached_until_the_key_is_unblocked() {
         }
         assert_eq!(server.calls("evalsha"), 0);
         // Another client is not rejected with it.
-        assert!(here.check(Key::new("other")).await.is_admitted());
+        assert!(here.check("other").await.is_admitted());
         lifts.unblock(key()).await.expect("no block");
         assert_eq!(here.check(key()).await.source(), source);
         clock.advance(BOUND);

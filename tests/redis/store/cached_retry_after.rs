@@ -1,10 +1,14 @@
 //! The wait of a cached rejection is the one that the store would return.
 
 use testkit::Clock;
+use tollgate::{
+    limiter::CheckFuture,
+    observe::DecisionSource::{RejectionCache, Store},
+};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},
+    rejection_cache::{BOUND, epoch_is_read, key, store, world},
     support::{store as forgetful, *},
 };
 
@@ -41,25 +45,12 @@ async fn a_larger_cost_gets_the_stores_wait() {
         clock.advance(ms(10));
         let of_any_cost = !matches!(strategy, StrategyKind::Log | StrategyKind::Sliding(_));
         for cost in [1, 2, 5, 10, 1] {
+            let _case = Case(format!("{strategy:?} {cost}"));
             let (source, wait) = source_and_wait(check(cost).await);
-            assert_eq!(
-                wait,
-                in_the_store(&server, strategy, quota, cost).await,
-                "{strategy:?} {cost}"
-            );
-            if of_any_cost {
-                assert_eq!(
-                    source,
-                    DecisionSource::RejectionCache,
-                    "{strategy:?} {cost}"
-                );
-            }
+            assert_eq!(wait, in_the_store(&server, strategy, quota, cost).await);
+            assert!(source == RejectionCache || !of_any_cost);
             // An equal request is always rejected from the cache.
-            assert_eq!(
-                source_and_wait(check(cost).await),
-                (DecisionSource::RejectionCache, wait),
-                "{strategy:?} {cost}"
-            );
+            assert_eq!(source_and_wait(check(cost).await), (RejectionCache, wait));
         }
     }
 }
@@ -91,13 +82,13 @@ async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
     let limiter = by_address_and_tenant(&server, &clock);
     assert!(limiter.check(from("a", "t")).await.is_admitted());
     let rejected = source_and_wait(limiter.check(from("a", "t")).await);
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+    assert_eq!(rejected, (Store, Some(ms(20_000))));
     use_up_tenant(&server, &clock, "u").await;
     clock.advance(ms(2));
     let rejected = source_and_wait(limiter.check(from("a", "u")).await);
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(29_998))));
+    assert_eq!(rejected, (Store, Some(ms(29_998))));
     let rejected = source_and_wait(limiter.check(from("a", "t")).await);
-    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
+    assert_eq!(rejected, (RejectionCache, Some(ms(19_998))));
 }
 
 /// Has the epoch read by a check, and returns its result.
@@ -111,27 +102,38 @@ async fn reads(
     response
 }
 
-#[tokio::test]
-async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
-    let (clock, server) = world();
-    let limiter = by_address_and_tenant(&server, &clock);
-    let check = || limiter.check(from("a", "t")).into_future();
-    assert!(check().await.is_admitted());
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
+/// Requests of one kind that are rejected for 20 s from now on are rejected from the cache after what `meanwhile` does in another
+/// process, until the bound: then the store says how long.
+async fn cached_for_the_bound(
+    (clock, server): &(Clock, Server),
+    check: impl Fn() -> CheckFuture,
+    meanwhile: impl AsyncFnOnce(),
+    millis: u64,
+) {
+    let rejected = reads(server, check()).await;
+    assert_eq!(rejected, (Store, Some(ms(20_000))));
     // Sent once more, now that the epoch is known.
     clock.advance(BOUND);
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
-    use_up_tenant(&server, &clock, "t").await;
+    let rejected = reads(server, check()).await;
+    assert_eq!(rejected, (Store, Some(ms(19_000))));
+    meanwhile().await;
     clock.advance(BOUND / 2);
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
+    let rejected = reads(server, check()).await;
+    assert_eq!(rejected, (RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
-    assert_eq!(
-        source_and_wait(check().await),
-        (DecisionSource::Store, Some(ms(28_000)))
-    );
+    let rejected = source_and_wait(check().await);
+    assert_eq!(rejected, (Store, Some(ms(millis))));
+}
+
+#[tokio::test]
+async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
+    let world = world();
+    let (clock, server) = &world;
+    let limiter = by_address_and_tenant(server, clock);
+    let check = || limiter.check(from("a", "t")).into_future();
+    assert!(check().await.is_admitted());
+    let meanwhile = async || use_up_tenant(server, clock, "t").await;
+    cached_for_the_bound(&world, check, meanwhile, 28_000).await;
 }
 
 /// Two limiters of three a minute, in processes of their own.
@@ -144,50 +146,23 @@ fn here_and_there(server: &Server, clock: &Clock) -> [Limiter; 2] {
 
 #[tokio::test]
 async fn a_wait_that_smaller_requests_may_change_is_cached_for_the_bound() {
-    let (clock, server) = world();
-    let [here, there] = here_and_there(&server, &clock);
-    let dear = || here.check(key()).cost(3).into_future();
+    let world = world();
+    let [here, there] = here_and_there(&world.1, &world.0);
     assert!(here.check(key()).await.is_admitted());
-    let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
-    clock.advance(BOUND);
-    let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
-    assert!(there.check(key()).cost(2).await.is_admitted());
-    clock.advance(BOUND / 2);
-    let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
-    clock.advance(BOUND / 2);
-    assert_eq!(
-        source_and_wait(dear().await),
-        (DecisionSource::Store, Some(ms(58_000)))
-    );
+    let check = || here.check(key()).cost(3).into_future();
+    let meanwhile = async || assert!(there.check(key()).cost(2).await.is_admitted());
+    cached_for_the_bound(&world, check, meanwhile, 58_000).await;
 }
 
 /// Such as what a response turns out to cost.
 #[tokio::test]
 async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_bound() {
-    let (clock, server) = world();
-    let [here, there] = here_and_there(&server, &clock);
-    let check = || here.check(key()).into_future();
+    let world = world();
+    let [here, there] = here_and_there(&world.1, &world.0);
     assert!(here.check(key()).cost(3).await.is_admitted());
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
-    clock.advance(BOUND);
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
-    assert_eq!(
-        there.charge(key(), 3).await.expect("a response").source(),
-        DecisionSource::Store
-    );
-    clock.advance(BOUND / 2);
-    let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
-    clock.advance(BOUND / 2);
-    assert_eq!(
-        source_and_wait(check().await),
-        (DecisionSource::Store, Some(ms(78_000)))
-    );
+    let check = || here.check(key()).into_future();
+    let meanwhile = async || assert!(admitted_by_store(&there.charge(key(), 3).await));
+    cached_for_the_bound(&world, check, meanwhile, 78_000).await;
 }
 
 #[tokio::test]
@@ -196,12 +171,8 @@ async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
     let [limiter, _] = here_and_there(&server, &clock);
     assert!(limiter.check(key()).cost(3).await.is_admitted());
     assert!(!limiter.check(key()).await.is_admitted());
-    let rejected = source_and_wait(limiter.check(key()).await);
-    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
-    assert_eq!(
-        limiter.charge(key(), 3).await.expect("a response").source(),
-        DecisionSource::Store
-    );
-    let rejected = source_and_wait(limiter.check(key()).await);
-    assert_eq!(rejected, (DecisionSource::Store, Some(ms(80_000))));
+    let rejected = async || source_and_wait(limiter.check(key()).await);
+    assert_eq!(rejected().await, (RejectionCache, Some(ms(20_000))));
+    assert!(admitted_by_store(&limiter.charge(key(), 3).await));
+    assert_eq!(rejected().await, (Store, Some(ms(80_000))));
 }

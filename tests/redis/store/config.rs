@@ -104,7 +104,7 @@ fn a_timeout_past_all_time_is_a_config_error_or_works() {
         let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         assert!(admitted_by_store(
-            &runtime.block_on(limiter.check(Key::new("key")).into_future())
+            &runtime.block_on(limiter.check("key").into_future())
         ));
     }
 }
@@ -187,8 +187,8 @@ async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
             store_at(url),
             EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "1/h")),
         );
-        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
-        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check("key").await));
+        assert!(!admitted_by_store(&limiter.check("key").await));
     }
     let held = server.command(&["INFO", "keyspace"]).text();
     for database in ["db0:", "db3:", "db4:"] {
@@ -211,8 +211,8 @@ async fn a_prefix_keeps_applications_apart() {
             store.build().expect("a store"),
             [StrategyKind::Gcra.policy("p", "1/h")],
         );
-        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
-        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.check("key").await));
+        assert!(!admitted_by_store(&limiter.check("key").await));
     }
     let mut keys = server.keys();
     // That of the epoch, which is read after a rejection.
@@ -271,10 +271,7 @@ async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     let other = std::thread::spawn({
         let limiter = limiter.clone();
         move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
+            let runtime = current_thread();
             for key in 0..20 {
                 let check = limiter.check(Key::new(key.to_string()));
                 assert!(admitted_by_store(&runtime.block_on(check.into_future())));
@@ -307,16 +304,16 @@ async fn a_shared_pool_that_the_application_exhausts_fails_requests_until_it_rec
     let pool = pool_of(&server.url(), 2);
     let store = RedisStore::builder()
         .pool(pool.clone())
-        .timeout(Duration::from_millis(100))
+        .timeout(ms(100))
         .build()
         .expect("a store");
     let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "10/h")]);
     let held = [pool.get().await, pool.get().await];
-    let decision = limiter.check(Key::new("key")).await;
+    let decision = limiter.check("key").await;
     assert!(!decision.is_admitted(), "{decision:?}");
     drop(held);
     until("nothing is charged", async || {
-        let seen = limiter.peek(Key::new("key")).await;
+        let seen = limiter.peek("key").await;
         seen.is_ok_and(|seen| {
             seen.policies()
                 .all(|policy| policy.remaining() == policy.limit())

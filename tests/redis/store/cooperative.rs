@@ -126,7 +126,7 @@ async fn cached_rejections_yield() {
     let server = Server::start();
     let store = RedisStore::builder()
         .url(server.url())
-        .rejection_cache_staleness(Duration::from_secs(3_600));
+        .rejection_cache_staleness(secs(3_600));
     let limiter = Limiter::builder()
         .store(store.build().expect("a store"))
         .policy(Policy::new("p", Quota::requests(1).per_month()))

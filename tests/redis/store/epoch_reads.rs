@@ -6,7 +6,7 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-const BOUND: Duration = Duration::from_secs(1);
+const BOUND: Duration = secs(1);
 
 fn clock() -> ManualClock {
     ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000))
@@ -33,7 +33,7 @@ fn runtime() -> Runtime {
 }
 
 async fn ask(limiter: &Limiter) -> Decision {
-    limiter.check(Key::new("k")).await
+    limiter.check("k").await
 }
 
 /// Rejected once, by the server.
@@ -100,7 +100,7 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     clock.advance(BOUND / 2);
     server.reset_stats();
     runtime().block_on(async {
-        let sent = limiter.check(Key::new("k")).into_future();
+        let sent = limiter.check("k").into_future();
         assert_eq!(sent.await.source(), DecisionSource::Store);
         until("it is read again", async || server.calls("eval") > 0).await;
     });

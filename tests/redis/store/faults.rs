@@ -5,7 +5,7 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-const TIMEOUT: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = ms(200);
 
 /// More than any test requests. Units refill within microseconds, or within seconds.
 const FAST: &str = "1000000/min";
@@ -82,13 +82,13 @@ async fn a_restarted_redis_costs_a_key_one_request_at_most() {
     for quota in quotas(100) {
         let limiter = single(&server, StrategyKind::Gcra, &quota);
         for _ in 0..3 {
-            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+            assert!(admitted_by_store(&limiter.check("key").await));
             server.restart();
-            let first = limiter.check(Key::new("key")).await;
+            let first = limiter.check("key").await;
             if first.source() != DecisionSource::Store {
                 assert!(matches!(store_error(&first), StoreError::Connection(_)));
             }
-            assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+            assert!(admitted_by_store(&limiter.check("key").await));
         }
     }
 }
@@ -152,7 +152,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
                 tokio::spawn(async move {
                     let (mut admitted, mut faults) = (0, 0);
                     for _ in 0..200 {
-                        let decision = limiter.check(Key::new("key")).await;
+                        let decision = limiter.check("key").await;
                         match decision.source() {
                             DecisionSource::Store => admitted += u64::from(decision.is_admitted()),
                             _ => faults += 1,
@@ -176,7 +176,7 @@ async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
         }
         let patient = single(&server, StrategyKind::Gcra, quota);
         resumed_on(&patient, "key").await;
-        let [used] = used(&patient, Key::new("key")).await[..] else {
+        let [used] = used(&patient, "key").await[..] else {
             panic!("one policy")
         };
         assert!(
@@ -198,18 +198,18 @@ async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
     for (order, quota) in each_with(PAIRS, quotas(10)) {
         let both = pair(&server, order, &quota);
         server.flush();
-        assert!(admitted_by_store(&both.check(Key::new("key")).await));
+        assert!(admitted_by_store(&both.check("key").await));
         let nowhere = testkit::free_port().to_string();
         server.command(&["REPLICAOF", "127.0.0.1", &nowhere]).ok();
-        let error = store_error(&both.check(Key::new("key")).await);
+        let error = store_error(&both.check("key").await);
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "READONLY"),
             "{order:?}, {quota}: {error:?}"
         );
-        assert_eq!(used(&both, Key::new("key")).await, [1, 1]);
+        assert_eq!(used(&both, "key").await, [1, 1]);
         server.command(&["REPLICAOF", "NO", "ONE"]).ok();
-        assert!(admitted_by_store(&both.check(Key::new("key")).await));
-        assert_eq!(used(&both, Key::new("key")).await, [2, 2]);
+        assert!(admitted_by_store(&both.check("key").await));
+        assert_eq!(used(&both, "key").await, [2, 2]);
     }
 }
 
@@ -277,7 +277,7 @@ async fn a_later_request_has_as_long_for_a_silent_redis() {
         let limiter = limiter.clone();
         tasks.push(tokio::spawn(async move {
             let start = Instant::now();
-            let decision = limiter.check(Key::new("key")).await;
+            let decision = limiter.check("key").await;
             assert!(matches!(store_error(&decision), StoreError::Timeout));
             start.elapsed()
         }));

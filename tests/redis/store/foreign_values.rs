@@ -1,9 +1,7 @@
 //! What others left under a policy's key is left alone, and admits no request.
 
-use std::io::Write;
-
 use tollgate::limiter::OnMisconfiguration;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{log::Log, prelude::*};
 
 use crate::store::{results::CallResult, support::*};
 
@@ -62,10 +60,7 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
     for (strategy, quota) in each_with(EACH, quotas(10_000)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
-        assert!(
-            runtime
-                .block_on(async { admitted_by_store(&limiter.check(Key::new("planted")).await) })
-        );
+        assert!(runtime.block_on(async { admitted_by_store(&limiter.check("planted").await) }));
         let name = server.only_key();
         let mut rounds = 0;
         plantings(&server, &name, |value| {
@@ -76,10 +71,7 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
                     tokio::spawn(async move { limiter.check(Key::new(key.to_string())).await })
                 });
                 let others: Vec<_> = others.collect();
-                let (first, second) = tokio::join!(
-                    limiter.check(Key::new("planted")),
-                    limiter.check(Key::new("fine"))
-                );
+                let (first, second) = tokio::join!(limiter.check("planted"), limiter.check("fine"));
                 assert_foreign(&first, &name);
                 assert!(admitted_by_store(&second), "beside {value:?}");
                 for other in others {
@@ -106,16 +98,16 @@ fn no_operation_changes_a_foreign_value() {
     for (strategy, quota) in each_with(EACH, quotas(100)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
-        let check = async || limiter.check(Key::new("planted")).cost(60).await;
+        let check = async || limiter.check("planted").cost(60).await;
         let mut charged = runtime.block_on(check());
         let name = server.only_key();
         plantings(&server, &name, |value| {
             runtime.block_on(async {
                 let (peek, charge, reset, costly) = tokio::join!(
-                    limiter.peek(Key::new("planted")),
-                    limiter.charge(Key::new("planted"), 3),
-                    limiter.reset(Key::new("planted")),
-                    limiter.check(Key::new("planted")).cost(99),
+                    limiter.peek("planted"),
+                    limiter.charge("planted", 3),
+                    limiter.reset("planted"),
+                    limiter.check("planted").cost(99),
                 );
                 for status in [peek, charge, reset] {
                     assert_foreign(&status, &name);
@@ -175,25 +167,6 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
     }
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().expect("a log")).into_owned()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("a log").write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_the_key() {
     let log = Log::default();
@@ -205,10 +178,7 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
     // For all threads: whether a callsite is enabled may be decided by a thread that listens for nothing. No other
     // test's key is `logged`.
     tracing::subscriber::set_global_default(subscriber).expect("the first one");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = current_thread();
     let (_clock, server) = on_a_clock();
     for (strategy, quota) in each_with(EACH, quotas(10)) {
         server.flush();
@@ -219,7 +189,7 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
             .on_misconfiguration(OnMisconfiguration::AsStoreError)
             .build()
             .expect("a limiter");
-        let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
+        let check = || runtime.block_on(limiter.check("logged").into_future());
         assert!(admitted_by_store(&check()));
         let name = server.only_key();
         plantings(&server, &name, |value| {

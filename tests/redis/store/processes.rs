@@ -19,7 +19,7 @@ fn child_process() {
             store_at(url.clone()),
             [strategy.policy("p", "1000/month")],
         )];
-        let admitted = runtime.block_on(hammer(&limiters, Key::new("key"), 32, REQUESTS));
+        let admitted = runtime.block_on(hammer(&limiters, "key", 32, REQUESTS));
         println!("admitted={admitted}");
     }
 }

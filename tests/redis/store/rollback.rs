@@ -13,7 +13,7 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
         .map(|client| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                let check = limiter.check(Key::new("key")).into_future();
+                let check = limiter.check("key").into_future();
                 if client % 2 == 0 {
                     return admitted_by_store(&check.await);
                 }
@@ -37,11 +37,7 @@ async fn a_request_dropped_before_its_result_costs_nothing_and_affects_no_other_
     for strategy in EACH {
         let limiter = single(&server, strategy, "1000/month");
         let read = half_of_them_leave(&limiter).await;
-        until(
-            &format!("{strategy:?}: what was not read is refunded"),
-            async || used(&limiter, Key::new("key")).await == [read],
-        )
-        .await;
+        until_used(&limiter, "key", [read]).await;
     }
 }
 
@@ -52,8 +48,8 @@ async fn a_dropped_request_costs_nothing_while_time_passes_either() {
     let (clock, server) = on_a_clock();
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            clock.advance(Duration::from_millis(1));
+            tokio::time::sleep(ms(1)).await;
+            clock.advance(ms(1));
         }
     });
     for strategy in EACH {
@@ -62,7 +58,7 @@ async fn a_dropped_request_costs_nothing_while_time_passes_either() {
         until(
             &format!("{strategy:?}: what was not read is refunded"),
             async || {
-                let used = used(&limiter, Key::new("key")).await;
+                let used = used(&limiter, "key").await;
                 used == [read] || used == [read + 1]
             },
         )
@@ -76,21 +72,17 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     let (_clock, server) = on_a_clock();
     for strategy in EACH {
         let limiter = single(&server, strategy, "1000/month");
-        let mut left = Box::pin(limiter.check(Key::new("key")).into_future());
+        let mut left = Box::pin(limiter.check("key").into_future());
         poll_fn(|cx| {
             assert!(left.as_mut().poll(cx).is_pending());
             Poll::Ready(())
         })
         .await;
         // Results come in the order of the requests.
-        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
-        assert_eq!(used(&limiter, Key::new("key")).await, [2], "{strategy:?}");
+        assert!(admitted_by_store(&limiter.check("key").await));
+        assert_eq!(used(&limiter, "key").await, [2], "{strategy:?}");
         drop(left);
-        until(
-            &format!("{strategy:?}: what was not read is refunded"),
-            async || used(&limiter, Key::new("key")).await == [1],
-        )
-        .await;
+        until_used(&limiter, "key", [1]).await;
     }
 }
 
@@ -116,7 +108,7 @@ async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
         }
         until(
             &format!("{strategy:?}: the outer layer gives back"),
-            async || used(outer.limiter(), Key::global()).await == [1],
+            async || used(outer.limiter(), KEY).await == [1],
         )
         .await;
     }
@@ -127,10 +119,10 @@ async fn a_request_dropped_while_the_script_runs_costs_nothing() {
     let (_clock, server) = on_a_clock();
     for strategy in EACH {
         let limiter = single(&server, strategy, "1000/month");
-        assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+        assert_eq!(used(&limiter, "key").await, [0]);
         server.pause();
         let tasks: Vec<_> = (0..100)
-            .map(|_| tokio::spawn(limiter.check(Key::new("key")).cost(2).into_future()))
+            .map(|_| tokio::spawn(limiter.check("key").cost(2).into_future()))
             .collect();
         // Some are in flight by now, some wait for the next batch.
         until("the worker has sent what came first", async || {
@@ -150,10 +142,7 @@ async fn a_request_dropped_while_the_script_runs_costs_nothing() {
         for (_, task) in stay {
             assert!(admitted_by_store(&task.await.expect("a response")));
         }
-        until("what was not read is refunded", async || {
-            used(&limiter, Key::new("key")).await == [100]
-        })
-        .await;
+        until_used(&limiter, "key", [100]).await;
     }
 }
 
@@ -163,20 +152,13 @@ async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
     for strategy in EACH {
         let limiter = single(&server, strategy, "1000/month");
         // The same batch has a request that is not dropped, which shows when the batch is over.
-        let several = limiter
-            .check(Key::new("key"))
-            .cost(3)
-            .times(5)
-            .into_future();
+        let several = limiter.check("key").cost(3).times(5).into_future();
         let several = timeout(Duration::ZERO, several);
         let (left, stayed) = tokio::join!(several, async {
             server.command(&["PING"]).ok();
-            limiter.check(Key::new("key")).await
+            limiter.check("key").await
         });
         assert!(left.is_err() && admitted_by_store(&stayed));
-        until("all that was not read is refunded", async || {
-            used(&limiter, Key::new("key")).await == [1]
-        })
-        .await;
+        until_used(&limiter, "key", [1]).await;
     }
 }

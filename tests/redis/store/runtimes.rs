@@ -8,19 +8,15 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-fn current_thread() -> Runtime {
-    Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
+/// A request that is made on this runtime.
+fn check_on(runtime: &Runtime, limiter: &Limiter) -> Decision {
+    runtime.block_on(limiter.check("key").into_future())
 }
 
 fn multi_thread() -> Runtime {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(1).enable_all();
+    builder.build().expect("a runtime")
 }
 
 #[test]
@@ -34,13 +30,11 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let runtime = multi_thread();
     runtime.block_on(async {
         // Creating a check sends nothing, until it is awaited.
-        drop(limiter.check(Key::new("key")).into_future());
+        drop(limiter.check("key").into_future());
         tokio::task::yield_now().await;
     });
     assert_eq!(connections(), before);
-    assert!(admitted_by_store(
-        &runtime.block_on(limiter.check(Key::new("key")).into_future())
-    ));
+    assert!(admitted_by_store(&check_on(&runtime, &limiter)));
     assert_ne!(connections(), before);
 }
 
@@ -50,9 +44,7 @@ fn an_application_starts_while_redis_is_down() {
     server.kill();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
     server.restart();
-    assert!(admitted_by_store(
-        &current_thread().block_on(limiter.check(Key::new("key")).into_future())
-    ));
+    assert!(admitted_by_store(&check_on(&current_thread(), &limiter)));
 }
 
 #[test]
@@ -61,14 +53,11 @@ fn a_limiter_outlives_its_runtimes() {
     let limiter = single(&server, StrategyKind::Gcra, "100/h");
     for round in 1..=5 {
         for runtime in [current_thread(), multi_thread()] {
-            let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+            let decision = check_on(&runtime, &limiter);
             assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
         }
     }
-    assert_eq!(
-        current_thread().block_on(used(&limiter, Key::new("key"))),
-        [10]
-    );
+    assert_eq!(current_thread().block_on(used(&limiter, "key")), [10]);
 }
 
 /// A runtime that ends takes its tasks along, those that wait for a result too; the next one must not notice.
@@ -80,14 +69,14 @@ fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
             for _ in 0..50 {
-                drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+                drop(tokio::spawn(limiter.check("key").into_future()));
             }
             tokio::task::yield_now().await;
         });
         runtime.shutdown_background();
     }
     server.resume();
-    let decision = current_thread().block_on(limiter.check(Key::new("key")).into_future());
+    let decision = check_on(&current_thread(), &limiter);
     assert!(admitted_by_store(&decision));
 }
 
@@ -99,7 +88,7 @@ fn two_runtimes_at_once_share_one_count() {
         let limiter = limiter.clone();
         thread::spawn(move || {
             let limiters = [limiter];
-            current_thread().block_on(hammer(&limiters, Key::new("key"), 16, 1_000))
+            current_thread().block_on(hammer(&limiters, "key", 16, 1_000))
         })
     });
     let admitted = threads.map(|thread| thread.join().expect("a thread ends well"));
@@ -112,24 +101,18 @@ fn a_stalled_runtime_delays_no_request() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "100/h");
     let still = current_thread();
-    assert!(admitted_by_store(
-        &still.block_on(limiter.check(Key::new("key")).into_future())
-    ));
+    assert!(admitted_by_store(&check_on(&still, &limiter)));
     // Its workers are left with requests that are never sent.
     still.block_on(async {
         for _ in 0..10 {
-            drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+            drop(tokio::spawn(limiter.check("key").into_future()));
         }
     });
     let other = current_thread();
     for _ in 0..10 {
-        assert!(admitted_by_store(
-            &other.block_on(limiter.check(Key::new("key")).into_future())
-        ));
+        assert!(admitted_by_store(&check_on(&other, &limiter)));
     }
-    assert!(admitted_by_store(
-        &still.block_on(limiter.check(Key::new("key")).into_future())
-    ));
+    assert!(admitted_by_store(&check_on(&still, &limiter)));
 }
 
 /// A multi-threaded runtime has no other thread to run its tasks.
@@ -138,7 +121,7 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "1000/h");
     let (blocked, other) = (multi_thread(), current_thread());
-    let check = || limiter.check(Key::new("key")).into_future();
+    let check = || limiter.check("key").into_future();
     assert!(admitted_by_store(&blocked.block_on(check())));
     let (unblock, wait) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
@@ -159,7 +142,7 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
 fn a_runtime_that_ends_fails_no_request_of_another() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "100000/month");
-    let check = || limiter.check(Key::new("key")).into_future();
+    let check = || limiter.check("key").into_future();
     let is_over = Arc::new(AtomicBool::new(false));
     let others = {
         let (limiter, is_over) = (limiter.clone(), is_over.clone());
@@ -167,7 +150,7 @@ fn a_runtime_that_ends_fails_no_request_of_another() {
             current_thread().block_on(async {
                 let mut decisions = 0;
                 while !is_over.load(Ordering::SeqCst) {
-                    let checks = (0..8).map(|_| limiter.check(Key::new("key")).into_future());
+                    let checks = (0..8).map(|_| limiter.check("key").into_future());
                     for decision in join_all(checks).await {
                         assert!(admitted_by_store(&decision), "{decision:?}");
                         decisions += 1;
@@ -192,9 +175,9 @@ fn a_runtime_that_ends_fails_no_request_of_another() {
 #[test]
 fn a_permit_that_is_dropped_is_free_for_the_next_call_of_its_task() {
     let server = Server::start();
-    let permits = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let permits = Concurrency::with_ttl(secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(1)).strategy(permits);
-    let limiter = crate::store::support::limiter(store(&server), [policy]);
+    let limiter = limiter(store(&server), [policy]);
     // A runtime that is not driven any more sends no refunds.
     for (runtime, key) in [(current_thread(), "one"), (multi_thread(), "other")] {
         runtime.block_on(async {
@@ -245,10 +228,9 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
             .timeout(TEST_TIMEOUT)
             .build()
             .expect("a store");
-        let limiter =
-            crate::store::support::limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
+        let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
         let runtime = current_thread();
-        let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+        let decision = check_on(&runtime, &limiter);
         assert!(admitted_by_store(&decision), "round {round}");
     }
 }
@@ -284,7 +266,7 @@ fn is_misconfigured_in(runtime: &mut Builder) {
         limiter(OnMisconfiguration::Reject),
         limiter(OnMisconfiguration::AsStoreError),
     );
-    let check = |limiter: &Limiter| limiter.check(Key::new("key")).into_future();
+    let check = |limiter: &Limiter| limiter.check("key").into_future();
     // Also once it has connections, in another runtime.
     let suitable = multi_thread();
     for used_units in [1, 2] {
@@ -301,17 +283,14 @@ fn is_misconfigured_in(runtime: &mut Builder) {
         let mut issues = issues.map(ToString::to_string);
         assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
         assert!(admitted_by_store(&suitable.block_on(check(&rejects))));
-        assert_eq!(
-            suitable.block_on(used(&admits, Key::new("key"))),
-            [used_units]
-        );
+        assert_eq!(suitable.block_on(used(&admits, "key")), [used_units]);
     }
 }
 
 /// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.
 fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
     let (sender, response) = mpsc::channel();
-    let check = limiter.check(Key::new("key")).into_future();
+    let check = limiter.check("key").into_future();
     thread::spawn(move || {
         let mut check = std::pin::pin!(check);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -333,8 +312,7 @@ async fn a_store_that_is_dropped_closes_its_connections() {
         clients.lines().count()
     };
     let before = connected();
-    let limiter =
-        crate::store::support::limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
+    let limiter = limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
     for key in 0..32 {
         assert!(admitted_by_store(
             &limiter.check(Key::new(key.to_string())).await

@@ -24,12 +24,7 @@ use crate::store::support::*;
 
 const KEY: Key = Key::global();
 
-const TIMEOUT: Duration = Duration::from_millis(200);
-
-fn current_thread() -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().build().expect("a runtime")
-}
+const TIMEOUT: Duration = ms(200);
 
 fn multi_thread() -> Runtime {
     let mut builder = Builder::new_multi_thread();
@@ -177,7 +172,7 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
 }
 
 fn permit_limiter(server: &Server) -> Limiter {
-    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let hour = Concurrency::with_ttl(secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
     limiter(store(server, TEST_TIMEOUT), [policy])
 }
@@ -187,6 +182,13 @@ async fn held(limiter: &Limiter) -> Decision {
     let decision = limiter.check(KEY).await;
     assert!(admitted_by_store(&decision));
     decision
+}
+
+/// Waits on this runtime until no permit is held.
+fn until_all_are_free(runtime: &Runtime, limiter: &Limiter) {
+    runtime.block_on(until("all are free", async || {
+        used(limiter, KEY).await == [0]
+    }));
 }
 
 #[test]
@@ -202,9 +204,7 @@ fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
         late.block_on(async { drop(held(&limiter).await) });
         early.block_on(async { drop(held(&limiter).await) });
         drop(outside);
-        other.block_on(until("all are free", async || {
-            used(&limiter, KEY).await == [0]
-        }));
+        until_all_are_free(&other, &limiter);
     }
 }
 
@@ -219,43 +219,32 @@ fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
     drop(ended);
     // No runtime is left that could send it.
     without_timers.block_on(async { drop(second) });
-    other.block_on(until("both are free", async || {
-        used(&limiter, KEY).await == [0]
-    }));
+    until_all_are_free(&other, &limiter);
 }
 
+/// As another process sees it, and another runtime of this one.
 #[test]
-fn a_permit_dropped_with_no_other_runtime_is_freed_as_another_process_sees_it() {
+fn permits_of_a_runtime_that_stalls_or_ends_are_freed() {
     let server = Server::start();
-    let limiter = permit_limiter(&server);
-    let still = current_thread();
-    still.block_on(async { drop(held(&limiter).await) });
-    let outside = still.block_on(held(&limiter));
-    drop(outside);
-    until_all_are_free(&server);
-}
-
-/// Waits, by a limiter with a store of its own.
-fn until_all_are_free(server: &Server) {
-    let other = permit_limiter(server);
-    current_thread().block_on(until("all are free", async || {
-        used(&other, KEY).await == [0]
-    }));
-}
-
-#[test]
-fn a_permit_of_an_ended_runtime_is_freed_by_another() {
-    let server = Server::start();
-    let limiter = permit_limiter(&server);
-    let (ended, other) = (current_thread(), current_thread());
-    assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
-    ended.block_on(async { drop(held(&limiter).await) });
-    let outside = ended.block_on(held(&limiter));
-    drop(ended);
-    drop(outside);
-    other.block_on(until("both are free", async || {
-        used(&limiter, KEY).await == [0]
-    }));
+    for ends in [false, true] {
+        for other in [None, Some(current_thread())] {
+            server.flush();
+            let limiter = permit_limiter(&server);
+            if let Some(other) = &other {
+                assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
+            }
+            let mut last = Some(current_thread());
+            let runtime = last.as_ref().expect("a runtime");
+            runtime.block_on(async { drop(held(&limiter).await) });
+            let outside = runtime.block_on(held(&limiter));
+            drop(last.take_if(|_| ends));
+            drop(outside);
+            match other {
+                Some(other) => until_all_are_free(&other, &limiter),
+                None => until_all_are_free(&current_thread(), &permit_limiter(&server)),
+            }
+        }
+    }
 }
 
 /// Some of them are in flight, and the others queue behind those.
@@ -263,13 +252,12 @@ fn a_permit_of_an_ended_runtime_is_freed_by_another() {
 fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     const MANY: u64 = 1_000;
     let server = Server::start();
-    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let hour = Concurrency::with_ttl(secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(MANY)).strategy(hour);
     let limiter = limiter(store(&server, TEST_TIMEOUT), [policy]);
     let (ended, other) = (current_thread(), current_thread());
-    let held = ended.block_on(join_all(
-        (0..MANY).map(|_| limiter.check(KEY).into_future()),
-    ));
+    let checks = (0..MANY).map(|_| limiter.check(KEY).into_future());
+    let held = ended.block_on(join_all(checks));
     assert!(held.iter().all(admitted_by_store));
     assert_eq!(other.block_on(used(&limiter, KEY)), [MANY]);
     server.pause();
@@ -279,22 +267,7 @@ fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     });
     drop(ended);
     server.resume();
-    other.block_on(until("all are free", async || {
-        used(&limiter, KEY).await == [0]
-    }));
-}
-
-#[test]
-fn a_permit_dropped_after_every_runtime_ended_is_freed() {
-    let server = Server::start();
-    let limiter = permit_limiter(&server);
-    let ended = current_thread();
-    let outside = ended.block_on(held(&limiter));
-    ended.block_on(async { drop(held(&limiter).await) });
-    drop(ended);
-    drop(outside);
-    until_all_are_free(&server);
-    drop(limiter);
+    until_all_are_free(&other, &limiter);
 }
 
 /// Records when a future was woken.

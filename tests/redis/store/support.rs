@@ -91,3 +91,16 @@ pub(crate) fn contents(server: &Server, key: &str) -> (testkit::Reply, i64) {
     let dump = server.command(&["DUMP", key]).ok();
     (dump, server.expires_at(key))
 }
+
+/// Waits until so many units are used: a refund is not awaited where it is made.
+#[track_caller]
+pub(crate) fn until_used(
+    limiter: &Limiter,
+    key: impl Into<Key>,
+    units: [u64; 1],
+) -> impl Future<Output = ()> {
+    let key = key.into();
+    until("so many units are used", async move || {
+        used(limiter, key).await == units
+    })
+}

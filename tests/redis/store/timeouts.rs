@@ -6,7 +6,7 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-const TIMEOUT: Duration = Duration::from_millis(1_500);
+const TIMEOUT: Duration = ms(1_500);
 
 /// It shares a batch with others, which waits for its connection for longer than the request does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,10 +53,10 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
     }
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
+const DAY: Duration = secs(86_400);
 
 /// Enough to tell two deadlines apart on a busy machine.
-const LONG_TIMEOUT: Duration = Duration::from_secs(5);
+const LONG_TIMEOUT: Duration = secs(5);
 
 /// It came before those whose batch is in flight when its own returns, and has less time than they.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,12 +76,12 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     );
     let weekly = limiter(store, [StrategyKind::Fixed.policy("weekly", "9/week")]);
     for limiter in [&daily, &weekly] {
-        assert!(admitted_by_store(&limiter.check(Key::global()).await));
+        assert!(admitted_by_store(&limiter.check(KEY).await));
     }
     // The next one is sent with the wrong day.
     clock.advance(40 * DAY);
     proxy.delay(LONG_TIMEOUT / 2);
-    let again = tokio::spawn(daily.check(Key::global()).into_future());
+    let again = tokio::spawn(daily.check(KEY).into_future());
     until("it is to be sent again", async || proxy.delayed() > 0).await;
     server.pause();
     sleep(LONG_TIMEOUT / 3).await;

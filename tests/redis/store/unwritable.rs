@@ -39,19 +39,17 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
         for key in ["begun", "gone"] {
             assert!(admitted_by_store(&both.check(Key::new(key)).cost(3).await));
         }
-        assert!(admitted_by_store(
-            &alone.check(Key::new("spent")).cost(10).await
-        ));
+        assert!(admitted_by_store(&alone.check("spent").cost(10).await));
         let begun: Vec<_> = server.keys();
         let before: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         fill(&server);
 
         let (begins, goes_on, other, spent, seen) = tokio::join!(
-            both.check(Key::new("new")),
-            both.check(Key::new("begun")).cost(2),
-            alone.check(Key::new("another")),
-            alone.check(Key::new("spent")),
-            both.peek(Key::new("begun")),
+            both.check("new"),
+            both.check("begun").cost(2),
+            alone.check("another"),
+            alone.check("spent"),
+            both.peek("begun"),
         );
         for decision in [begins, goes_on, other] {
             let error = store_error(&decision);
@@ -62,37 +60,26 @@ async fn a_full_redis_charges_no_policy_of_a_failed_request() {
         }
         // No memory is needed to reject or to peek.
         assert!(!admitted_by_store(&spent) && admitted_by_store(&seen));
-        assert!(both.charge(Key::new("begun"), 1).await.is_err());
+        assert!(both.charge("begun", 1).await.is_err());
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         assert_eq!(after, before, "{order:?}, {quota}");
 
         // Memory that one call frees, later ones may use; what they report is what was charged.
-        let (reset, charged) = tokio::join!(
-            both.reset(Key::new("gone")),
-            both.check(Key::new("begun")).cost(2)
-        );
+        let (reset, charged) = tokio::join!(both.reset("gone"), both.check("begun").cost(2));
         assert!(admitted_by_store(&reset));
         let more =
             2 * u64::from(charged.source() == DecisionSource::Store && charged.is_admitted());
 
         free(&server);
         assert_eq!(
-            used(&both, Key::new("begun")).await,
+            used(&both, "begun").await,
             [3 + more; 2],
             "{order:?}, {quota}"
         );
-        assert_eq!(
-            used(&both, Key::new("new")).await,
-            [0, 0],
-            "{order:?}, {quota}"
-        );
-        assert_eq!(
-            used(&alone, Key::new("another")).await,
-            [0],
-            "{order:?}, {quota}"
-        );
+        assert_eq!(used(&both, "new").await, [0, 0], "{order:?}, {quota}");
+        assert_eq!(used(&alone, "another").await, [0], "{order:?}, {quota}");
         assert!(
-            admitted_by_store(&both.check(Key::new("new")).await),
+            admitted_by_store(&both.check("new").await),
             "service goes on"
         );
         assert_eq!(server.immortal_keys(), [""; 0]);
@@ -164,18 +151,13 @@ async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request
             // One key is new, one has been charged before, by a user with rights.
             let mut expected = [0, 4];
             if command != "eval" {
-                assert!(admitted_by_store(
-                    &all.check(Key::new("begun")).cost(4).await
-                ));
+                assert!(admitted_by_store(&all.check("begun").cost(4).await));
             } else {
                 // Elsewhere the script would be in the server's cache already.
                 expected[1] = 0;
             }
             for _ in 0..3 {
-                let (new, begun) = tokio::join!(
-                    lacking.check(Key::new("new")),
-                    lacking.check(Key::new("begun"))
-                );
+                let (new, begun) = tokio::join!(lacking.check("new"), lacking.check("begun"));
                 for (decision, charged) in [new, begun].into_iter().zip(&mut expected) {
                     match decision.kind() {
                         DecisionKind::Admitted => *charged += 1,
@@ -196,7 +178,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request
 
             server.acl("gate", "secret", "~* +@all");
             assert!(
-                admitted_by_store(&lacking.check(Key::new("new")).await),
+                admitted_by_store(&lacking.check("new").await),
                 "service goes on"
             );
         }
@@ -222,14 +204,9 @@ async fn a_user_needs_access_only_to_keys_under_the_prefix() {
             EACH.map(|strategy| strategy.policy(&format!("{strategy:?} {period}"), &quota));
         let limiter = limiter(store.clone(), policies);
         for admitted in [true, true, false] {
-            assert_eq!(
-                admitted_by_store(&limiter.check(Key::new("key")).await),
-                admitted
-            );
+            assert_eq!(admitted_by_store(&limiter.check("key").await), admitted);
         }
-        assert!(admitted_by_store(
-            &limiter.reset(Key::new("key")).await.expect("a response")
-        ));
-        assert!(admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(admitted_by_store(&limiter.reset("key").await));
+        assert!(admitted_by_store(&limiter.check("key").await));
     }
 }

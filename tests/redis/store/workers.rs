@@ -57,8 +57,7 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
                 tokio::spawn(async move {
                     let mut admitted = 0;
                     for _ in 0..100 {
-                        admitted +=
-                            u64::from(admitted_by_store(&limiter.check(Key::new("key")).await));
+                        admitted += u64::from(admitted_by_store(&limiter.check("key").await));
                     }
                     admitted
                 })
@@ -76,7 +75,7 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
         assert_eq!(admitted, 1_000, "{strategy:?}");
         // Even if no flush met a request above.
         server.command(&["SCRIPT", "FLUSH"]).ok();
-        assert!(!admitted_by_store(&limiter.check(Key::new("key")).await));
+        assert!(!admitted_by_store(&limiter.check("key").await));
     }
     assert!(server.calls("eval") > 0);
 }
@@ -88,7 +87,7 @@ async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     let server = Server::start();
     let store = tollgate::RedisStore::builder()
         .url(server.url())
-        .timeout(Duration::from_secs(1));
+        .timeout(secs(1));
     let limiter = limiter(
         store.build().expect("a store"),
         [StrategyKind::Gcra.policy("p", "1/h")],

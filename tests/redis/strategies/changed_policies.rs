@@ -1,11 +1,8 @@
 //! What becomes of what was used when a policy changes under live keys: every cell of `docs/changing-policies.md`.
 
-use tollgate_tests::prelude::*;
+use tollgate_tests::{prelude::*, script::name};
 
-use super::{
-    script::{name, play},
-    support::*,
-};
+use super::support::*;
 
 #[tokio::test]
 async fn with_another_number_of_requests_an_even_rate_keeps_the_share_that_was_used() {

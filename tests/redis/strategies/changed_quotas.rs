@@ -2,7 +2,7 @@
 
 use tollgate_tests::{prelude::*, scene::Scene};
 
-use super::{script::NOW, support::*};
+use super::support::*;
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)

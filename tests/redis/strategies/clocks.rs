@@ -65,7 +65,7 @@ async fn counts(world: &World, strategy: StrategyKind, policy: Policy) {
     let max_wait = match strategy.counting() {
         Counting::Buckets(buckets) => period + period / buckets,
         // a month of 31 days, a day of 25 hours
-        _ => period + period / 24 + Duration::from_millis(1),
+        _ => period + period / 24 + ms(1),
     };
     assert!(wait <= max_wait, "{wait:?}");
     // The wait is exact to the microsecond.

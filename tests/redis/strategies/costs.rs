@@ -10,7 +10,7 @@ use tokio::{
 use tollgate::LocalFallback;
 use tollgate_tests::prelude::*;
 
-use super::{script::play, support::*};
+use super::support::*;
 
 /// Where numbers change their form, or their sign if they are read as signed ones.
 pub(crate) const EDGES: [u64; 22] = [
@@ -74,10 +74,18 @@ async fn a_free_request_passes_even_when_all_is_used_up() {
     play("all", &format!("{used_up}, reset, left: 10")).await;
     each("10/min", async |scene| {
         scene.charge(13).await;
-        let free = scene.check(0).await;
-        assert_eq!(free.retry_after(), RetryAfter::Now);
-        let many = scene.limiter.check(scene.key).cost(0).times(50).await;
-        assert_eq!(many.admitted(), 50);
+        let check = || scene.limiter.check(scene.key).cost(0);
+        assert_eq!(check().times(50).await.admitted(), 50);
+        // Alone, and merged.
+        let merged = (0..8).map(|_| check().into_future());
+        for free in join_all(merged.chain([check().into_future()])).await {
+            assert!(admitted_by_store(&free));
+            let policy = free.policies().next().expect("a policy");
+            assert_eq!(policy.retry_after(), RetryAfter::Now);
+        }
+        let seen = scene.limiter.peek(scene.key).cost(0).await;
+        assert!(seen.expect("a response").would_admit());
+        assert!(!scene.wait().await.is_zero());
     })
     .await;
 }

@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use super::{gcra_expiry::without, script::play, support::*};
+use super::{gcra_expiry::without, support::*};
 
 fn writes(world: &World) -> [u64; 4] {
     ["set", "del", "pexpireat", "incrby"].map(|command| world.server().calls(command))

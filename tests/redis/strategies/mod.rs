@@ -14,7 +14,6 @@ mod gcra_fast_path;
 mod gcra_slow_path;
 mod large_costs;
 mod log_blocks;
-mod script;
 mod sources;
 mod stated_changes;
 mod support;

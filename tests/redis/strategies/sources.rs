@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use super::{script::play, support::*};
+use super::support::*;
 
 /// A GET, and an INCR if there is room, admit all that read before one of them counts.
 #[tokio::test]
@@ -28,52 +28,6 @@ async fn at_the_edge_of_two_windows_only_windows_admit_a_double_burst() {
             strategies,
             &format!("{end}, +200ms, send 30: {at_the_beginning}"),
         )
-        .await;
-    }
-}
-
-/// An INCR and an EXPIRE, or a bucket's tokens and its time in two keys, are parted by a crash or an eviction.
-#[tokio::test]
-async fn a_count_and_its_end_are_one_key_that_is_never_without_a_ttl() {
-    each_in(&World::redis(), &StrategyKind::ALL, "10/s", async |scene| {
-        let server = scene.world.server();
-        for _ in 0..20 {
-            scene.send(1).await;
-            assert!(ttl(server) >= 0);
-        }
-        scene.world.advance(secs(2));
-        assert_eq!(scene.send(20).await, 10);
-    })
-    .await;
-}
-
-/// By a rejected request, a peek, and an admitted request, if it writes a TTL at all: GCRA's does when the arrival time crosses
-/// a full minute.
-#[tokio::test]
-async fn a_key_that_lost_its_ttl_is_repaired() {
-    let world = World::redis();
-    for (used, touch) in [(3, "admitted"), (10, "rejected"), (3, "peeked at")] {
-        each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
-            assert_eq!(scene.send(used).await, used);
-            let key = world.server().only_key();
-            if scene.strategy == StrategyKind::Gcra && touch == "admitted" {
-                world.advance(secs(59));
-            }
-            world.server().command(&["PERSIST", &key]).ok();
-            match touch {
-                "peeked at" => drop(scene.left().await),
-                _ => drop(scene.check(1).await),
-            }
-            let most = match scene.strategy {
-                StrategyKind::Sliding(1) | StrategyKind::Calendar => 120_000,
-                StrategyKind::Gcra => 126_000,
-                _ => 66_000,
-            };
-            let ttl = pttl(world.server(), &key);
-            assert!((1..=most).contains(&ttl), "{touch}: {ttl}");
-            world.advance(ms(most as u64 + 1));
-            assert_eq!(scene.send(20).await, 10, "{touch}");
-        })
         .await;
     }
 }
@@ -115,21 +69,6 @@ async fn from_the_last_instant_of_a_list_window_on_each_admitted_caller_is_liste
             let after = callers(&limiter).await.len();
             assert_eq!(after, before + 1, "{} at {}", world.name(), world.now());
         }
-    }
-}
-
-#[tokio::test]
-async fn a_list_window_holds_exactly_the_admitted_callers() {
-    for world in World::both() {
-        let limiter = world.single(StrategyKind::List, "10/s");
-        let names: Vec<_> = (0..20).map(|n| Key::new(format!("caller-{n}"))).collect();
-        for (n, name) in names.iter().enumerate() {
-            let decision = limiter.check(Keys::from(KEY).caller(*name)).await;
-            assert_eq!(admitted_by_store(&decision), n < 10);
-        }
-        assert_eq!(callers(&limiter).await, names[..10]);
-        world.advance(ms(1_001));
-        assert_eq!(callers(&limiter).await, []);
     }
 }
 

@@ -5,6 +5,7 @@ use tollgate_tests::prelude::*;
 pub(crate) use tollgate_tests::{
     charges::charge,
     scene::{Scene, each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
+    script::{NOW, play},
     world::START,
 };
 

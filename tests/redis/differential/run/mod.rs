@@ -25,7 +25,7 @@ mod operations;
 const IDLE: u64 = 1_200 * 86_400_000_000;
 
 /// How old a cached rejection may be.
-const BOUND: Duration = Duration::from_secs(1);
+const BOUND: Duration = secs(1);
 
 /// A key that is never charged.
 const UNUSED: usize = KEYS * 2;

@@ -59,7 +59,7 @@ pub(super) async fn send(address: SocketAddr, kind: Kind, request: usize, work: 
 
 async fn at_work(work: &Work, request: usize) {
     while !work.ran.lock().expect("no panic").contains(&request) {
-        sleep(Duration::from_millis(1)).await;
+        sleep(ms(1)).await;
     }
 }
 

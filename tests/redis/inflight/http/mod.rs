@@ -29,7 +29,7 @@ async fn five_hundred_requests(limiter: Limiter) {
     let filled = work.clone();
     tokio::spawn(async move {
         while filled.most.load(Ordering::SeqCst) < MAX_PERMITS as usize {
-            sleep(Duration::from_millis(1)).await;
+            sleep(ms(1)).await;
         }
         filled.hold_streams.store(false, Ordering::SeqCst);
     });
@@ -56,7 +56,7 @@ async fn five_hundred_requests(limiter: Limiter) {
                         // It retries no sooner than another request may be over.
                         false => {
                             rejected.push(request);
-                            sleep(Duration::from_millis(10)).await;
+                            sleep(ms(10)).await;
                         }
                     }
                 }

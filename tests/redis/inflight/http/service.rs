@@ -105,7 +105,7 @@ struct Trickle {
     at_work: Option<AtWork>,
 }
 
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = ms(5);
 
 impl Trickle {
     fn body(left: u32, at_work: AtWork) -> Body {
@@ -139,7 +139,7 @@ impl http_body::Body for Trickle {
 
 async fn plain(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> &'static str {
     let _at_work = work.begin(request);
-    sleep(Duration::from_millis(3)).await;
+    sleep(ms(3)).await;
     "plain"
 }
 
@@ -170,7 +170,7 @@ pub(super) fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
             let number = request.uri().path().rsplit('/').next().map(str::parse);
             let at_work = work.begin(number.expect("a path").expect("a number"));
             async move {
-                sleep(Duration::from_millis(1)).await;
+                sleep(ms(1)).await;
                 drop(at_work);
                 Err::<Response, std::io::Error>(std::io::Error::other("broken"))
             }
@@ -183,8 +183,7 @@ pub(super) fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
         }))
         .layer(layer.clone())
         .service(failing);
-    let timeout =
-        TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(200));
+    let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, ms(200));
     let limited = Router::new()
         .route("/plain/{request}", get(plain))
         .route("/panic/{request}", get(panics))

@@ -110,7 +110,7 @@ async fn a_strategy_that_returns_a_built_in_rule_counts_by_it() {
 async fn under_one_name_and_key_each_strategy_has_its_own_count() {
     for world in World::both() {
         let quota = Quota::requests(5).per_day();
-        let ban = Ban::for_duration(Duration::from_secs(60));
+        let ban = Ban::for_duration(secs(60));
         let strategies = StrategyKind::ALL.map(|strategy| strategy.count("p", quota));
         let others = [
             Policy::new("p", quota).strategy(ban),

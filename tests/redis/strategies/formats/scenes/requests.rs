@@ -131,7 +131,7 @@ fn names() -> Vec<Scene> {
             check(Key::tuple([Key::tuple([tenant, user]), user])),
             check(Key::tuple([user])),
             check(Key::tuple::<Key>([])),
-            check(Key::global()),
+            check(KEY),
             check(Key::missing()),
         ],
         [],
@@ -211,7 +211,7 @@ fn stores() -> Vec<Scene> {
                 check("alice"),
                 check("192.0.2.1").cost(2),
                 check("{slot}"),
-                check(Key::global()),
+                check(KEY),
                 // Across slots: admitted, and rejected by one of the two.
                 check_each([("a", Key::new("carol")), ("b", Key::new("dave"))]).cost(2),
                 check_each([("a", Key::new("erin")), ("b", Key::new("dave"))]).cost(2),
