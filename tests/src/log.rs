@@ -37,6 +37,27 @@ impl<'a> MakeWriter<'a> for Log {
 
 #[allow(dead_code, reason = "a test target uses some of the levels")]
 impl Log {
+    /// Keeps what this thread logs at level error from here on until the guard is dropped.
+    pub fn errors_here() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = log.errors();
+        (log, guard)
+    }
+
+    /// Keeps what this thread logs at level warn and above from here on until the guard is dropped.
+    pub fn warnings_here() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = log.warnings();
+        (log, guard)
+    }
+
+    /// Keeps what this thread logs at level info and above from here on until the guard is dropped.
+    pub fn info_here() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = log.info();
+        (log, guard)
+    }
+
     /// Keeps what this thread logs at level error until the guard is dropped.
     pub fn errors(&self) -> DefaultGuard {
         self.at(Level::ERROR)

@@ -21,8 +21,7 @@ pub(crate) async fn limiter() -> Limiter {
 #[tokio::test]
 async fn a_change_that_panics_is_logged_as_one_that_failed() {
     let api = Api::of(limiter().await);
-    let log = Log::default();
-    let _guard = log.info();
+    let (log, _guard) = Log::info_here();
     let key = shown("sk_1");
     for (change, policy) in [
         ("reset", "api"),

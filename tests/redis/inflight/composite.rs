@@ -10,49 +10,33 @@ fn rate(requests: u64) -> Policy {
 }
 
 #[tokio::test]
-async fn a_request_rejected_by_the_rate_holds_no_permit() {
+async fn a_request_that_one_policy_rejects_is_charged_by_neither() {
     for world in World::both() {
-        for policies in [
-            [rate(4), permit_policy(LONG_TTL)],
-            [permit_policy(LONG_TTL), rate(4)],
-        ] {
-            let limiter = world.limiter(policies);
-            let held = fill(&limiter).await;
-            assert_eq!(held.len(), 4);
-            for _ in 0..3 {
-                let rejected = check(&limiter).await;
-                assert!(rejected.policy("rate").expect("a policy").rejected());
-                assert!(!rejected.policy("permits").expect("a policy").rejected());
+        for (units, permits) in [(4, MAX_PERMITS), (100, 2)] {
+            for is_first in [true, false] {
+                let mut policies = [rate(units), permit_policy_of(permits, LONG_TTL)];
+                if !is_first {
+                    policies.reverse();
+                }
+                let limiter = world.limiter(policies);
+                let held = fill(&limiter).await;
+                let admitted = units.min(permits);
+                assert_eq!(held.len() as u64, admitted);
+                for _ in 0..3 {
+                    let rejected = check(&limiter).await;
+                    let by = |name| rejected.policy(name).expect("a policy").rejected();
+                    assert_eq!(
+                        (by("rate"), by("permits")),
+                        (units < permits, permits < units)
+                    );
+                }
+                assert_eq!(free(&limiter).await, permits - admitted);
+                drop(held);
+                until_free(&limiter, permits).await;
+                // Permits come back; what the rate counted stays.
+                assert_eq!(left_of(&limiter, "rate").await, units - admitted);
+                let _ = limiter.reset(KEY).await.expect("a response");
             }
-            assert_eq!(free(&limiter).await, MAX_PERMITS - 4);
-            drop(held);
-            until_free(&limiter, MAX_PERMITS).await;
-            // Permits come back; what the rate counted stays.
-            assert_eq!(left_of(&limiter, "rate").await, 0);
-            let _ = limiter.reset(KEY).await.expect("a response");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
-    for world in World::both() {
-        for policies in [
-            [rate(100), permit_policy_of(2, LONG_TTL)],
-            [permit_policy_of(2, LONG_TTL), rate(100)],
-        ] {
-            let limiter = world.limiter(policies);
-            let held = fill(&limiter).await;
-            assert_eq!(held.len(), 2);
-            for _ in 0..5 {
-                let rejected = check(&limiter).await;
-                assert!(rejected.policy("permits").expect("a policy").rejected());
-                assert!(!rejected.policy("rate").expect("a policy").rejected());
-            }
-            assert_eq!(left_of(&limiter, "rate").await, 98);
-            drop(held);
-            until_free(&limiter, 2).await;
-            let _ = limiter.reset(KEY).await.expect("a response");
         }
     }
 }

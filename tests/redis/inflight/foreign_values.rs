@@ -7,9 +7,7 @@ use crate::inflight::support::{World, *};
 #[tokio::test]
 async fn a_foreign_value_is_reported_and_left_alone() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = check(&limiter).await;
     let key = server.only_key();
@@ -52,9 +50,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
 #[tokio::test]
 async fn every_key_has_a_ttl_of_one_permit_ttl() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = fill(&limiter).await;
     let key = server.only_key();
@@ -85,9 +81,7 @@ async fn every_key_has_a_ttl_of_one_permit_ttl() {
 #[tokio::test]
 async fn permits_without_an_expiry_are_ended_within_one_ttl() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     leak_permits(&limiter, MAX_PERMITS as usize);
     let key = server.only_key();

@@ -94,39 +94,25 @@ async fn acquire(limiter: &tollgate::Limiter) -> Decision {
     decision
 }
 
-/// As with one runtime per core: that of the first request ends, the others go on.
+/// As with one runtime per core: that of the first request ends, the others go on. One of one thread is stalled between its
+/// `block_on`s.
 #[test]
-fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
+fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_stalled() {
     for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let [one, other] = [(); 2].map(|()| runtime());
-        let first = one.block_on(acquire(&limiter));
-        let second = other.block_on(acquire(&limiter));
-        one.block_on(async { drop(first) });
-        other.block_on(until_free(&limiter, MAX_PERMITS - 1));
-        drop(one);
-        other.block_on(advance_several_ttls(&world, 1));
-        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
-        other.block_on(async { drop(second) });
-        other.block_on(until_free(&limiter, MAX_PERMITS));
-    }
-}
-
-/// A runtime of one thread is stalled between its `block_on`s.
-#[test]
-fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let one = current_thread();
-        let other = runtime();
-        let first = one.block_on(acquire(&limiter));
-        let second = other.block_on(acquire(&limiter));
-        one.block_on(async { drop(first) });
-        one.block_on(until_free(&limiter, MAX_PERMITS - 1));
-        other.block_on(advance_several_ttls(&world, 1));
-        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
-        other.block_on(async { drop(second) });
-        other.block_on(until_free(&limiter, MAX_PERMITS));
+        for ends in [true, false] {
+            let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+            let (one, other) = (current_thread(), runtime());
+            let first = one.block_on(acquire(&limiter));
+            let second = other.block_on(acquire(&limiter));
+            one.block_on(async { drop(first) });
+            one.block_on(until_free(&limiter, MAX_PERMITS - 1));
+            let stalled = Some(one).filter(|_| !ends);
+            other.block_on(advance_several_ttls(&world, 1));
+            assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
+            other.block_on(async { drop(second) });
+            other.block_on(until_free(&limiter, MAX_PERMITS));
+            drop(stalled);
+        }
     }
 }
 
@@ -166,9 +152,7 @@ fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = fill(&limiter).await;
     world.until_heartbeats(MAX_PERMITS).await;
@@ -183,19 +167,11 @@ async fn nothing_is_sent_while_nothing_is_held() {
 #[test]
 fn a_runtime_that_ends_with_requests_in_flight_does_end() {
     for world in World::both() {
-        for threads in [0, 1, 2] {
+        for own_runtime in [current_thread, runtime] {
             let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-            let (done, ended) = std::sync::mpsc::channel();
             let held = limiter.clone();
-            let ending = std::thread::spawn(move || {
-                let mut runtime = match threads {
-                    0 => Builder::new_current_thread(),
-                    _ => Builder::new_multi_thread(),
-                };
-                if threads > 0 {
-                    runtime.worker_threads(threads);
-                }
-                let runtime = runtime.enable_all().build().expect("a runtime");
+            on_bare_thread(move || {
+                let runtime = own_runtime();
                 runtime.block_on(async {
                     for _ in 0..MAX_PERMITS {
                         let decision = acquire(&held).await;
@@ -206,18 +182,9 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                     }
                     tokio::task::yield_now().await;
                 });
-                drop(runtime);
-                done.send(()).expect("the test waits");
             });
-            assert!(
-                ended.recv_timeout(TEST_TIMEOUT).is_ok(),
-                "{}, {threads} threads",
-                world.name()
-            );
-            ending.join().expect("a thread that ends well");
             world.advance(PERMIT_TTL);
-            let own = runtime();
-            assert_eq!(own.block_on(free(&limiter)), MAX_PERMITS);
+            assert_eq!(runtime().block_on(free(&limiter)), MAX_PERMITS);
         }
     }
 }
@@ -232,8 +199,7 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
         assert!(held.iter().all(admitted_by_store), "{held:?}");
         held
     };
-    let log = Log::default();
-    let _guard = log.warnings();
+    let (log, _guard) = Log::warnings_here();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     let other = runtime();
     for world in World::both() {

@@ -27,9 +27,7 @@ fn members(server: &Server) -> HashSet<String> {
 #[tokio::test]
 async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL)]);
     free(&limiter).await;
     server.reset_stats();
@@ -60,9 +58,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
 #[tokio::test]
 async fn merged_requests_for_several_permits_each_hold_their_own() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
     let (four, three) = tokio::join!(limiter.check(KEY).times(4), limiter.check(KEY).times(3));
     assert_eq!(
@@ -81,9 +77,7 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
 #[tokio::test]
 async fn a_request_finds_the_permit_that_was_released_before_it() {
     let world = World::redis();
-    let World::Redis(server, _) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let one =
         Policy::new("permits", Quota::concurrent(1)).strategy(Concurrency::with_ttl(LONG_TTL));
     let limiter = build(Limiter::builder().store(store(server.url())), [one]);
@@ -142,29 +136,20 @@ async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
 }
 
 #[tokio::test]
-async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
-    let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
-    server.reset_stats();
-    ask_and_go(&server, || {
-        let ask = |_| tokio::spawn(limiter.check(KEY).into_future());
-        (0..50).map(ask).collect()
-    })
-    .await;
-    until("they were taken", async || server.calls("zadd") > 0).await;
-    until_free(&limiter, MAX_PERMITS).await;
-    assert_eq!(server.keys(), [""; 0]);
-}
-
-#[tokio::test]
-async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_permits() {
-    let (server, limiter) = warm([permit_policy(LONG_TTL).cost(2)]).await;
-    server.reset_stats();
-    ask_and_go(&server, || {
-        vec![tokio::spawn(limiter.check(KEY).times(4).into_future())]
-    })
-    .await;
-    until("they were taken", async || server.calls("zadd") > 0).await;
-    until_free(&limiter, MAX_PERMITS).await;
+async fn a_result_whose_waiter_was_dropped_releases_its_permits() {
+    // Of fifty requests, and of one call for four.
+    for (calls, times, cost) in [(50, 1, 1), (1, 4, 2)] {
+        let (server, limiter) = warm([permit_policy(LONG_TTL).cost(cost)]).await;
+        server.reset_stats();
+        ask_and_go(&server, || {
+            let ask = |_| tokio::spawn(limiter.check(KEY).times(times).into_future());
+            (0..calls).map(ask).collect()
+        })
+        .await;
+        until("they were taken", async || server.calls("zadd") > 0).await;
+        until_free(&limiter, MAX_PERMITS).await;
+        assert_eq!(server.keys(), [""; 0]);
+    }
 }
 
 /// The dropped requests and the others share one batch.

@@ -76,22 +76,6 @@ async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alo
 }
 
 #[tokio::test]
-async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
-    let world = World::memory();
-    let limiter = world.limiter([permit_policy(LONG_TTL)]);
-    let hold = check(&limiter)
-        .await
-        .into_result()
-        .expect("admitted")
-        .hold_permits();
-    let clone = hold.clone();
-    drop(hold);
-    assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
-    drop(clone);
-    assert_eq!(free(&limiter).await, MAX_PERMITS);
-}
-
-#[tokio::test]
 async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
     for world in World::both() {
         let (layer, limiter) = layer(&world);

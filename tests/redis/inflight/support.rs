@@ -70,7 +70,15 @@ impl World {
         build(builder, policies)
     }
 
-    pub(crate) fn name(&self) -> &'static str {
+    #[track_caller]
+    pub(crate) fn server(&self) -> &Server {
+        match self {
+            Self::Memory(..) => panic!("a world in process"),
+            Self::Redis(server, _) => server,
+        }
+    }
+
+    fn name(&self) -> &'static str {
         match self {
             Self::Memory(..) => "in process",
             Self::Redis(..) => "on Redis",
@@ -201,13 +209,8 @@ pub(crate) fn holders(server: &Server) -> Vec<String> {
 /// When each request's permits expire, in microseconds, the next first.
 #[track_caller]
 pub(crate) fn expiries(server: &Server) -> Vec<u64> {
-    let range = [
-        "ZRANGEBYSCORE",
-        &server.only_key(),
-        "0",
-        "+inf",
-        "WITHSCORES",
-    ];
+    let key = server.only_key();
+    let range = ["ZRANGEBYSCORE", &key, "0", "+inf", "WITHSCORES"];
     let texts = server.command(&range).list().into_iter();
     let scores = texts.map(testkit::Reply::text).skip(1).step_by(2);
     scores

@@ -57,19 +57,6 @@ async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_to
     }
 }
 
-/// Their names alone would be some 50 MB on the wire.
-#[tokio::test]
-async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let several = limiter.check(KEY).times(2_000_000).await;
-        assert!(admitted_by_store(&several));
-        assert_eq!(several.admitted(), MAX_PERMITS);
-        drop(several);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
 async fn refund(decision: &mut Decision, units: u64) -> u64 {
     let refunds = decision.refund(units).await.expect("a response");
     refunds.iter().map(Refund::units).sum()
@@ -123,12 +110,15 @@ async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
 #[tokio::test]
 async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
     for world in World::both() {
-        let limiter = world.limiter([crate::inflight::support::permit_policy_of(10_000, LONG_TTL)]);
-        let all = limiter.check(KEY).cost(10_000).await;
-        assert!(admitted_by_store(&all));
-        assert_eq!(free(&limiter).await, 0);
-        drop(all);
-        until_free(&limiter, 10_000).await;
+        let limiter = world.limiter([permit_policy_of(10_000, LONG_TTL)]);
+        // The names of two million requests alone would be some 50 MB on the wire.
+        for (cost, times) in [(10_000, 1), (1, 2_000_000)] {
+            let all = limiter.check(KEY).cost(cost).times(times).await;
+            assert_eq!(all.admitted() * cost, 10_000);
+            assert_eq!(free(&limiter).await, 0);
+            drop(all);
+            until_free(&limiter, 10_000).await;
+        }
     }
 }
 
@@ -152,32 +142,17 @@ async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
 async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let decision = limiter.check(KEY).cost(2).await;
-        let admission = decision.into_result().expect("a permit");
-        admission
-            .policy("permits")
-            .expect("a policy")
-            .charge(3)
-            .await
-            .expect("a response");
+        let admission = limiter.admit(KEY).cost(2).await.expect("a permit");
+        let permits = admission.policy("permits").expect("a policy");
+        permits.charge(3).await.expect("a response");
         assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
         for cost in [900, 0] {
-            admission
-                .policy("permits")
-                .expect("a policy")
-                .settle(cost)
-                .await
-                .expect("a response");
+            permits.settle(cost).await.expect("a response");
             assert_eq!(free(&limiter).await, MAX_PERMITS - 2);
         }
-        admission
-            .policy("permits")
-            .expect("a policy")
-            .refund(1)
-            .await
-            .expect("a response");
+        permits.refund(1).await.expect("a response");
         assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
-        drop(admission);
+        drop((permits, admission));
         until_free(&limiter, MAX_PERMITS).await;
     }
 }

@@ -1,9 +1,11 @@
 //! Bans, which count rejections: waiting is none.
 
-use testkit::Clock;
 use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use crate::outgoing::{redis::on, support::*};
+use crate::outgoing::{
+    redis::{on, server},
+    support::*,
+};
 
 const TEN_MINUTES: Duration = secs(600);
 
@@ -117,8 +119,7 @@ async fn a_waiter_waits_until_the_end_of_a_ban_that_was_prolonged_meanwhile() {
 
 #[tokio::test]
 async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let process = || on(&server, [policy("p", "5/s").strategy(FixedWindow), abuse()]);
     let (a, b) = (process(), process());
     a.prolong_block(KEY, ms(20)).await.expect("a ban");
@@ -179,8 +180,7 @@ async fn a_waiter_whose_cost_exceeds_the_quota_of_the_ban_waits_like_any_other()
 
 #[tokio::test]
 async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let limiter = on(
         &server,
         [policy("p", "2/300ms").strategy(FixedWindow), abuse()],

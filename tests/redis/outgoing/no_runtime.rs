@@ -6,7 +6,6 @@
     reason = "futures are polled on a runtime and awaited on a thread without one"
 )]
 
-use testkit::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::limiter::{OnMisconfiguration, Wait};
 use tollgate_tests::{
@@ -37,8 +36,7 @@ fn hourly(quota: &str) -> Policy {
 
 /// A server whose clock stands still.
 fn server() -> Server {
-    let clock = Clock::at(START as u64);
-    Server::builder().clock(&clock).start()
+    crate::outgoing::redis::server().1
 }
 
 /// Awaits a wait on a thread without a runtime.

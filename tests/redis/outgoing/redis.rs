@@ -5,6 +5,13 @@ use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
 use crate::outgoing::support::*;
 
+/// A server whose clock stands still.
+pub(crate) fn server() -> (Clock, Server) {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    (clock, server)
+}
+
 /// On connections of its own.
 pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
@@ -17,8 +24,7 @@ pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) ->
 #[tokio::test]
 async fn two_queues_share_a_quota_and_never_exceed_it() {
     for by_log in [false, true] {
-        let clock = Clock::at(START as u64);
-        let server = Server::builder().clock(&clock).start();
+        let (clock, server) = server();
         let quota = policy("p", "5/50ms");
         let quota = match by_log {
             true => quota.strategy(SlidingLog),
@@ -59,8 +65,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
 
 #[tokio::test]
 async fn waiters_behind_the_first_do_not_call_the_store() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let limiter = on(&server, [policy("p", "1/hour burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut waiting = JoinSet::new();
@@ -84,8 +89,7 @@ async fn waiters_behind_the_first_do_not_call_the_store() {
 
 #[tokio::test]
 async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (_clock, server) = server();
     let limiter = on(&server, [policy("p", "4/hour").strategy(FixedWindow)]);
     // So that there is a connection.
     assert_eq!(left(&limiter, "p").await, 4);
@@ -110,8 +114,7 @@ async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
 
 #[tokio::test]
 async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let limiter = on(&server, [policy("p", "1/hour").strategy(FixedWindow)]);
     assert_eq!(left(&limiter, "p").await, 1);
     for _ in 0..2 {
@@ -133,8 +136,7 @@ async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
 
 #[tokio::test]
 async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let limiter = on(&server, [policy("p", "2/300ms").strategy(FixedWindow)]);
     let _ = wait(&limiter).cost(2).await.expect("all");
     let waiting = limiter.clone();

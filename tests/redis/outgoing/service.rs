@@ -150,12 +150,8 @@ async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
     }));
     let (tokens, admission) = model.clone().oneshot("Hello").await.expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 50);
-    admission
-        .policy("tokens")
-        .expect("a policy")
-        .settle(tokens)
-        .await
-        .expect("a response");
+    let charged = admission.policy("tokens").expect("a policy");
+    charged.settle(tokens).await.expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 95);
 
     // Or with what is in the extensions of HTTP's.
@@ -166,12 +162,8 @@ async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
     let response = client.oneshot(()).await.expect("a response");
     let admission: &Admission = response.extensions().get().expect("the admission");
     assert_eq!(admission.remaining("tokens"), Some(94));
-    admission
-        .policy("tokens")
-        .expect("a policy")
-        .charge(4)
-        .await
-        .expect("a response");
+    let charged = admission.policy("tokens").expect("a policy");
+    charged.charge(4).await.expect("a response");
     assert_eq!(left(&limiter, "tokens").await, 90);
 }
 
@@ -186,12 +178,8 @@ async fn a_disabled_service_passes_everything_uncounted() {
         let (response, admission) = echo.clone().oneshot(n).await.expect("a response");
         assert_eq!(response, n);
         assert_eq!(admission.decisions().len(), 0);
-        admission
-            .policy("p")
-            .expect("a policy")
-            .settle(10)
-            .await
-            .expect("nothing to settle");
+        let charged = admission.policy("p").expect("a policy");
+        charged.settle(10).await.expect("nothing to settle");
     }
     assert_eq!(left(&limiter, "p").await, 1);
     assert_eq!(time.passed(), ms(0));

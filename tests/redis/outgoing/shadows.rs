@@ -1,9 +1,11 @@
 //! Shadows, which no request waits for: each request is compared once.
 
-use testkit::Clock;
 use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
-use crate::outgoing::{redis::on, support::*};
+use crate::outgoing::{
+    redis::{on, server},
+    support::*,
+};
 
 fn window(name: &str, quota: &str) -> Policy {
     policy(name, quota).strategy(FixedWindow)
@@ -125,8 +127,7 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
 
 #[tokio::test]
 async fn redis_charges_no_shadow_twice() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server) = server();
     let limiter = on(
         &server,
         [
@@ -157,8 +158,7 @@ async fn redis_charges_no_shadow_twice() {
 /// A candidate is charged for a check in place of the live policy, and for a waiter only once it is rejected.
 #[tokio::test]
 async fn a_check_and_a_waiter_of_one_batch_charge_a_shadow_separately() {
-    let clock = Clock::at(START as u64);
-    let server = Server::builder().clock(&clock).start();
+    let (_clock, server) = server();
     let looser = window("looser", "9/hour").shadow_of("live");
     let limiter = on(&server, [window("live", "1/hour"), looser]);
     assert!(limiter.check(KEY).await.is_admitted());

@@ -80,9 +80,8 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
         ("slower", "false")
     );
     // What is not set has its default.
-    clone
-        .reconfigure(settings([window("p", "2/h")]), |layer| layer)
-        .expect("valid");
+    let changes = clone.reconfigure(settings([window("p", "2/h")]), |layer| layer);
+    changes.expect("valid");
     let answer = get_from(&app).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.field("content-type"), "application/problem+json");
@@ -181,9 +180,8 @@ async fn a_layer_within_another_charges_by_its_own_policies_after_both_were_repl
         (&outer, vec![window("x", "9/h"), window("o", "20/h")]),
         (&inner, vec![window("i", "20/h"), window("y", "9/h")]),
     ] {
-        layer
-            .reconfigure(settings(set), |layer| layer)
-            .expect("valid");
+        let changes = layer.reconfigure(settings(set), |layer| layer);
+        changes.expect("valid");
     }
     assert_eq!(get_from(&app).await.status, StatusCode::OK);
     assert_eq!(used(outer.limiter(), "o").await, 4);

@@ -85,27 +85,6 @@ async fn a_removed_policy_is_unknown_and_finds_its_counts_when_it_returns() {
     }
 }
 
-#[tokio::test]
-async fn counts_under_another_strategy_start_afresh_and_those_of_a_share_stay_a_share() {
-    for world in World::both() {
-        let limiter = world.limiter([policy("p", "10/min").strategy(Gcra)]);
-        assert!(limiter.check(KEY).cost(6).await.is_admitted());
-        let changes = replace(&limiter, [policy("p", "20/min").strategy(Gcra)]);
-        let counts = changes.policy("p").and_then(|change| change.counts());
-        assert!(
-            counts.is_some_and(|text| text.contains("6 of 10 are 12 of 20")),
-            "{changes}"
-        );
-        assert_eq!(used(&limiter, "p").await, 12);
-        replace(&limiter, [policy("p", "20/min").strategy(SlidingLog)]);
-        assert_eq!(used(&limiter, "p").await, 0);
-        // At 10 a minute, a third of the six is free after 12 s.
-        world.advance(secs(12));
-        replace(&limiter, [policy("p", "10/min").strategy(Gcra)]);
-        assert_eq!(used(&limiter, "p").await, 4);
-    }
-}
-
 /// Each invalid set, and words of its error.
 fn invalid_sets() -> Vec<(LimiterBuilder, &'static str)> {
     let one = || Limiter::builder().policy(policy("p", "10/h"));

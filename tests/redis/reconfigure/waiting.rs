@@ -65,6 +65,14 @@ fn spawn_waiters(limiter: &Limiter, n: usize) -> (Vec<tokio::task::JoinHandle<()
     (tasks.collect(), order)
 }
 
+fn taken(order: &Order) -> Vec<usize> {
+    order.lock().expect("no panic").clone()
+}
+
+fn in_order(n: usize) -> Vec<usize> {
+    (0..n).collect()
+}
+
 /// Lets the other tasks run until none can go on: the time is frozen.
 async fn yield_often() {
     for _ in 0..2_000 {
@@ -80,20 +88,14 @@ async fn waiters_are_admitted_in_their_order_when_the_limit_is_raised() {
     yield_often().await;
     replace(&limiter, [fixed("601/h")]);
     yield_often().await;
-    assert_eq!(
-        *order.lock().expect("no panic"),
-        (0..600).collect::<Vec<_>>()
-    );
+    assert_eq!(taken(&order), in_order(600));
     assert_eq!(used(&limiter, "p").await, 601);
     assert_eq!(time.0.elapsed(), ms(0), "none had to sleep");
     replace(&limiter, [fixed("2000/h")]);
     for waiter in waiters {
         waiter.await.expect("admitted");
     }
-    assert_eq!(
-        *order.lock().expect("no panic"),
-        (0..1_000).collect::<Vec<_>>()
-    );
+    assert_eq!(taken(&order), in_order(1_000));
     assert_eq!(used(&limiter, "p").await, 1_001, "none was charged twice");
     assert_eq!(time.0.elapsed(), ms(0));
 }
@@ -203,10 +205,7 @@ async fn no_waiter_is_lost_or_admitted_twice_by_several_changes_in_a_row() {
         }
     }
     yield_often().await;
-    assert_eq!(
-        *order.lock().expect("no panic"),
-        (0..297).collect::<Vec<_>>()
-    );
+    assert_eq!(taken(&order), in_order(297));
     assert_eq!(used(&limiter, "p").await, 298);
     replace(&limiter, [fixed("1000/h")]);
     for waiter in waiters {
@@ -296,13 +295,13 @@ async fn an_admission_that_is_in_flight_during_the_change_counts_once() {
     assert!(order.lock().expect("no panic").is_empty());
     store.open.send_replace(true);
     yield_often().await;
-    assert_eq!(*order.lock().expect("no panic"), (0..6).collect::<Vec<_>>());
+    assert_eq!(taken(&order), in_order(6));
     assert_eq!(used(&limiter, "p").await, 6);
     replace(&limiter, [fixed("9/h")]);
     for waiter in waiters {
         waiter.await.expect("admitted");
     }
-    assert_eq!(*order.lock().expect("no panic"), (0..9).collect::<Vec<_>>());
+    assert_eq!(taken(&order), in_order(9));
     assert_eq!(used(&limiter, "p").await, 9);
 }
 
