@@ -205,7 +205,7 @@ impl<'a> Actor<'a> {
 }
 
 /// Such as `600ms`.
-fn duration(text: &str) -> Duration {
+pub fn duration(text: &str) -> Duration {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = text.strip_suffix(unit).expect(text).parse::<u64>();
     let micros = match unit {

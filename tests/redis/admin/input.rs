@@ -28,10 +28,15 @@ async fn a_misspelled_field_is_an_error_so_that_a_reset_is_not_about_more_than_w
 }
 
 #[tokio::test]
-async fn a_list_of_values_is_no_body() {
+async fn a_body_that_is_no_object_or_has_no_key_says_what_is_expected() {
     let api = support::api();
     let detail = api.mistake("/block", json!(["ban", "192.0.2.1", 60])).await;
     assert_eq!(detail, "the body has to be a JSON object");
+    let detail = api.mistake("/peek", about("api", 7)).await;
+    let expected = "the key is neither a text nor a list of texts";
+    assert!(detail.contains(expected), "{detail}");
+    let nested = api.call(Method::POST, "/reset", "[".repeat(60_000)).await;
+    assert_eq!(nested.status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]
@@ -90,14 +95,6 @@ async fn a_text_that_is_no_key_of_the_policy_is_an_error() {
     assert!(detail.contains("\"api\""), "{detail}");
 }
 
-#[tokio::test]
-async fn a_key_that_is_neither_a_text_nor_a_list_is_named_as_the_mistake() {
-    let api = support::api();
-    let detail = api.mistake("/peek", about("api", 7)).await;
-    let expected = "the key is neither a text nor a list of texts";
-    assert!(detail.contains(expected), "{detail}");
-}
-
 /// Any JSON, with the fields that routes have.
 fn any_json() -> impl Strategy<Value = String> {
     let text = prop_oneof![
@@ -154,12 +151,4 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.expect("a runtime").block_on(no_route_fails(&API, &bytes, &query));
     }
-}
-
-#[tokio::test]
-async fn deeply_nested_json_is_rejected() {
-    let api = support::api();
-    let body = "[".repeat(60_000);
-    let answer = api.call(Method::POST, "/reset", body).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
 }

@@ -229,26 +229,6 @@ async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_rej
 }
 
 #[tokio::test]
-async fn concurrent_requests_count_like_sequential_ones() {
-    for world in World::both() {
-        for (sent, expected) in [(6, Err(1)), (7, Ok(secs(600))), (40, Ok(secs(600)))] {
-            let limiter = world.limiter([window("p", "4/365days"), abuse()]);
-            let check = || limiter.check(KEY);
-            let seen = async || banned(&limiter, KEY).await.ok_or(left(&limiter, KEY).await);
-
-            let _ = limiter.reset(KEY).await.expect("a response");
-            assert_eq!(check().times(sent).await.admitted(), 4);
-            assert_eq!(seen().await, expected, "{sent}");
-
-            let _ = limiter.reset(KEY).await.expect("a response");
-            let decisions = join_all((0..sent).map(|_| check().into_future())).await;
-            assert_eq!(decisions.iter().filter(|d| admitted_by_store(d)).count(), 4);
-            assert_eq!(seen().await, expected, "{sent}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn the_rejections_of_one_ban_count_in_no_other() {
     for world in World::both() {
         let other = abuse_named("other");

@@ -25,6 +25,12 @@ fn on(server: &Server) -> LimiterBuilder {
     Limiter::builder().store(redis(server))
 }
 
+/// A limiter under a policy `tenant` with leases.
+fn leasing(server: &Server) -> Limiter {
+    let builder = on(server).policy(leased("tenant"));
+    builder.build().expect("valid")
+}
+
 fn stats(limiter: &Limiter, policy: &str) -> Option<LeaseStats> {
     let leases = limiter.stats().store.leases;
     leases.into_iter().find(|stats| &*stats.policy == policy)
@@ -161,8 +167,7 @@ async fn leases_are_in_the_state_of_the_store() {
     }
     assert!(limiter.stats().store.leases.is_empty());
 
-    let limiter = on(&server).policy(leased("tenant"));
-    let limiter = limiter.build().expect("valid");
+    let limiter = leasing(&server);
     until_leased(&limiter, KEY, COST).await;
     let leases = stats(&limiter, "tenant").expect("leases");
     let spent = leases.spent;
@@ -177,8 +182,7 @@ async fn leases_log_nothing_and_a_store_that_fails_is_logged_as_without_them() {
     let (log, start) = (Log::default(), Instant::now());
     let _guard = log.at(Level::DEBUG);
     let server = Server::start();
-    let limiter = on(&server).policy(leased("tenant"));
-    let limiter = limiter.build().expect("valid");
+    let limiter = leasing(&server);
     until_leased(&limiter, KEY, COST).await;
     assert_eq!(log.text(), "");
     server.kill();
@@ -208,8 +212,7 @@ async fn until_settled(limiter: &Limiter) -> u64 {
 #[tokio::test]
 async fn units_of_a_key_that_is_reset_lapse() {
     let server = Server::start();
-    let limiter = on(&server).policy(leased("tenant"));
-    let limiter = limiter.build().expect("valid");
+    let limiter = leasing(&server);
     // Where the machine is slow, no unit may be held any more.
     until("units that are held are reset", async || {
         until_leased(&limiter, KEY, COST).await;
@@ -223,8 +226,7 @@ async fn units_of_a_key_that_is_reset_lapse() {
 #[tokio::test]
 async fn units_whose_refund_fails_lapse() {
     let server = Server::start();
-    let limiter = on(&server).policy(leased("tenant"));
-    let limiter = limiter.build().expect("valid");
+    let limiter = leasing(&server);
     // From then on no refund succeeds.
     until(
         "units are held when the server stops responding",

@@ -43,28 +43,6 @@ async fn new_limits_hold_at_once_for_clones_handles_and_layers_made_before() {
 }
 
 #[tokio::test]
-async fn a_thread_that_used_the_old_limits_has_the_new_ones() {
-    let limiter = World::memory().limiter([policy("p", "10/h")]);
-    let (to_thread, commands) = std::sync::mpsc::channel::<u64>();
-    let (replies, from_thread) = std::sync::mpsc::channel();
-    thread::scope(|scope| {
-        let (limiter, replace_with) = (&limiter, &to_thread);
-        scope.spawn(move || {
-            for _ in commands {
-                let quota = limiter.policies()[0].quota().amount();
-                replies.send(quota).expect("a receiver");
-            }
-        });
-        for amount in [10, 20, 30, 10] {
-            replace(limiter, [policy("p", &format!("{amount}/h"))]);
-            replace_with.send(amount).expect("a receiver");
-            assert_eq!(from_thread.recv().expect("a reply"), amount);
-        }
-        drop(to_thread);
-    });
-}
-
-#[tokio::test]
 async fn a_removed_policy_is_unknown_and_finds_its_counts_when_it_returns() {
     for world in World::both() {
         let [p, q] = [policy("p", "10/h"), policy("q", "10/h")];

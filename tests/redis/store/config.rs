@@ -82,50 +82,18 @@ fn the_debug_form_of_a_store_hides_its_password() {
 }
 
 #[test]
-fn a_timeout_that_no_request_can_meet_is_a_config_error() {
-    for deadline in [Duration::ZERO, Duration::from_micros(999)] {
-        mistake(
-            anywhere().timeout(deadline).build(),
-            "a timeout of",
-            "at least 1 ms",
-        );
+fn settings_out_of_range_are_config_errors() {
+    let timeout = |micros| anywhere().timeout(Duration::from_micros(micros));
+    for (builder, value, valid) in [
+        (timeout(0), "a timeout of", "at least 1 ms"),
+        (timeout(999), "a timeout of", "at least 1 ms"),
+        (anywhere().connections(0), "0 connections", "1 to 64"),
+        (anywhere().connections(65), "65 connections", "1 to 64"),
+        (RedisStore::builder(), "without a server", "a URL"),
+    ] {
+        mistake(builder.build(), value, valid);
     }
-}
-
-/// No instant lies that far ahead; a request must not be the first to notice.
-#[test]
-fn a_timeout_past_all_time_is_a_config_error_or_works() {
-    let server = Server::start();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(Duration::MAX)
-        .build();
-    if let Ok(store) = store {
-        let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        assert!(admitted_by_store(
-            &runtime.block_on(limiter.check("key").into_future())
-        ));
-    }
-}
-
-#[test]
-fn no_workers_or_too_many_are_a_config_error() {
-    mistake(
-        anywhere().connections(0).build(),
-        "0 connections",
-        "1 to 64",
-    );
-    mistake(
-        anywhere().connections(65).build(),
-        "65 connections",
-        "1 to 64",
-    );
     assert!(anywhere().connections(1).build().is_ok());
-}
-
-#[test]
-fn an_invalid_prefix_is_a_config_error() {
     for prefix in [
         "much-too-long-as-it-is:",
         "{a}:",
@@ -143,14 +111,22 @@ fn an_invalid_prefix_is_a_config_error() {
             "A-Z a-z 0-9 : . _ -",
         );
     }
-}
-
-#[test]
-fn a_store_without_a_server_is_a_config_error() {
-    mistake(RedisStore::builder().build(), "without a server", "a URL");
     let mut config = Config::from_url("redis://127.0.0.1:6379");
     config.connection = Some(Default::default());
     mistake(RedisStore::from_config(config), "both", "one of them");
+}
+
+/// No instant lies that far ahead; a request must not be the first to notice.
+#[tokio::test]
+async fn a_timeout_past_all_time_is_a_config_error_or_works() {
+    let server = Server::start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(Duration::MAX);
+    if let Ok(store) = store.build() {
+        let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
+        assert!(admitted_by_store(&limiter.check("key").await));
+    }
 }
 
 #[tokio::test]

@@ -86,34 +86,6 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     }
 }
 
-/// Layers stack: a request that an inner layer rejects costs nothing in an outer one.
-#[tokio::test]
-async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
-    let (_clock, server) = on_a_clock();
-    for strategy in EACH {
-        server.flush();
-        let layer = |name: &str, quota| {
-            let policy = strategy.policy(name, quota).key(extract::global());
-            RateLimitLayer::new(limiter(store(&server), [policy]))
-        };
-        let (outer, inner) = (layer("outer", "1000/month"), layer("inner", "1/month"));
-        let service = outer.layer(inner.layer(service_fn(hello)));
-        for number in 0..20 {
-            let Ok(response) = service.clone().oneshot(Request::new(())).await;
-            let status = match number {
-                0 => StatusCode::OK,
-                _ => StatusCode::TOO_MANY_REQUESTS,
-            };
-            assert_eq!(response.status(), status);
-        }
-        until(
-            &format!("{strategy:?}: the outer layer gives back"),
-            async || used(outer.limiter(), KEY).await == [1],
-        )
-        .await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_dropped_while_the_script_runs_costs_nothing() {
     let (_clock, server) = on_a_clock();

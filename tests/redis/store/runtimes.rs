@@ -244,12 +244,8 @@ fn a_check_outside_any_runtime_is_an_error() {
 }
 
 #[test]
-fn in_a_runtime_without_timers_the_store_is_misconfigured() {
+fn in_a_runtime_without_timers_or_without_io_the_store_is_misconfigured() {
     is_misconfigured_in(Builder::new_current_thread().enable_io());
-}
-
-#[test]
-fn in_a_runtime_without_io_the_store_is_misconfigured() {
     is_misconfigured_in(Builder::new_current_thread().enable_time());
 }
 

@@ -310,27 +310,31 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
     }
 }
 
-#[test]
-fn a_strategy_for_redis_only_is_a_config_error_in_process() {
-    let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken::new(true));
-    let error = World::memory().builder().policy(policy.clone()).build();
-    let error = error.expect_err("a mistake");
-    assert_eq!(error.policy(), Some("broken"));
-    assert!(error.value().contains("on Redis only"), "{error}");
-    assert!(error.expected().contains("RedisStore"), "{error}");
-    assert!(World::redis().builder().policy(policy).build().is_ok());
-}
-
-#[test]
-fn a_script_with_another_capacity_than_its_rule_is_a_config_error() {
-    let (tidy, surplus) = (true, 1);
-    let policy = Policy::new("broken", Quota::requests(5).per_minute());
-    let policy = policy.strategy(Broken { tidy, surplus });
-    let error = World::redis().builder().policy(policy).build();
-    let error = error.expect_err("a mistake");
-    assert_eq!(error.policy(), Some("broken"));
-    assert!(error.value().contains("parameters [6, 1]"), "{error}");
-    assert!(error.expected().contains("capacity, 5,"), "{error}");
+#[tokio::test]
+async fn a_strategy_that_the_store_cannot_count_by_is_a_config_error() {
+    let policy =
+        |strategy: Broken| Policy::new("p", Quota::requests(5).per_minute()).strategy(strategy);
+    let local = Policy::new("p", Quota::requests(1).per_minute()).strategy(Local);
+    let on_redis = policy(Broken::new(true));
+    // Its script has another capacity than its rule.
+    let inaccurate = policy(Broken {
+        tidy: true,
+        surplus: 1,
+    });
+    let (memory, redis) = (World::memory(), World::redis());
+    for (world, policy, value, expected) in [
+        (&memory, &on_redis, "on Redis only", "RedisStore"),
+        (&redis, &local, "in process only", "MemoryStore"),
+        (&redis, &inaccurate, "parameters [6, 1]", "capacity, 5,"),
+    ] {
+        let error = world.builder().policy(policy.clone()).build();
+        let error = error.expect_err("a mistake");
+        assert_eq!(error.policy(), Some("p"));
+        assert!(error.value().contains(value), "{error}");
+        assert!(error.expected().contains(expected), "{error}");
+    }
+    assert!(redis.builder().policy(on_redis).build().is_ok());
+    assert_eq!(send(&memory.limiter([local]), KEY, 3).await, 1);
 }
 
 /// Counts in process alone.
@@ -394,18 +398,6 @@ impl Rule for Local {
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         Some(ErasedLocalRule::new(self))
     }
-}
-
-#[tokio::test]
-async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
-    let policy = Policy::new("local", Quota::requests(1).per_minute()).strategy(Local);
-    let error = World::redis().builder().policy(policy.clone()).build();
-    let error = error.expect_err("a mistake");
-    assert_eq!(error.policy(), Some("local"));
-    assert!(error.value().contains("in process only"), "{error}");
-    assert!(error.expected().contains("MemoryStore"), "{error}");
-    let limiter = World::memory().limiter([policy]);
-    assert_eq!(send(&limiter, KEY, 3).await, 1);
 }
 
 #[test]

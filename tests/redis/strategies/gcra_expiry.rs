@@ -199,42 +199,6 @@ async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
     assert_eq!(ttl(world.server()), 114_000);
 }
 
-#[tokio::test]
-async fn if_one_policy_rejects_no_other_is_charged() {
-    for world in World::both() {
-        let wide = StrategyKind::Gcra.policy("wide", "1000/min");
-        let narrow = StrategyKind::Gcra.policy("narrow", "3/min");
-        let other = StrategyKind::Gcra.policy("other", "500/min");
-        let limiter = world.limiter([wide, narrow, other]);
-        // Singly, and merged.
-        assert_eq!(send(&limiter, KEY, 5).await, 3);
-        assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
-        assert_eq!(left_each(&limiter).await, [997, 0, 497]);
-        let key = Key::new("other");
-        assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
-    }
-}
-
-#[tokio::test]
-async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
-    for world in World::both() {
-        let limiter =
-            world.limiter(["10/min", "1000/min"].map(|q| StrategyKind::Gcra.policy(q, q)));
-        let keys: Vec<_> = (0..30_u64)
-            .flat_map(|key| vec![key; key as usize])
-            .collect();
-        let checks = keys
-            .iter()
-            .map(|key| limiter.check(Key::new(format!("{key:02}"))).into_future());
-        let mut admitted = [0; 30];
-        for (key, decision) in keys.iter().zip(join_all(checks).await) {
-            admitted[*key as usize] += decision.admitted();
-        }
-        let right: Vec<_> = (0..30).map(|key| key.min(10)).collect();
-        assert_eq!(admitted[..], right);
-    }
-}
-
 /// A limiter whose user may not run some commands.
 pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
     let order = [

@@ -224,35 +224,3 @@ async fn the_deepest_debt_admits_nothing() {
         .await;
     }
 }
-
-#[tokio::test]
-async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stores() {
-    const DAY: i64 = 86_400_000_000;
-    // Before and behind the end of a round, which is at START.
-    for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {
-        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
-            for text in ["10/min", "1000/day", "100000/month", "3/400days"] {
-                let mut responses = Vec::new();
-                for world in World::both() {
-                    let limiter = world.single(strategy, text);
-                    let capacity = quota(text).capacity();
-                    let mut seen = Vec::new();
-                    for step in [0, -DAY, 0, DAY, 0, 2 * DAY, DAY, DAY - 1] {
-                        world.set(START.strict_add_signed(start + step));
-                        let decision = limiter.check(KEY).times(capacity / 2 + 1).await;
-                        seen.push((decision.admitted(), limiter.check(KEY).await.retry_after()));
-                    }
-                    // The clock goes forward by four days in all.
-                    let admitted: u64 = seen.iter().map(|(admitted, _)| admitted).sum();
-                    let days = quota(text).amount() * 4 * 86_400 / quota(text).period().as_secs();
-                    assert!(
-                        admitted <= capacity + days,
-                        "{strategy:?} {text} {start}: {seen:?}"
-                    );
-                    responses.push(seen);
-                }
-                assert_eq!(responses[0], responses[1], "{strategy:?} {text} {start}");
-            }
-        }
-    }
-}

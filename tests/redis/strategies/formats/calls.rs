@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use tollgate::limiter::{LimitStatus, PolicyDecision};
-use tollgate_tests::prelude::*;
+use tollgate_tests::{prelude::*, script::duration};
 
 use super::server::Backend;
 
@@ -52,6 +52,46 @@ fn bare(action: Action) -> Call {
         quota: None,
         caller: None,
     }
+}
+
+/// Calls as text, between commas: `check alice cost 3 times 2 by bob`; a key of its own for each policy, as in
+/// `check second=bob day=team`; `wait 5ms`, `charge alice 7` and so on are the functions below.
+#[track_caller]
+pub(crate) fn script(text: &'static str) -> Vec<Call> {
+    text.split(", ").map(parse).collect()
+}
+
+#[track_caller]
+fn parse(text: &'static str) -> Call {
+    let words: Vec<&'static str> = text.split(' ').collect();
+    let number = |text: &str| text.parse::<u64>().expect(text);
+    let mut call = match words[..] {
+        ["wait", time] => return wait(duration(time)),
+        ["refund", units] => return refund(number(units)),
+        ["read", "epoch"] => return read_epoch(),
+        ["charge", key, units] => return charge(key, number(units)),
+        ["credit", key, units] => return credit(key, number(units)),
+        ["block", key, time] => return block(key, duration(time)),
+        ["reset", key] => return reset(key),
+        ["unblock", key] => return unblock(key),
+        ["release", key] => return release(key),
+        ["peek", key, ..] => peek(key),
+        ["check", key, ..] if !key.contains('=') => check(key),
+        ["check", ..] => {
+            let keys = words.iter().filter_map(|word| word.split_once('='));
+            check_each(keys.map(|(policy, key)| (policy, Key::new(key))))
+        }
+        _ => panic!("no call: {text}"),
+    };
+    for pair in words.windows(2) {
+        call = match pair {
+            ["cost", units] => call.cost(number(units)),
+            ["times", n] => call.times(number(n)),
+            ["by", caller] => call.caller(caller),
+            _ => call,
+        };
+    }
+    call
 }
 
 /// The clock advances.

@@ -25,11 +25,11 @@ pub(crate) fn all() -> Vec<Scene> {
     all
 }
 
-fn scene<const N: usize, const M: usize>(
+fn scene(
     name: &'static str,
     policies: fn() -> Vec<Policy>,
-    calls: [Call; N],
-    later: [Call; M],
+    calls: impl Into<Vec<Call>>,
+    later: impl Into<Vec<Call>>,
 ) -> Scene {
     Scene {
         name,

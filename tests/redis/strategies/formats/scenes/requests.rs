@@ -4,7 +4,7 @@ use tollgate::store::RedisStoreBuilder;
 use tollgate_tests::prelude::*;
 
 use super::{Scene, policy, scene};
-use crate::strategies::formats::calls::{check, check_each, read_epoch, reset, wait};
+use crate::strategies::formats::calls::{check, check_each, read_epoch, reset, script, wait};
 
 pub(super) fn all() -> Vec<Scene> {
     let scenes = [several(), names(), stores()];
@@ -27,22 +27,14 @@ fn several() -> Vec<Scene> {
                 ),
             ]
         },
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice"),
-            wait(ms(1)),
-            check("alice"),
-            wait(ms(1)),
-            check("alice"),
-            check_each([("second", Key::new("bob")), ("day", Key::new("team"))]).cost(2),
-            check_each([("second", Key::new("carol")), ("day", Key::new("team"))]).times(9),
-        ],
-        [
-            check("alice"),
-            wait(secs(10)),
-            check_each([("second", Key::new("bob")), ("day", Key::new("team"))]).times(9),
-            check_each([("minute", Key::new("alice"))]).times(20),
-        ],
+        script(
+            "wait 123456us, check alice, wait 1ms, check alice, wait 1ms, check alice, \
+             check second=bob day=team cost 2, check second=carol day=team times 9",
+        ),
+        script(
+            "check alice, wait 10s, check second=bob day=team times 9, \
+             check minute=alice times 20",
+        ),
     );
     let rejected = scene(
         "charged rejections",
@@ -53,21 +45,11 @@ fn several() -> Vec<Scene> {
                 policy("log", "3/min", SlidingLog).charge_rejected(true),
             ]
         },
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice").cost(2),
-            check("alice").cost(2),
-            check("alice").cost(2),
-            check("bob").times(5),
-        ],
-        [
-            wait(secs(25)),
-            check("alice"),
-            check("bob"),
-            wait(secs(36)),
-            check("alice"),
-            check("bob"),
-        ],
+        script(
+            "wait 123456us, check alice cost 2, check alice cost 2, check alice cost 2, \
+             check bob times 5",
+        ),
+        script("wait 25s, check alice, check bob, wait 36s, check alice, check bob"),
     );
     let shadows = scene(
         "shadows",
@@ -78,20 +60,8 @@ fn several() -> Vec<Scene> {
                 policy("candidate", "5/min", TokenBucket).shadow_of("live"),
             ]
         },
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice"),
-            check("alice").cost(2),
-            check("alice"),
-            check("bob").times(7),
-        ],
-        [
-            check("alice"),
-            check("bob"),
-            wait(secs(21)),
-            check("alice"),
-            check("bob"),
-        ],
+        script("wait 123456us, check alice, check alice cost 2, check alice, check bob times 7"),
+        script("check alice, check bob, wait 21s, check alice, check bob"),
     );
     vec![together, rejected, shadows]
 }
@@ -174,14 +144,7 @@ fn stores() -> Vec<Scene> {
         ..scene(
             "epoch",
             || vec![policy("p", "1/h", FixedWindow)],
-            [
-                wait(Duration::from_micros(123_456)),
-                check("alice"),
-                check("alice"),
-                read_epoch(),
-                wait(ms(500)),
-                check("bob"),
-            ],
+            script("wait 123456us, check alice, check alice, read epoch, wait 500ms, check bob"),
             [check("carol"), check("carol"), read_epoch()],
         )
     };

@@ -4,9 +4,7 @@ use tollgate::strategy::{Strategy, Weekday};
 use tollgate_tests::prelude::*;
 
 use super::{Scene, policy, scene};
-use crate::strategies::formats::calls::{
-    Call, block, charge, check, credit, peek, refund, release, reset, unblock, wait,
-};
+use crate::strategies::formats::calls::{Call, check, credit, refund, script, wait};
 
 pub(super) fn all() -> Vec<Scene> {
     let scenes = [costs(), calendars(), tiers(), callers(), bans()];
@@ -53,72 +51,37 @@ fn costs() -> Vec<Scene> {
     scenes
 }
 
-fn several_costs() -> [Call; 17] {
-    [
-        wait(Duration::from_micros(123_456)),
-        check("alice"),
-        check("alice").cost(3),
-        wait(Duration::from_micros(7_654_321)),
-        check("alice"),
-        check("bob").times(3),
-        check("bob").cost(19),
-        charge("carol", 7),
-        check("dave").cost(4),
-        wait(ms(1_500)),
-        refund(2),
-        check("erin"),
-        reset("erin"),
-        check("frank"),
-        wait(Duration::from_micros(1)),
-        refund(1),
-        check("grace").cost(0),
-    ]
+fn several_costs() -> Vec<Call> {
+    script(
+        "wait 123456us, check alice, check alice cost 3, wait 7654321us, check alice, \
+             check bob times 3, check bob cost 19, charge carol 7, check dave cost 4, \
+             wait 1500ms, refund 2, check erin, reset erin, check frank, wait 1us, \
+             refund 1, check grace cost 0",
+    )
 }
 
-fn later_costs() -> [Call; 14] {
-    [
-        wait(Duration::from_micros(2_345_678)),
-        check("alice"),
-        check("bob").cost(2),
-        check("carol"),
-        check("dave").times(4),
-        check("erin"),
-        wait(secs(24)),
-        peek("alice").cost(3),
-        charge("bob", 1),
-        check("carol").cost(2),
-        wait(secs(30)),
-        check("alice").cost(2),
-        check("dave").cost(5),
-        peek("frank"),
-    ]
+fn later_costs() -> Vec<Call> {
+    script(
+        "wait 2345678us, check alice, check bob cost 2, check carol, \
+             check dave times 4, check erin, wait 24s, peek alice cost 3, charge bob 1, \
+             check carol cost 2, wait 30s, check alice cost 2, check dave cost 5, \
+             peek frank",
+    )
 }
 
 /// Windows of the calendar: days, weeks, months and years of time zones, and those of fixed length.
 fn calendars() -> Vec<Scene> {
     let calls = || {
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice"),
-            check("alice").cost(3),
-            charge("bob", 7),
-            check("carol").times(2),
-            wait(secs(3_600)),
-            refund(1),
-        ]
+        script(
+            "wait 123456us, check alice, check alice cost 3, charge bob 7, \
+             check carol times 2, wait 3600s, refund 1",
+        )
     };
     let later = || {
-        [
-            check("alice").cost(2),
-            wait(secs(16 * 3_600)),
-            check("alice"),
-            check("bob"),
-            wait(secs(86_400 * 7)),
-            check("alice").cost(2),
-            check("bob"),
-            wait(secs(86_400 * 31)),
-            check("carol"),
-        ]
+        script(
+            "check alice cost 2, wait 57600s, check alice, check bob, wait 604800s, \
+             check alice cost 2, check bob, wait 2678400s, check carol",
+        )
     };
     let of = |name, policies| scene(name, policies, calls(), later());
     vec![
@@ -204,12 +167,10 @@ fn callers() -> Vec<Scene> {
             refund(1),
             check("away").times(2).caller("carol"),
         ],
-        [
-            check("office").cost(2).caller("carol"),
-            check("office").caller("carol"),
-            wait(secs(60)),
-            check("office").caller("carol"),
-        ],
+        script(
+            "check office cost 2 by carol, check office by carol, wait 60s, \
+             check office by carol",
+        ),
     );
     let in_flight = scene(
         "concurrency",
@@ -218,30 +179,15 @@ fn callers() -> Vec<Scene> {
             let permits = Concurrency::with_ttl(secs(3_600));
             vec![policy("p", "5 concurrent", permits)]
         },
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice"),
-            wait(ms(2)),
-            check("alice").cost(3),
-            wait(ms(3)),
-            check("alice").cost(2),
-            check("bob").cost(2),
-            release("bob"),
-            wait(ms(1)),
-            check("bob"),
-            check("carol").times(2),
-        ],
-        [
-            check("alice"),
-            check("alice"),
-            wait(Duration::from_micros(3_599_994_000)),
-            check("alice").cost(2),
-            wait(ms(2)),
-            check("alice"),
-            wait(secs(3_600)),
-            peek("bob"),
-            check("carol").cost(5),
-        ],
+        script(
+            "wait 123456us, check alice, wait 2ms, check alice cost 3, wait 3ms, \
+             check alice cost 2, check bob cost 2, release bob, wait 1ms, check bob, \
+             check carol times 2",
+        ),
+        script(
+            "check alice, check alice, wait 3599994000us, check alice cost 2, wait 2ms, \
+             check alice, wait 3600s, peek bob, check carol cost 5",
+        ),
     );
     vec![list, in_flight]
 }
@@ -258,57 +204,26 @@ fn bans() -> Vec<Scene> {
     let admitted_by_store = scene(
         "ban",
         policies,
-        [
-            wait(Duration::from_micros(123_456)),
-            check("alice"),
-            check("alice"),
-            wait(ms(1_234)),
-            check("alice"),
-            check("bob"),
-            check("bob"),
-            check("bob"),
-            check("bob"),
-            check("bob"),
-            check("carol"),
-            check("carol").times(3),
-        ],
-        [
-            check("alice"),
-            check("bob"),
-            wait(secs(600)),
-            check("alice"),
-            check("bob"),
-            check("bob"),
-            check("bob"),
-            check("bob"),
-            wait(secs(1_200)),
-            check("bob").times(3),
-        ],
+        script(
+            "wait 123456us, check alice, check alice, wait 1234ms, check alice, check bob, \
+             check bob, check bob, check bob, check bob, check carol, check carol times 3",
+        ),
+        script(
+            "check alice, check bob, wait 600s, check alice, check bob, check bob, \
+             check bob, check bob, wait 1200s, check bob times 3",
+        ),
     );
     let by_hand = scene(
         "ban by hand",
         policies,
-        [
-            wait(Duration::from_micros(123_456)),
-            block("alice", secs(3_600)),
-            block("bob", ms(1_500)),
-            block("carol", secs(60)),
-            unblock("carol"),
-            check("dave"),
-            check("dave").times(3),
-            block("dave", secs(86_400 * 365)),
-        ],
-        [
-            check("alice"),
-            wait(ms(1_500)),
-            check("bob"),
-            check("bob"),
-            check("carol"),
-            unblock("dave"),
-            check("dave"),
-            wait(secs(3_600)),
-            check("alice"),
-        ],
+        script(
+            "wait 123456us, block alice 3600s, block bob 1500ms, block carol 60s, \
+             unblock carol, check dave, check dave times 3, block dave 31536000s",
+        ),
+        script(
+            "check alice, wait 1500ms, check bob, check bob, check carol, unblock dave, \
+             check dave, wait 3600s, check alice",
+        ),
     );
     vec![admitted_by_store, by_hand]
 }
