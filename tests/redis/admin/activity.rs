@@ -1,6 +1,6 @@
 //! What this process did: counts, the most rejected keys, explanations and events.
 
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};
 

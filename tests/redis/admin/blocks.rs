@@ -1,7 +1,7 @@
 //! Blocks: how they are made, listed and ended, and what is known of a blocked key.
 
 use tollgate::store::Incomplete;
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};
 

@@ -1,7 +1,6 @@
 //! The routes about keys: their status, and changes with their lines in the log.
 
-use tollgate::access::KeyList;
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};
 

@@ -1,9 +1,6 @@
 //! What is in force: policies, the configuration, and what shadow policies would change.
 
-use std::fs;
-
 use tollgate::{
-    RateLimitHeaders,
     admin::Admin,
     config::{Document, Registry, Watch},
 };

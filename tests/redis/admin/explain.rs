@@ -1,10 +1,6 @@
 //! Explanations of requests as operators give them.
 
-use tollgate::{
-    KeyExtractor,
-    access::KeyList,
-    extract::{self, MissingKey},
-};
+use tollgate::{KeyExtractor, extract};
 use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};

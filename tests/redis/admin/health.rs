@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use axum::body::Body;
 use tokio::task::yield_now;
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 use tower::Service;
 
 use crate::admin::support::*;

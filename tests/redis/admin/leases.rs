@@ -1,9 +1,6 @@
 //! Leases, as operators see them.
 
-use tollgate::{
-    Lease,
-    admin::{Activity, Admin},
-};
+use tollgate::admin::{Activity, Admin};
 use tollgate_tests::{
     hot_key::until_leased,
     prelude::*,

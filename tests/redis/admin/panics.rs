@@ -1,7 +1,6 @@
 //! Changes in which a store panics.
 
-use tollgate::store::Op;
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use tollgate::{
     KeyExtractor,
     admin::{Activity, Admin, AdminTarget},
-    extract::{self, MissingKey},
+    extract,
 };
 use tollgate_tests::{
     prelude::*,

@@ -1,17 +1,13 @@
 //! An admin API to call, whose every answer is held against its OpenAPI document.
 
-use axum::{
-    Router,
-    body::{Body, Bytes},
-};
+use axum::body::{Body, Bytes};
 use http::{HeaderMap, header};
-use http_body_util::BodyExt;
 use serde::Serialize;
 use tollgate::{
     admin::{Activity, Admin, AdminTarget},
-    extract::{self, MissingKey},
+    extract,
 };
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 use crate::admin::openapi;
 

@@ -1,6 +1,6 @@
 //! Mistakes are found when a limiter is built.
 
-use tollgate::{ConfigError, strategy::Weekday};
+use tollgate::ConfigError;
 use tollgate_tests::prelude::*;
 
 fn build(quota: Quota, windows: CalendarWindow) -> Result<Limiter, ConfigError> {

@@ -1,6 +1,5 @@
 //! A window that has ended doesn't open again, wherever the clock steps.
 
-use tollgate::strategy::Weekday;
 use tollgate_tests::{prelude::*, scene::fresh_key};
 
 use super::support::*;

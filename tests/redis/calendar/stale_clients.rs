@@ -1,9 +1,8 @@
 //! Clients whose clock is days or years away from the server's: the side that computes the calendar has the wrong day.
 
 use tollgate::{
-    limiter::PolicyDecision,
-    store::{CounterOp, Op, StoreResponse, Units},
-    strategy::{ChargeReceipt, Strategy, Terms, Weekday},
+    store::Units,
+    strategy::{ChargeReceipt, Strategy},
 };
 use tollgate_tests::{prelude::*, scene::refund};
 

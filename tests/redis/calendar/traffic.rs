@@ -1,6 +1,5 @@
 //! Eight days of traffic.
 
-use tollgate::strategy::Weekday;
 use tollgate_tests::prelude::*;
 
 use super::support::*;

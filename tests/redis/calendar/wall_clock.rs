@@ -1,6 +1,6 @@
 //! A store in process, and the machine's wall clock, which steps: rates don't follow it, and calendar windows do.
 
-use std::{env, fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt};
+use std::{fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt};
 
 use tollgate::clock::Clock;
 use tollgate_tests::{prelude::*, two_clocks::TwoClocks};

@@ -1,7 +1,6 @@
 //! Bans that all processes know of, by hand too.
 
-use tollgate::RateLimitHeaders;
-use tollgate_tests::{load, prelude::*, stores};
+use tollgate_tests::{load, prelude::*};
 
 use crate::charging::{
     ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},

@@ -1,6 +1,5 @@
 //! What a ban leaves in a store, and what becomes of it there; what clients see of it.
 
-use http_body_util::BodyExt;
 use tollgate_tests::prelude::*;
 
 use crate::charging::{

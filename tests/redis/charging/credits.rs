@@ -1,6 +1,6 @@
 //! Units that are credited manually.
 
-use tollgate::{access::KeyList, limiter::LimitStatus};
+use tollgate::limiter::LimitStatus;
 use tollgate_tests::{prelude::*, script::play};
 
 use crate::charging::support::*;

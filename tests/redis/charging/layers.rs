@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 
-use http_body_util::BodyExt;
 use tollgate_tests::{prelude::*, script::play_with};
 
 use crate::charging::support::*;

@@ -1,6 +1,5 @@
 //! What an outcome is decided by, and when.
 
-use http_body_util::BodyExt;
 use tollgate::outcome::{self, RequestEnd};
 use tollgate_tests::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Refunds: to the fraction of a unit, and once, however many copies of a decision there are.
 
 use tollgate::limiter::Refund;
-use tollgate_tests::{prelude::*, script::play, stores};
+use tollgate_tests::{prelude::*, script::play};
 
 use crate::charging::{
     ban::MICRO,

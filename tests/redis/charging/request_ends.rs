@@ -3,7 +3,7 @@
 use std::{future::pending, io};
 
 use http_body::Body as _;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use tollgate::{
     layer::ResponseBody,
     outcome::{self, RequestEnd},

@@ -1,6 +1,5 @@
 //! Policies that are evaluated and reported, and never enforced.
 
-use tollgate::limiter::PolicyDecision;
 use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::HeaderMap;
 use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{Full, StreamBody, combinators::UnsyncBoxBody};
 use tollgate::layer::ResponseBody;
 use tollgate_tests::prelude::*;
 pub(crate) use tollgate_tests::world::{KEY, World, secs};
@@ -211,7 +211,7 @@ pub(crate) async fn serve(
         Ok::<_, Infallible>(text(status))
     };
     let handler = &handler;
-    let Ok(response) = call(layer, request(), move |request| handler(request)).await;
+    let Ok(response) = call(layer, request(), handler).await;
     response
 }
 

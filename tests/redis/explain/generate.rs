@@ -1,10 +1,8 @@
 //! Random sets of policies, and requests to them.
 
-use std::net::SocketAddr;
-
 use tollgate::{
-    access::{AddressList, KeyList, OnUnknownAddress},
-    extract::{self, MissingKey, PeerAddr},
+    access::OnUnknownAddress,
+    extract::{self, PeerAddr},
 };
 use tollgate_tests::prelude::*;
 

@@ -1,6 +1,5 @@
 //! Leases, of which an explanation neither spends nor requests one.
 
-use tollgate::Lease;
 use tollgate_tests::{hot_key::until_leased, prelude::*};
 
 use crate::explain::stores::World;

@@ -1,13 +1,10 @@
 //! Why a policy does not apply, and what decides a request before its policies.
 
-use std::net::SocketAddr;
-
 use http::HeaderValue;
 use tollgate::{
-    access::{AddressList, KeyList, OnUnknownAddress},
+    access::OnUnknownAddress,
     explain::{Exemption, Explanation, NotApplied},
-    extract::{self, MissingKey, PeerAddr},
-    observe::DecisionOutcome,
+    extract::{self, PeerAddr},
 };
 use tollgate_tests::{
     prelude::*,

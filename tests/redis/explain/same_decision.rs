@@ -1,8 +1,8 @@
 //! An explanation is the decision that the request gets, and changes nothing.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::fmt::Debug;
 
-use tollgate::{explain::Explanation, observe::DecisionOutcome};
+use tollgate::explain::Explanation;
 use tollgate_tests::prelude::*;
 
 use crate::explain::{

@@ -1,9 +1,6 @@
 //! An explanation logs nothing, and records nothing of its request.
 
-use tollgate::{
-    access::AddressList,
-    extract::{self, MissingKey},
-};
+use tollgate::extract;
 use tollgate_tests::{log::Log, prelude::*, service::send};
 use tracing::Level;
 

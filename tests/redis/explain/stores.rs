@@ -5,7 +5,6 @@ use std::{mem, sync::PoisonError};
 use testkit::Clock as ServerClock;
 use tollgate::{clock::Clock, limiter::PermitGuard};
 use tollgate_tests::prelude::*;
-use tower::ServiceBuilder;
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_800_000_000_123_457;

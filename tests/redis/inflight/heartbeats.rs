@@ -1,6 +1,5 @@
 //! Permits that are renewed, and those that are not.
 
-use tokio::runtime::{Builder, Runtime};
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::inflight::{

@@ -1,7 +1,5 @@
 //! Requests of one batch, some of which are dropped before their result.
 
-use std::collections::HashSet;
-
 use futures_util::future::join3;
 use tollgate_tests::prelude::*;
 

@@ -1,9 +1,8 @@
 //! Processes that share a limit, and processes that die.
 
 use std::{
-    env,
     io::{BufRead, BufReader, Read},
-    process::{Child, Stdio},
+    process::Child,
 };
 
 use testkit::Connection;

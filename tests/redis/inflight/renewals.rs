@@ -3,12 +3,7 @@
 use std::mem;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::{
-    clock::Clock,
-    error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
-    strategy::Rule,
-};
+use tollgate::clock::Clock;
 use tollgate_tests::prelude::*;
 
 use crate::inflight::support::*;

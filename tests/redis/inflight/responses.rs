@@ -1,12 +1,8 @@
 //! How long a request that passes a layer holds its permit.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
-use axum::{Router, body::Body, extract::State, routing::get};
-use http_body_util::BodyExt;
+use axum::{body::Body, extract::State, routing::get};
 use tollgate::limiter::PermitGuard;
 use tollgate_tests::prelude::*;
 use tower::Service;

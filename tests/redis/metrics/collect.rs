@@ -4,7 +4,7 @@ use std::sync::{atomic::Ordering::Relaxed, mpsc};
 
 use tollgate::{
     metrics::Metrics,
-    observe::{BreakerState, Event, NodeStats, Observer, StoreStats},
+    observe::{BreakerState, Event, NodeStats, StoreStats},
 };
 use tollgate_tests::prelude::*;
 

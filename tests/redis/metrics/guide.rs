@@ -1,7 +1,5 @@
 //! `docs/metrics.md`, read as a table.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use tollgate_tests::prelude::*;
 
 use crate::metrics::support::*;

@@ -2,10 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use tollgate::{
-    Lease,
-    observe::{LeaseStats, StoreStats},
-};
+use tollgate::observe::{LeaseStats, StoreStats};
 use tollgate_tests::{hot_key::until_leased, prelude::*, stores::limiter};
 
 use crate::metrics::support::*;

@@ -1,6 +1,5 @@
 //! The metrics of policies.
 
-use tollgate::clock::TokioClock;
 use tollgate_tests::prelude::*;
 
 use crate::metrics::support::*;

@@ -1,9 +1,6 @@
 //! What Prometheus' own tool says.
 
-use std::{
-    io::Write,
-    process::{Command, Stdio},
-};
+use std::{io::Write, process::Command};
 
 use tollgate_tests::prelude::*;
 

@@ -1,8 +1,6 @@
 //! The queries of the dashboard and of the alert rules name metrics and labels that exist.
 
-use std::collections::BTreeSet;
-
-use tollgate::observe::{Observer, StoreCallEvent};
+use tollgate::observe::StoreCallEvent;
 use tollgate_tests::prelude::*;
 
 use crate::metrics::{guide, support::*};

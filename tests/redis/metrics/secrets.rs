@@ -1,7 +1,5 @@
 //! Nothing of a request is exposed.
 
-use std::net::SocketAddr;
-
 use tollgate::extract::{self, PeerAddr};
 use tollgate_tests::{prelude::*, service::send, stores::limiter};
 

@@ -1,6 +1,6 @@
 //! The number of series.
 
-use std::{collections::BTreeSet, num::NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use testkit::Cluster;
 use tollgate_tests::{prelude::*, stores::limiter};

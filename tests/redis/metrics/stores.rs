@@ -2,10 +2,10 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener},
+    net::TcpListener,
 };
 
-use tollgate::observe::{Observer, StoreCallEvent, StoreStats};
+use tollgate::observe::{StoreCallEvent, StoreStats};
 use tollgate_tests::{prelude::*, stores::limiter};
 
 use crate::metrics::support::*;

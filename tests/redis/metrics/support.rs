@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 pub(crate) use tollgate_tests::{
     exposition::{Exposition, Observed, metric_of},

@@ -2,11 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use tollgate::{
-    access::{AddressList, KeyList},
-    clock::TokioClock,
-    observe::{DecisionOutcome, PolicyResult},
-};
+use tollgate::observe::PolicyResult;
 use tollgate_tests::{prelude::*, service::send};
 
 use crate::observe::support::*;

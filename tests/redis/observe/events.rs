@@ -1,10 +1,6 @@
 //! Changes of state: bans, permits, waiters; and observers that panic.
 
-use tollgate::{
-    LocalFallback,
-    clock::TokioClock,
-    observe::{DecisionEvent, DecisionOutcome, Event, Observer, UnitsEvent},
-};
+use tollgate::observe::{DecisionEvent, Event, UnitsEvent};
 use tollgate_tests::prelude::*;
 
 use crate::observe::support::*;

@@ -1,11 +1,7 @@
 //! Leases, as observers and statistics show them.
 
-use tollgate::{
-    Lease,
-    observe::{
-        DecisionEvent, DecisionOutcome, LeaseStats, NEAR_PERCENT, Observer, PolicyEvent,
-        PolicyKind, PolicyResult,
-    },
+use tollgate::observe::{
+    DecisionEvent, LeaseStats, NEAR_PERCENT, PolicyEvent, PolicyKind, PolicyResult,
 };
 use tollgate_tests::{hot_key::until_leased, prelude::*, stores::redis};
 use tracing::Level;

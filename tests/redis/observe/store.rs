@@ -1,6 +1,6 @@
 //! What a store reports: round trips, the circuit breaker, and its state.
 
-use tollgate::observe::{BreakerState, DecisionOutcome, LimiterStats};
+use tollgate::observe::{BreakerState, LimiterStats};
 use tollgate_tests::{prelude::*, stores::redis};
 
 use crate::observe::support::*;

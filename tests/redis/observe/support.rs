@@ -1,15 +1,12 @@
 //! An observer that keeps what it is called with.
 
-use std::{
-    collections::BTreeMap,
-    sync::{MutexGuard, OnceLock, PoisonError},
-};
+use std::sync::{MutexGuard, OnceLock, PoisonError};
 
 use tollgate::observe::{
-    DecisionEvent, DecisionOutcome, Event, NEAR_PERCENT, Observer, PolicyResult, StatsHandle,
-    StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind,
+    DecisionEvent, Event, NEAR_PERCENT, PolicyResult, StatsHandle, StoreCallEvent, StoreCallResult,
+    UnitsEvent, UnitsKind,
 };
-use tollgate_tests::{prelude::*, stores};
+use tollgate_tests::prelude::*;
 
 pub(crate) use tollgate_tests::log::Log;
 

@@ -1,12 +1,8 @@
 //! The reported outcomes and units of random requests are, in sum, those that their callers see.
 
-use std::{collections::BTreeMap, pin::pin};
+use std::pin::pin;
 
-use tollgate::{
-    LocalFallback,
-    access::KeyList,
-    observe::{DecisionOutcome, PolicyResult, UnitsKind},
-};
+use tollgate::observe::{PolicyResult, UnitsKind};
 use tollgate_tests::prelude::*;
 
 use crate::observe::support::*;

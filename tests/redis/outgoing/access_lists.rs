@@ -1,13 +1,8 @@
 //! Lists, which stand before all queues.
 
-use tollgate::{
-    OutgoingLayer,
-    access::{AddressList, KeyList},
-};
 use tollgate_tests::prelude::*;
-use tower::ServiceBuilder;
 
-use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
+use crate::outgoing::support::{TEST_TIMEOUT, *};
 
 /// One a second, and no names on its lists.
 fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {

@@ -1,18 +1,16 @@
 //! Clients as they are in use, over real sockets, and the types that they make.
 
-use std::net::SocketAddr;
-
-use axum::{Router, body::Body, routing::get};
-use http_body_util::{BodyExt, Empty};
+use axum::{body::Body, routing::get};
+use http_body_util::Empty;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
 use tokio::net::TcpListener;
-use tollgate::{OutgoingLayer, outgoing::InExtensions};
+use tollgate::outgoing::InExtensions;
 use tollgate_tests::prelude::*;
 use tonic::transport::{Channel, Endpoint};
-use tower::{Service, ServiceBuilder, retry::Retry, util::BoxCloneService};
+use tower::{Service, retry::Retry, util::BoxCloneService};
 
 use crate::outgoing::support::*;
 

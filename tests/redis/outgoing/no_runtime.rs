@@ -6,12 +6,10 @@
     reason = "futures are polled on a runtime and awaited on a thread without one"
 )]
 
-use tokio::runtime::{Builder, Runtime};
 use tollgate::limiter::{OnMisconfiguration, Wait};
 use tollgate_tests::{
     bare_thread::{block_on, on_bare_thread},
     prelude::*,
-    stores,
 };
 
 use crate::outgoing::{redis::on, support::*};

@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
+use crate::outgoing::support::{TEST_TIMEOUT, *};
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {

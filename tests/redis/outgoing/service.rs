@@ -7,12 +7,9 @@ use std::{
     task::{Context, Poll},
 };
 
-use tollgate::{
-    OutgoingLayer,
-    outgoing::{AsTuple, BoxError, InExtensions},
-};
+use tollgate::outgoing::{AsTuple, BoxError, InExtensions};
 use tollgate_tests::prelude::*;
-use tower::{Service, ServiceBuilder};
+use tower::Service;
 
 use crate::outgoing::support::*;
 

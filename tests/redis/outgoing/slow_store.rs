@@ -1,18 +1,9 @@
 //! A store whose results take a while, and which carries out detached refunds slowly.
 
-use tokio::{
-    runtime::{Builder, Runtime},
-    sync::watch,
-    time::timeout,
-};
-use tollgate::{
-    error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
-    strategy::Rule,
-};
+use tokio::{sync::watch, time::timeout};
 use tollgate_tests::{log::Log, prelude::*};
 
-use crate::outgoing::support::{TEST_TIMEOUT, ms, *};
+use crate::outgoing::support::{TEST_TIMEOUT, *};
 
 /// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
 /// long after these tests; a refund takes 30 ms.

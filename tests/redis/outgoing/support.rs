@@ -1,7 +1,5 @@
 //! What these tests have in common.
 
-use std::pin::Pin;
-
 use tokio::time::Instant;
 use tollgate::{clock::Clock, limiter::Wait};
 use tollgate_tests::prelude::*;

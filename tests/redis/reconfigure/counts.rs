@@ -4,11 +4,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tollgate::{
-    Lease,
-    changes::{Changes, PolicyChangeKind},
-    extract::MissingKey,
-};
+use tollgate::changes::{Changes, PolicyChangeKind};
 use tollgate_tests::{prelude::*, world::START};
 
 use crate::reconfigure::support::*;

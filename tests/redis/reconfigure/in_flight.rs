@@ -1,12 +1,6 @@
 //! Requests that are in progress during the change finish under the policies they started with.
 
 use tokio::sync::{Notify, mpsc};
-use tollgate::{
-    clock::TokioClock,
-    error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
-    strategy::Rule,
-};
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

@@ -1,7 +1,7 @@
 //! What survives a change: connections, the circuit breaker, cached rejections, shadow statistics, and what was counted in process.
 
 use testkit::Proxy;
-use tollgate::{LocalFallback, extract::MissingKey, store::RedisStoreBuilder};
+use tollgate::store::RedisStoreBuilder;
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

@@ -1,9 +1,8 @@
 //! A layer's own settings, replaced together with the policies.
 
-use axum::{Router, body::Body, response::IntoResponse, routing::get};
+use axum::{body::Body, response::IntoResponse, routing::get};
 use http::HeaderMap;
-use http_body_util::BodyExt;
-use tollgate::{RateLimitHeaders, layer::Rejections};
+use tollgate::layer::Rejections;
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

@@ -1,6 +1,5 @@
 //! Leases that are added, changed and removed while requests are served.
 
-use tollgate::Lease;
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

@@ -1,13 +1,6 @@
 //! New limits hold at once, and invalid settings change nothing.
 
-use std::net::IpAddr;
-
-use tollgate::{
-    LocalFallback,
-    access::{AddressList, KeyList},
-    changes::PolicyChangeKind,
-    extract::{self, MissingKey},
-};
+use tollgate::{changes::PolicyChangeKind, extract};
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

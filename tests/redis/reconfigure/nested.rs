@@ -1,9 +1,7 @@
 //! Nested layers, and the calls of a client, while the policies of all of them are replaced.
 
-use axum::{Router, body::Body, routing::get};
-use tollgate::{OutgoingLayer, RateLimitHeaders};
+use axum::{body::Body, routing::get};
 use tollgate_tests::prelude::*;
-use tower::ServiceBuilder;
 
 use crate::reconfigure::support::*;
 

@@ -1,6 +1,5 @@
 //! What the tests share.
 
-use tokio::runtime::Runtime;
 use tollgate::changes::{Changes, PolicyChangeKind};
 use tollgate_tests::prelude::*;
 

@@ -1,15 +1,7 @@
 //! Requests that wait while the policies are replaced: each is decided once, in its order, under the new ones.
 
-use std::pin::Pin;
-
 use tokio::{sync::watch, time::Instant};
-use tollgate::{
-    OutgoingLayer,
-    clock::Clock,
-    error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
-    strategy::Rule,
-};
+use tollgate::clock::Clock;
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;

@@ -4,7 +4,6 @@ use std::fmt::Debug;
 
 use testkit::Clock;
 use tokio::join;
-use tollgate::limiter::PolicyDecision;
 use tollgate_tests::prelude::*;
 
 use crate::store::{results::CallResult, support::*};

@@ -1,6 +1,6 @@
 //! What ends a cached rejection: changes by this process, at once; all others, within the bound.
 
-use std::{env, fs, os::unix::fs::FileExt};
+use std::os::unix::fs::FileExt;
 
 use testkit::Clock as ServerClock;
 use tollgate::observe::DecisionSource::{RejectionCache, Store};

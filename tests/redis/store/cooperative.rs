@@ -2,7 +2,6 @@
 //! thread their turns.
 
 use tokio::task::yield_now;
-use tollgate::LocalFallback;
 use tollgate_tests::prelude::*;
 
 use crate::store::support::*;

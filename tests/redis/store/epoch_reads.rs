@@ -1,7 +1,6 @@
 //! The epoch is read twice per bound at most, whatever comes of it.
 
 use testkit::Proxy;
-use tokio::runtime::{Builder, Runtime};
 use tollgate_tests::prelude::*;
 
 use crate::store::support::*;

@@ -1,6 +1,6 @@
 //! A client with addresses without number fills neither the quota nor the server.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use tollgate_tests::prelude::*;
 

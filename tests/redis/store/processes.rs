@@ -1,7 +1,5 @@
 //! Exact across processes.
 
-use std::{env, process::Stdio};
-
 use tollgate_tests::prelude::*;
 
 use crate::store::support::*;

@@ -2,7 +2,6 @@
 
 use std::sync::mpsc;
 
-use tokio::runtime::{Builder, Runtime};
 use tollgate::limiter::OnMisconfiguration;
 use tollgate_tests::prelude::*;
 

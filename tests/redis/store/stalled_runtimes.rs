@@ -12,10 +12,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use tokio::{
-    runtime::{Builder, Runtime},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tollgate::limiter::CheckFuture;
 use tollgate_tests::{bare_thread::block_on, prelude::*};
 use tower::Service;

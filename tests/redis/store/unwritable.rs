@@ -1,7 +1,5 @@
 //! A server that can't write, without memory or without rights.
 
-use std::collections::BTreeSet;
-
 use testkit::Clock;
 use tollgate_tests::prelude::*;
 

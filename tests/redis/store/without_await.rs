@@ -2,12 +2,8 @@
 
 use std::sync::{OnceLock, mpsc};
 
-use tokio::runtime::Builder;
-use tollgate::{
-    error::NotNow,
-    observe::{Observer, StoreCallEvent},
-};
-use tollgate_tests::{bare_thread::on_bare_thread, prelude::*, stores};
+use tollgate::{error::NotNow, observe::StoreCallEvent};
+use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::store::support::*;
 

@@ -1,13 +1,12 @@
 //! A cost may be any number, wherever it comes from: it is admitted no more than the quota, refunds nothing, and does
 //! not affect other requests.
 
-use axum::{Router, routing::post};
+use axum::routing::post;
 use futures_util::future::poll_immediate;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use tollgate::LocalFallback;
 use tollgate_tests::prelude::*;
 
 use super::support::*;

@@ -4,11 +4,9 @@ use std::sync::LazyLock;
 
 use tollgate::{
     config::{Document, Format, Registry},
-    error::InvalidValue,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, StoreResponse},
     strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms,
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot,
+        State, Strategy,
     },
 };
 use tollgate_tests::prelude::*;

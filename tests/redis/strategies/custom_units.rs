@@ -1,13 +1,8 @@
 //! What a store and a custom strategy may assume of the units that they are called with.
 
 use tollgate::{
-    error::InvalidValue,
-    store::{
-        CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, StoreResponse, Units,
-    },
-    strategy::{
-        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
-    },
+    store::{CounterResult, OpResult, Units},
+    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy},
 };
 use tollgate_tests::prelude::*;
 

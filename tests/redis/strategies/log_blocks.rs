@@ -2,12 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tollgate::{
-    error::InvalidValue,
-    strategy::{
-        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
-    },
-};
+use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy};
 use tollgate_tests::prelude::*;
 
 use super::support::*;

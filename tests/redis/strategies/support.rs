@@ -26,9 +26,3 @@ pub(crate) fn values(server: &Server) -> Vec<String> {
     let values = keys.iter().map(|key| server.command(&["GET", key]).text());
     values.collect()
 }
-
-/// What is left of each policy.
-pub(crate) async fn left_each(limiter: &Limiter) -> Vec<u64> {
-    let seen = limiter.peek(KEY).await.expect("a response");
-    seen.policies().map(|policy| policy.remaining()).collect()
-}

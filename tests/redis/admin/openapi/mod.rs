@@ -1,10 +1,6 @@
 //! The OpenAPI document: it is that of the routes, and every answer is one that it describes.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    env, fs,
-    sync::LazyLock,
-};
+use std::sync::LazyLock;
 
 use axum::body::Body;
 use jsonschema::Validator;

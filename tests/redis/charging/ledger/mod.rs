@@ -5,10 +5,7 @@
 //! A failure prints its seed; `TOLLGATE_SEED=…` runs that one alone. The seed determines what each task does, not the
 //! order.
 
-use std::{
-    env,
-    hash::{BuildHasher, RandomState},
-};
+use std::hash::{BuildHasher, RandomState};
 
 use tollgate_tests::prelude::*;
 

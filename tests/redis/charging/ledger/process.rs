@@ -1,12 +1,11 @@
 //! The other process, which is killed.
 
 use std::{
-    env,
     io::{BufRead, BufReader, Write},
-    process::{self, Stdio},
+    process,
 };
 
-use tokio::{runtime::Runtime, sync::mpsc};
+use tokio::sync::mpsc;
 use tollgate_tests::prelude::*;
 
 use super::{

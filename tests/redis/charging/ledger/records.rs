@@ -1,7 +1,5 @@
 //! What two processes record, and what the store must hold then.
 
-use std::collections::HashMap;
-
 use tollgate_tests::prelude::*;
 
 use super::store::{Counts, Receipt};

@@ -1,6 +1,6 @@
 //! What one request goes through, from its arrival to its end.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 
 use tokio::sync::oneshot;
 use tollgate_tests::prelude::*;

@@ -1,8 +1,6 @@
 //! What a store must hold, by each strategy's own definition: computed from what was charged and refunded at which
 //! instant, in whatever order within the instant.
 
-use std::collections::BTreeMap;
-
 use tollgate_tests::prelude::*;
 
 /// What all clients together may have at once.

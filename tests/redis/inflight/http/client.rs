@@ -1,7 +1,5 @@
 //! A client that ends its request as the kind of the request says, and what it receives.
 
-use std::net::SocketAddr;
-
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -1,7 +1,5 @@
 //! Five hundred requests over real connections, of all the kinds that end badly.
 
-use std::collections::HashSet;
-
 use tokio::{net::TcpListener, time::sleep};
 use tollgate_tests::prelude::*;
 

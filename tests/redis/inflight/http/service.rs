@@ -1,13 +1,8 @@
 //! A service whose requests end in all kinds of ways.
 
-use std::{
-    collections::HashSet,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::task::{Context, Poll, ready};
 
 use axum::{
-    Router,
     body::Body,
     error_handling::HandleErrorLayer,
     extract::{Path, State},
@@ -18,7 +13,6 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::{Sleep, sleep};
 use tollgate_tests::prelude::*;
-use tower::ServiceBuilder;
 use tower_http::timeout::TimeoutLayer;
 
 /// How a request ends.

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use tollgate::limiter::{LimitStatus, PolicyDecision};
+use tollgate::limiter::LimitStatus;
 use tollgate_tests::{prelude::*, script::duration};
 
 use super::server::Backend;

@@ -1,11 +1,6 @@
 //! State formats: what one strategy stores is never read by another.
 
-use tollgate::{
-    error::InvalidValue,
-    strategy::{
-        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
-    },
-};
+use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy};
 use tollgate_tests::prelude::*;
 
 use crate::strategies::{custom::Trial, support::*};

@@ -1,6 +1,6 @@
 //! The server of a scene: its clock, and its keys as text.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::fmt::Write as _;
 
 use testkit::{Clock, Cluster};
 use tollgate::store::RedisStoreBuilder;

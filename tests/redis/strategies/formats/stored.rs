@@ -1,6 +1,6 @@
 //! The bytes of every strategy against those of the fixture.
 
-use std::{env, fmt::Write as _, fs};
+use std::fmt::Write as _;
 
 use tollgate_tests::prelude::*;
 

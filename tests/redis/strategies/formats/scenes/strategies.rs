@@ -1,6 +1,6 @@
 //! What each strategy stores.
 
-use tollgate::strategy::{Strategy, Weekday};
+use tollgate::strategy::Strategy;
 use tollgate_tests::prelude::*;
 
 use super::{Scene, policy, scene};
