@@ -37,24 +37,24 @@ impl<'a> MakeWriter<'a> for Log {
 
 #[allow(dead_code, reason = "a test target uses some of the levels")]
 impl Log {
-    /// Keeps what this thread logs at level error from here on until the guard is dropped.
-    pub fn errors_here() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let guard = log.errors();
-        (log, guard)
+    /// What this thread logs at level error until the guard is dropped.
+    pub fn of_errors() -> (Self, DefaultGuard) {
+        Self::of(Level::ERROR)
     }
 
-    /// Keeps what this thread logs at level warn and above from here on until the guard is dropped.
-    pub fn warnings_here() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let guard = log.warnings();
-        (log, guard)
+    /// What this thread logs at level warn and above until the guard is dropped.
+    pub fn of_warnings() -> (Self, DefaultGuard) {
+        Self::of(Level::WARN)
     }
 
-    /// Keeps what this thread logs at level info and above from here on until the guard is dropped.
-    pub fn info_here() -> (Self, DefaultGuard) {
+    /// What this thread logs at level info and above until the guard is dropped.
+    pub fn of_info() -> (Self, DefaultGuard) {
+        Self::of(Level::INFO)
+    }
+
+    fn of(level: Level) -> (Self, DefaultGuard) {
         let log = Self::default();
-        let guard = log.info();
+        let guard = log.at(level);
         (log, guard)
     }
 

@@ -1,10 +1,11 @@
-//! What most tests import.
+//! The names that most tests use, for a glob import.
 
 pub use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     convert::Infallible,
     env, fs,
     net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
     pin::Pin,
     process::Stdio,
     sync::{
@@ -15,41 +16,46 @@ pub use std::{
     time::{Duration, Instant},
 };
 
-pub use axum::Router;
+pub use axum::{Router, body::Body, response::IntoResponse, routing::get};
 pub use futures_util::{FutureExt, future::join_all};
-pub use http::{Method, Request, Response, StatusCode, request::Parts};
+pub use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, request::Parts,
+};
 pub use http_body_util::BodyExt;
 pub use serde_json::{Value, json};
-pub use testkit::Server;
+pub use testkit::{Cluster, Proxy, Server, Timers};
 pub use tokio::{
     runtime::{Builder, Runtime},
     task::JoinSet,
 };
 pub use tollgate::{
-    Admission, Ban, CalendarWindow, CallError, Concurrency, Decision, FixedWindow, Gcra, Key,
-    Lease, Limiter, ListWindow, LocalFallback, ManualClock, MemoryStore, OnStoreError,
-    OutgoingLayer, Policy, Quota, RateLimitHeaders, RateLimitLayer, RedisStore, Rejected,
-    RetryAfter, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+    Admission, Ban, CalendarWindow, CallError, Concurrency, ConfigError, Decision, FixedWindow,
+    Gcra, Key, KeyExtractor, Lease, Limiter, ListWindow, LocalFallback, ManualClock, MemoryStore,
+    OnStoreError, OutgoingLayer, Policy, Quota, RateLimitHeaders, RateLimitLayer, RedisStore,
+    Rejected, RetryAfter, SlidingLog, SlidingWindow, StoreError, TokenBucket,
     access::{AddressList, KeyList},
     clock::{Timestamp, TokioClock},
+    config::{Document, Format, Registry},
     error::InvalidValue,
-    extract::{self, MissingKey},
+    extract::{self, MissingKey, PeerAddr},
     limiter::{DecisionKind, Keys, LimiterBuilder, PolicyDecision},
     observe::{DecisionOutcome, DecisionSource, Observer},
     outcome,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::{Rule, Terms, Weekday},
 };
-pub use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+pub use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 pub use crate::{
-    results::{admitted_by_store, store_error},
+    log::Log,
+    results::{Counts, admitted_by_store, store_error},
     rng::Rng,
-    runtime::current_thread,
+    runtimes::{current_thread, multi_thread},
     scene::Case,
-    stores,
+    stores::{self, Built, quota},
     strategy_kind::{Counting, StrategyKind},
     stub_store::StubStore,
+    text::assert_contains,
     until::{TEST_TIMEOUT, until},
     world::{KEY, World, ms, secs},
 };

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use tollgate::{
     CallError, Decision, StoreError,
-    limiter::{DecisionKind, LimitStatus},
+    limiter::{DecisionKind, LimitStatus, PolicyDecision},
     observe::DecisionSource,
 };
 
@@ -60,5 +60,38 @@ pub fn store_error(result: &impl CallResult) -> StoreError {
     match result.outcome() {
         (DecisionKind::StoreFailed(error), _) => error,
         other => panic!("{other:?} in place of a fault"),
+    }
+}
+
+/// The counts of a result.
+pub trait Counts {
+    /// The count under this policy.
+    fn count(&self, policy: &str) -> PolicyDecision<'_>;
+
+    /// What is left under this policy.
+    #[track_caller]
+    fn left(&self, policy: &str) -> u64 {
+        self.count(policy).remaining()
+    }
+
+    /// What is used under this policy.
+    #[track_caller]
+    fn used(&self, policy: &str) -> u64 {
+        let count = self.count(policy);
+        count.limit() - count.remaining()
+    }
+}
+
+impl Counts for Decision {
+    #[track_caller]
+    fn count(&self, policy: &str) -> PolicyDecision<'_> {
+        self.policy(policy).expect(policy)
+    }
+}
+
+impl Counts for LimitStatus {
+    #[track_caller]
+    fn count(&self, policy: &str) -> PolicyDecision<'_> {
+        self.policy(policy).expect(policy)
     }
 }

@@ -2,8 +2,8 @@
 
 use testkit::Server;
 use tollgate::{
-    Limiter, ManualClock, MemoryStore, Policy, RedisStore, clock::Timestamp,
-    limiter::LimiterBuilder,
+    Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, clock::Timestamp,
+    limiter::LimiterBuilder, store::RedisStoreBuilder,
 };
 
 use crate::world::{START, TEST_TIMEOUT};
@@ -11,7 +11,7 @@ use crate::world::{START, TEST_TIMEOUT};
 /// A store on this server. No request is admitted uncounted because the machine is busy.
 pub fn redis(server: &Server) -> RedisStore {
     let store = RedisStore::builder().url(server.url());
-    store.timeout(TEST_TIMEOUT).build().expect("a store")
+    store.timeout(TEST_TIMEOUT).built()
 }
 
 /// A store in process, and its clock, which only moves when it is set.
@@ -25,5 +25,37 @@ pub fn frozen() -> (MemoryStore, ManualClock) {
 #[track_caller]
 pub fn limiter(builder: LimiterBuilder, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
-    builder.build().expect("a limiter")
+    builder.built()
+}
+
+/// What a builder makes.
+pub trait Built {
+    type Output;
+
+    /// Builds what a test takes for valid.
+    fn built(self) -> Self::Output;
+}
+
+impl<T: From<Limiter>> Built for LimiterBuilder<T> {
+    type Output = T;
+
+    #[track_caller]
+    fn built(self) -> T {
+        self.build().expect("valid policies")
+    }
+}
+
+impl Built for RedisStoreBuilder {
+    type Output = RedisStore;
+
+    #[track_caller]
+    fn built(self) -> RedisStore {
+        self.build().expect("a valid store")
+    }
+}
+
+/// A quota in words, such as `5/min burst 9`.
+#[track_caller]
+pub fn quota(words: &str) -> Quota {
+    words.parse().expect(words)
 }
