@@ -1,29 +1,18 @@
 //! What a decision allocates. The allocator counts by thread, so each is made on a runtime of one thread.
 
-use std::{future::Future, net::SocketAddr, time::Duration};
-
 use allocation_counter::measure;
-use http::{Request, Response};
-use tokio::runtime::{Builder, Runtime};
-use tollgate::{
-    Concurrency, Key, KeyExtractor, Limiter, ListWindow, Policy, Quota, RateLimitLayer, SlidingLog,
-    extract::{self, Extracted, PeerAddr},
-};
-use tower::{Layer, Service, service_fn};
+use tokio::runtime::Runtime;
+use tollgate::extract::Extracted;
+use tollgate_tests::prelude::*;
 
 mod redis;
 
 /// Decisions that are counted, so that what happens now and then shows too.
 const TIMES: u64 = 1_000;
 
-fn runtime() -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().build().expect("a runtime")
-}
-
 /// Never used up, and refilled so slowly that no key is removed.
 fn ample() -> Quota {
-    Quota::requests(10_000).per_week().burst(500_000)
+    quota("10000/week burst 500000")
 }
 
 fn limiter(names: &[&str], quota: Quota) -> Limiter {
@@ -31,7 +20,7 @@ fn limiter(names: &[&str], quota: Quota) -> Limiter {
         limiter.policy(Policy::new(*name, quota))
     };
     let builder = names.iter().fold(Limiter::builder(), with);
-    builder.build().expect("a limiter")
+    builder.built()
 }
 
 /// Allocations per decision, once the first decisions have allocated what stays.
@@ -67,7 +56,7 @@ fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F)
 fn a_known_key_is_evaluated_in_process_without_allocating() {
     let limiter = limiter(&["one"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    assert_eq!(each(&runtime(), "in process, one policy", check), 0.0);
+    assert_eq!(each(&one_thread(), "in process, one policy", check), 0.0);
 }
 
 #[test]
@@ -77,13 +66,12 @@ fn a_decision_that_metrics_count_allocates_nothing_more() {
     let metrics = std::sync::Arc::new(metrics);
     for (quota, admits) in [(ample(), true), (Quota::requests(1).per_week(), false)] {
         let builder = Limiter::builder().observe(metrics.clone());
-        let limiter = builder.policy(Policy::new("one", quota)).build();
-        let limiter = limiter.expect("a limiter");
+        let limiter = builder.policy(Policy::new("one", quota)).built();
         let check = async || limiter.check(Key::new("alice")).await.is_admitted();
-        assert!(runtime().block_on(check()));
+        assert!(one_thread().block_on(check()));
         let decide = async || assert_eq!(check().await, admits);
         let each = each(
-            &runtime(),
+            &one_thread(),
             &format!("with metrics, admitted: {admits}"),
             decide,
         );
@@ -94,18 +82,18 @@ fn a_decision_that_metrics_count_allocates_nothing_more() {
 
 #[test]
 fn a_rejection_in_process_allocates_nothing_either() {
-    let limiter = limiter(&["one"], Quota::requests(1).per_week());
+    let limiter = limiter(&["one"], quota("1/week"));
     let check = async || limiter.check(Key::new("alice")).await;
-    let _ = runtime().block_on(check());
+    let _ = one_thread().block_on(check());
     let rejected = async || assert!(!check().await.is_admitted());
-    assert_eq!(each(&runtime(), "in process, rejected", rejected), 0.0);
+    assert_eq!(each(&one_thread(), "in process, rejected", rejected), 0.0);
 }
 
 #[test]
 fn three_policies_with_one_key_allocate_next_to_nothing() {
     let limiter = limiter(&["one", "two", "three"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    let each = each(&runtime(), "in process, three policies", check);
+    let each = each(&one_thread(), "in process, three policies", check);
     assert!(each <= MAX_THREE, "{each}");
 }
 
@@ -113,7 +101,7 @@ fn three_policies_with_one_key_allocate_next_to_nothing() {
 fn a_request_through_the_layer_allocates_little() {
     let bare =
         service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(())));
-    let runtime = runtime();
+    let runtime = one_thread();
     // What the request and the service take by themselves.
     let without = each(&runtime, "a bare service", || call(bare, 200));
     for (what, quota, status) in [
@@ -122,7 +110,7 @@ fn a_request_through_the_layer_allocates_little() {
     ] {
         let policy = Policy::new("peer", quota);
         let layer = RateLimitLayer::builder().policy(policy);
-        let service = layer.build().expect("a layer").layer(bare);
+        let service = layer.built().layer(bare);
         runtime.block_on(call(service.clone(), 200));
         let with = each(&runtime, &format!("through the layer, {what}"), || {
             call(service.clone(), status)
@@ -170,7 +158,7 @@ fn many_values_of_binary_metadata_are_compared_without_keeping_them() {
 /// Of the strategies that store each charge.
 #[test]
 fn a_large_cost_takes_no_more_memory_in_process_than_a_small_one() {
-    let rate = Quota::requests(100_000).per_week();
+    let rate = quota("100000/week");
     let policies = [
         Policy::new("log", rate).strategy(SlidingLog),
         Policy::new("list", rate).strategy(ListWindow),
@@ -179,7 +167,7 @@ fn a_large_cost_takes_no_more_memory_in_process_than_a_small_one() {
     for policy in policies {
         let capacity = policy.quota().capacity();
         let limiter = Limiter::builder().policy(policy).build();
-        let (limiter, runtime) = (limiter.expect("a limiter"), runtime());
+        let (limiter, runtime) = (limiter.expect("a limiter"), one_thread());
         let check = async |key, cost| {
             let decision = limiter.check(Key::new(key)).cost(cost).await;
             assert!(decision.is_admitted());

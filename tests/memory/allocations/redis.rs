@@ -1,6 +1,3 @@
-use futures_util::FutureExt;
-use testkit::Server;
-use tollgate::{FixedWindow, Gcra, Key, Lease, observe::DecisionSource};
 use tollgate_tests::{
     hot_key::until_leased,
     stores::{self, redis},
@@ -15,7 +12,7 @@ fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
 #[test]
 fn a_decision_on_redis_allocates_little() {
     let server = Server::start();
-    let runtime = runtime();
+    let runtime = one_thread();
     for (policies, most) in [
         (&["one"][..], MAX_ONE),
         (&["one", "two", "three"], MAX_OF_THREE),
@@ -33,8 +30,8 @@ fn a_decision_on_redis_allocates_little() {
 #[test]
 fn a_cached_rejection_allocates_nothing() {
     let server = Server::start();
-    let runtime = runtime();
-    let policy = Policy::new("one", Quota::requests(1).per_week());
+    let runtime = one_thread();
+    let policy = Policy::new("one", quota("1/week"));
     let limiter = on(&server, [policy]);
     let check = async || limiter.check(Key::new("alice")).await;
     assert!(runtime.block_on(check()).is_admitted());
@@ -48,11 +45,11 @@ fn a_cached_rejection_allocates_nothing() {
 fn a_decision_by_a_lease_of_one_policy_allocates_nothing() {
     let server = Server::start();
     let quota = Quota::requests(1_000_000_000).per_hour();
-    let lease = Lease::max_units(100_000).ttl(Duration::from_secs(10));
+    let lease = Lease::max_units(100_000).ttl(secs(10));
     let one = Policy::new("one", quota).strategy(FixedWindow).lease(lease);
     let two = ["gcra", "other"].map(|name| Policy::new(name, quota).strategy(Gcra).lease(lease));
     for (policies, most) in [(vec![one], 0.0), (two.into(), MAX_LEASED_BY_TWO)] {
-        let runtime = runtime();
+        let runtime = one_thread();
         let what = format!("by a lease, {} policies", policies.len());
         let limiter = on(&server, policies);
         let each = runtime.block_on(each_by_lease(&limiter));

@@ -1,10 +1,8 @@
 //! No text makes the parser of documents panic.
 
-use std::fs;
-
 use proptest::prelude::*;
 
-use crate::documents::inputs::a_document_is_read_or_rejected;
+use crate::documents::{inputs::a_document_is_read_or_rejected, support::*};
 
 fn shipped() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/configured/");

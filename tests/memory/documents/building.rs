@@ -1,16 +1,7 @@
 //! From a document to a limiter or a layer, and the mistakes that are found then.
 
-use std::{convert::Infallible, time::Duration};
-
-use axum::body::{Body, to_bytes};
-use http::{Request, Response};
-use tollgate::{
-    Key, ManualClock, MemoryStore,
-    config::{Document, Format, Registry},
-};
-use tower::{ServiceBuilder, ServiceExt};
-
-use crate::documents::support::{document, parts, paths_of, registry};
+use crate::documents::support::*;
+use axum::body::to_bytes;
 
 #[test]
 fn all_mistakes_of_a_limiter_are_found_at_once_each_at_its_path() {
@@ -235,12 +226,11 @@ key = "header:x-user"
         .builder(&registry())
         .expect("a builder")
         .store(MemoryStore::builder().clock(clock.clone()).build())
-        .build()
-        .expect("a limiter");
+        .built();
     assert!(limiter.check("alice").await.is_admitted());
     assert!(!limiter.check("alice").await.is_admitted());
     assert!(!limiter.check("mallory").await.is_admitted());
-    clock.advance(Duration::from_secs(60));
+    clock.advance(secs(60));
     assert!(limiter.check("alice").await.is_admitted());
 
     let error = document("policies.api = { quota = '1/min', key = 'user' }")
@@ -292,10 +282,7 @@ fn a_registry_with_a_malformed_name_is_a_mistake_of_every_document() {
     let registry = Registry::new().cost("a name", |_| 1);
     let built = document("policies.api.quota = '1/s'").limiter(&registry);
     let error = built.expect_err("a name").to_string();
-    assert!(
-        error.contains("registered under a malformed name"),
-        "{error}"
-    );
+    assert_contains(&error, ["registered under a malformed name"]);
 }
 
 #[test]

@@ -1,13 +1,6 @@
 //! The documents of what is in force.
 
-use tollgate::{
-    Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, SlidingLog,
-    access::{AddressList, KeyList},
-    config::{Document, Format, Registry},
-    extract,
-};
-
-use crate::documents::support::{document, paths_of, registry};
+use crate::documents::support::*;
 
 #[test]
 fn a_layers_document_says_what_its_own_document_said() {
@@ -108,25 +101,17 @@ shadow = true
 #[test]
 fn what_has_no_name_is_code_and_cannot_be_loaded() {
     let keys = KeyList::new("api", [Key::secret("s3cr3t"), Key::new("bob")]);
+    let store = RedisStore::open("redis://user:s3cr3t@127.0.0.1:1").expect("a store");
+    let policy = Policy::new("api", quota("10/min")).strategy(SlidingLog);
+    let policy = policy.key(extract::from_fn(|_| None)).cost_with(|_| 1);
     let limiter = Limiter::builder()
-        .store(RedisStore::open("redis://user:s3cr3t@127.0.0.1:1").expect("a store"))
-        .policy(
-            Policy::new("api", Quota::requests(10).per_minute())
-                .strategy(SlidingLog)
-                .key(extract::from_fn(|_| None))
-                .cost_with(|_| 1)
-                .skip_with(|_| false),
-        )
+        .store(store)
+        .policy(policy.skip_with(|_| false))
         .allow(keys)
         .deny(AddressList::new(["192.0.2.1"]).expect("a list"))
-        .build()
-        .expect("a limiter");
-    let layer = RateLimitLayer::new(limiter).on_rejection(|rejected, _| {
-        http::Response::builder()
-            .status(rejected.status())
-            .body(String::new())
-            .unwrap_or_default()
-    });
+        .built();
+    let layer = RateLimitLayer::new(limiter);
+    let layer = layer.on_rejection(|_, _| http::Response::new(String::new()));
     let text = layer.document().to_text(Format::Toml).expect("a text");
     let expected = r#"on_rejection = "code"
 
@@ -177,16 +162,8 @@ fn a_path_that_is_not_unicode_is_shown_with_replacement_characters() {
     let folder = testkit::folder();
     let folder = folder.path().join(OsStr::from_bytes(b"\xff"));
     fs::create_dir(&folder).expect("a folder");
-    let files = [
-        ("addresses", "192.0.2.1\n"),
-        ("keys", "alice\n"),
-        (
-            "hash_key",
-            "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-        ),
-        (
-            "limits.toml",
-            r#"
+    let hash_key = "0123456789abcdef".repeat(4);
+    let limits = r#"
 [bearer]
 hash_key = { file = "hash_key" }
 
@@ -200,8 +177,12 @@ keys = { file = "keys" }
 [policies.api]
 quota = "10/min"
 key = "header:x-tenant"
-"#,
-        ),
+"#;
+    let files = [
+        ("addresses", "192.0.2.1\n"),
+        ("keys", "alice\n"),
+        ("hash_key", &hash_key),
+        ("limits.toml", limits),
     ];
     for (name, text) in files {
         fs::write(folder.join(name), text).expect("a file");

@@ -1,13 +1,7 @@
 //! A mistake of a builder is found in a document, too: at the setting that it is in, with the same words.
 
-use std::time::Duration;
-
-use tollgate::{
-    Ban, ConfigError, FixedWindow, Lease, Limiter, LocalFallback, Policy, Quota, SlidingLog,
-    config::Registry, extract, outcome,
-};
-
-use crate::documents::support::{document, paths_of, registry};
+use crate::documents::support::*;
+use tollgate::outcome;
 
 /// The error of a limiter with these policies.
 fn of_builder(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
@@ -27,136 +21,112 @@ fn leased(quota: &str) -> Policy {
 #[test]
 fn a_builder_and_a_document_find_a_mistake_in_the_same_setting() {
     let lease = "lease = { max_units = 64 }";
-    let short = Lease::max_units(64).ttl(Duration::from_millis(1));
+    let fixed = "strategy = 'fixed_window'";
+    let after_success = "charge = { after = 'success' }";
+    let rejected = "charge_rejected = true";
+    let short = Lease::max_units(64).ttl(ms(1));
     let charged_after = |quota: &str| policy(quota).charge_after(outcome::success);
-    let ban = || policy("8/min").strategy(Ban::for_duration(Duration::from_secs(600)));
-    for (setting, quota, settings, policy) in [
-        ("quota", "0/min", "", policy("0/min")),
-        (
-            "quota",
-            "0/min",
-            "strategy = 'fixed_window'",
-            policy("0/min").strategy(FixedWindow),
-        ),
-        ("quota", "1/401days", lease, leased("1/401days")),
+    let ban = || policy("8/min").strategy(Ban::for_duration(secs(600)));
+    for (setting, settings, policy) in [
+        ("quota", "", policy("0/min")),
+        ("quota", fixed, policy("0/min").strategy(FixedWindow)),
+        ("quota", lease, leased("1/401days")),
         (
             "strategy",
-            "10/min burst 20",
-            "strategy = 'fixed_window'",
+            fixed,
             policy("10/min burst 20").strategy(FixedWindow),
         ),
         (
             "strategy",
-            "10/min",
             "strategy = 'concurrency'",
             policy("10/min").strategy(tollgate::Concurrency::new()),
         ),
         (
             "lease.max_units",
-            "100/s",
             "lease = { max_units = 1 }",
             policy("100/s").lease(Lease::max_units(1)),
         ),
         (
             "lease.ttl",
-            "100/s",
             "lease = { max_units = 64, ttl = '1ms' }",
             policy("100/s").lease(short),
         ),
-        ("lease", "100/s burst 3", lease, leased("100/s burst 3")),
+        ("lease", lease, leased("100/s burst 3")),
         (
             "lease",
-            "100/s",
             "strategy = 'sliding_log'\nlease = { max_units = 64 }",
             leased("100/s").strategy(SlidingLog),
         ),
         (
             "charge",
-            "100/s",
             "lease = { max_units = 64 }\ncharge = { after = 'success' }",
             leased("100/s").charge_after(outcome::success),
         ),
         (
             "charge_rejected",
-            "100/s",
             "lease = { max_units = 64 }\ncharge_rejected = true",
             leased("100/s").charge_rejected(true),
         ),
         (
             "shadow",
-            "100/s",
             "lease = { max_units = 64 }\nshadow = true",
             leased("100/s").shadow(),
         ),
         (
             "charge_rejected",
-            "10/min",
             "charge = { after = 'success' }\ncharge_rejected = true",
             charged_after("10/min").charge_rejected(true),
         ),
-        (
-            "charge",
-            "8 concurrent",
-            "charge = { after = 'success' }",
-            charged_after("8 concurrent"),
-        ),
+        ("charge", after_success, charged_after("8 concurrent")),
         (
             "charge_rejected",
-            "8 concurrent",
-            "charge_rejected = true",
+            rejected,
             policy("8 concurrent").charge_rejected(true),
         ),
         (
             "shadow",
-            "10/min",
             "charge_rejected = true\nshadow = true",
             policy("10/min").charge_rejected(true).shadow(),
         ),
         (
             "charge",
-            "8/min",
             "strategy = 'ban 10min'\ncharge = { refund_unless = 'success' }",
             ban().refund_unless(outcome::success),
         ),
         (
             "shadow",
-            "8/min",
             "strategy = 'ban 10min'\nshadow = true",
             ban().shadow(),
         ),
         (
             "quota_lookup.timeout",
-            "10/min",
             "quota_lookup = { name = 'lookup', timeout = '0s' }",
             policy("10/min").quota_lookup(Duration::ZERO, |_| async { None }),
         ),
         (
             "tier_quotas[1]",
-            "10/min",
             "tier_quotas = ['20/min', '1/401days']",
             policy("10/min")
                 .tier_quotas(["20/min", "1/401days"].map(|tier| tier.parse().expect(tier))),
         ),
-        ("cost", "10/min", "cost = 11", policy("10/min").cost(11)),
+        ("cost", "cost = 11", policy("10/min").cost(11)),
         (
             "skip.paths[1]",
-            "10/min",
             "skip.paths = ['/a', 'health']",
             policy("10/min").skip_path("/a").skip_path("health"),
         ),
         (
             "only.paths[0]",
-            "10/min",
             "only.paths = ['/users/:id']",
             policy("10/min").only_path("/users/:id"),
         ),
         (
             "on_store_error.local_fallback.processes",
-            "10/min",
             "on_store_error = { local_fallback = { processes = 0 } }",
             policy("10/min").on_store_error(LocalFallback::shared_by(0)),
         ),
     ] {
+        let quota = policy.quota();
         let error = of_builder([policy]);
         assert_eq!(error.policy(), Some("api"));
         assert_eq!(error.setting().as_deref(), Some(setting), "{error}");
@@ -175,7 +145,7 @@ fn a_builder_and_a_document_find_a_mistake_in_the_same_setting() {
 #[test]
 fn a_mistake_of_several_policies_is_in_the_setting_of_one() {
     let live = "[policies.live]\nquota = '10/min'\n";
-    let live_policy = || Policy::new("live", "10/min".parse().expect("a quota"));
+    let live_policy = || Policy::new("live", quota("10/min"));
     for (setting, of_live, settings, policies) in [
         // The strategy is the live policy's.
         (
@@ -209,7 +179,7 @@ fn a_mistake_of_several_policies_is_in_the_setting_of_one() {
             "strategy = 'ban 10min'",
             "quota = '5/min'\nstrategy = 'gcra'\nshadow_of = 'live'",
             [
-                live_policy().strategy(Ban::for_duration(Duration::from_secs(600))),
+                live_policy().strategy(Ban::for_duration(secs(600))),
                 policy("5/min").strategy(tollgate::Gcra).shadow_of("live"),
             ],
         ),

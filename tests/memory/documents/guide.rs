@@ -1,10 +1,6 @@
 //! The guide to configuration files: its documents, its mistakes as they are printed, and its fields.
 
-use std::{fs, path::Path};
-
-use tollgate::config::{Document, Format};
-
-use crate::documents::support::registry;
+use crate::documents::support::*;
 
 const GUIDE: &str = include_str!("../../../docs/configuration.md");
 

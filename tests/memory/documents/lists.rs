@@ -1,16 +1,8 @@
 //! Access lists of documents: their entries, and files of them.
 
-use std::{fs, path::Path};
-
-use http::Request;
-use tollgate::{
-    Key, RateLimitLayer,
-    config::{Document, Format, LoadError, Registry},
-    extract::{self, PeerAddr},
-};
+use crate::documents::support::*;
+use tollgate::config::LoadError;
 use tollgate_tests::service::send;
-
-use crate::documents::support::document;
 
 const POLICY: &str = "[policies.api]\nquota = '10/min'\nkey = 'header:x-api-key'\n";
 

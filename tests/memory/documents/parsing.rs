@@ -1,6 +1,7 @@
 //! From text to a document, and its mistakes.
 
-use tollgate::config::{Document, Format, Secret, StoreSection};
+use crate::documents::support::*;
+use tollgate::config::{Secret, StoreSection};
 
 /// The mistakes of a text in TOML, one line each.
 fn mistakes(text: &str) -> Vec<String> {
@@ -153,10 +154,7 @@ fn a_number_that_is_none_is_a_mistake_rather_than_no_setting() {
             let [found] = &*found else {
                 panic!("{setting}: {found:?}");
             };
-            assert!(
-                found.contains(&format!(" {path}: found {shown}")),
-                "{found}"
-            );
+            assert_contains(found, [&*format!(" {path}: found {shown}")]);
         }
     }
 }

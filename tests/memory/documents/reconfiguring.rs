@@ -1,13 +1,6 @@
 //! Documents that are put in force in a running limiter or layer.
 
-use std::fs;
-
-use tollgate::{
-    Limiter, RedisStore,
-    config::{Document, Registry},
-};
-
-use crate::documents::support::{document, registry};
+use crate::documents::support::*;
 
 /// A document of a limiter on Redis; nothing connects.
 const ON_REDIS: &str = r#"
@@ -39,7 +32,7 @@ async fn a_document_changes_the_policies_of_a_running_limiter() {
     let quota = &changes.policy("api").expect("a change").settings()[0];
     assert_eq!((quota.from(), quota.to()), ("10/day", "20/day"));
     let status = limiter.peek("alice").await.expect("a status");
-    assert_eq!(status.policy("api").expect("api").remaining(), 10);
+    assert_eq!(status.left("api"), 10);
     let changes = next.reconfigure(&limiter, &registry).expect("valid");
     assert!(changes.is_empty(), "{changes}");
     assert_eq!(limiter.document().policies, next.policies);
@@ -191,9 +184,9 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
 fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let policy = tollgate::Policy::new("api", "10/min".parse().expect("a quota"));
-    let limiter = Limiter::builder().store(store).policy(policy).build();
+    let limiter = Limiter::builder().store(store).policy(policy).built();
     let document = document("[policies.api]\nquota = '20/min'");
-    let changes = document.reconfigure(&limiter.expect("a limiter"), &Registry::new());
+    let changes = document.reconfigure(&limiter, &Registry::new());
     assert!(!changes.expect("the same store").is_empty());
 }
 

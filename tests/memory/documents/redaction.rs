@@ -1,7 +1,8 @@
 //! What `Debug`, texts and errors show of secrets: never a part of one.
 
+use crate::documents::support::*;
 use proptest::prelude::*;
-use tollgate::config::{Document, Format, Secret, StoreSection};
+use tollgate::config::{Secret, StoreSection};
 
 /// The ends of each password. No URL has them elsewhere.
 const ENDS: [&str; 2] = ["Xq7k", "Zw9p"];

@@ -1,9 +1,7 @@
 //! Random documents, which survive being written, built and described.
 
+use crate::documents::support::*;
 use proptest::prelude::*;
-use tollgate::config::{Document, Format};
-
-use crate::documents::support::registry;
 
 /// One of these lines, or none.
 fn line(lines: &'static [&'static str]) -> impl Strategy<Value = String> {

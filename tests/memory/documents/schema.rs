@@ -1,12 +1,10 @@
 //! The JSON Schema of documents, and that it holds for documents.
 
-use std::{env, fs};
+use std::env;
 
 use jsonschema::Validator;
-use serde_json::Value;
-use tollgate::config::{Document, Format};
 
-use crate::documents::{guide, parsing::EVERY_FIELD};
+use crate::documents::{guide, parsing::EVERY_FIELD, support::*};
 
 /// The schema that is checked in, by which editors complete and check documents.
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tollgate.schema.json");

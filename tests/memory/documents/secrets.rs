@@ -1,11 +1,7 @@
 //! Secrets of documents, which nothing prints.
 
-use std::{env, fs};
-
-use tollgate::{
-    RedisStore,
-    config::{Document, Format, Registry},
-};
+use crate::documents::support::*;
+use std::env;
 
 /// Stands in each secret.
 const SECRET: &str = "hunter2";

@@ -1,11 +1,7 @@
 //! Documents, and the code that they name.
 
-use http::{Request, request::Parts};
-use tollgate::{
-    Key, Quota,
-    config::{Document, Format, LoadError, Registry},
-    extract,
-};
+use tollgate::config::LoadError;
+pub(crate) use tollgate_tests::prelude::*;
 
 /// The document of a text in TOML.
 pub(crate) fn document(text: &str) -> Document {
@@ -14,11 +10,8 @@ pub(crate) fn document(text: &str) -> Document {
 
 /// The paths of a document's mistakes, in order.
 pub(crate) fn paths_of(error: &LoadError) -> Vec<&str> {
-    error
-        .mistakes()
-        .iter()
-        .map(|mistake| mistake.path())
-        .collect()
+    let mistakes = error.mistakes().iter();
+    mistakes.map(|mistake| mistake.path()).collect()
 }
 
 /// Code of each kind, under these names.
@@ -27,11 +20,9 @@ pub(crate) fn registry() -> Registry {
         let value = parts.headers.get(name)?.to_str().ok()?;
         Some(value.to_owned())
     };
+    let user = extract::from_fn(move |parts| header(parts, "x-user").map(Key::from));
     Registry::new()
-        .key(
-            "user",
-            extract::from_fn(move |parts| header(parts, "x-user").map(Key::from)),
-        )
+        .key("user", user)
         .cost("tokens", move |parts| {
             header(parts, "x-tokens").map_or(1, |tokens| tokens.parse().unwrap_or(1))
         })
@@ -41,14 +32,9 @@ pub(crate) fn registry() -> Registry {
         })
         .condition("internal", |parts| parts.headers.contains_key("x-internal"))
         .condition("paid", |parts| parts.headers.contains_key("x-paid"))
-        .label("label", |parts| {
-            let name = parts.headers.get("x-name")?;
-            Some(name.to_str().ok()?.to_owned())
-        })
-        .quota("quota", |_| Some(Quota::requests(7).per_minute()))
-        .quota_lookup("lookup", |_| async {
-            Some(Quota::requests(7).per_minute())
-        })
+        .label("label", move |parts| header(parts, "x-name"))
+        .quota("quota", |_| Some(quota("7/min")))
+        .quota_lookup("lookup", |_| async { Some(quota("7/min")) })
         .strategy("own", tollgate::SlidingWindow::buckets(4))
         .on_rejection("page", |rejected, _| {
             http::Response::builder()

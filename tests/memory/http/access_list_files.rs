@@ -1,11 +1,6 @@
 //! Files of access lists.
 
-use std::{fs, path::PathBuf};
-
-use tollgate::{
-    Key,
-    access::{AddressList, KeyList},
-};
+use crate::http::support::*;
 
 /// A file of a list.
 struct File(PathBuf);
@@ -57,10 +52,7 @@ fn a_list_file_is_read_up_to_its_bound() {
     let keys = KeyList::from_file("api", &file.0, |token| Key::secret(token)).map(drop);
     for list in [AddressList::from_file(&file.0).map(drop), keys] {
         let error = list.expect_err("a mistake").to_string();
-        assert!(
-            error.contains("it is longer than 67108864 bytes"),
-            "{error}"
-        );
+        assert_contains(&error, ["it is longer than 67108864 bytes"]);
     }
 }
 

@@ -1,21 +1,7 @@
 //! Clients that lists admit or deny, whatever the policies decide.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::atomic::{AtomicBool, Ordering},
-};
-
-use axum::body::Body;
-use http::Request;
-use tollgate::{
-    Key, Limiter, Policy, RateLimitLayer, RetryAfter,
-    access::{AddressList, KeyList, OnUnknownAddress},
-    extract::{self, MissingKey, PeerAddr, client_ip},
-    limiter::{DecisionKind, LimiterBuilder},
-    observe::DecisionSource,
-};
-
-use crate::http::support::{Log, empty, hello, on_each_store, send, shared, status, store, used};
+use crate::http::support::*;
+use tollgate::{access::OnUnknownAddress, extract::client_ip};
 
 const LOCAL: &str = "192.0.2.7:1234";
 const OTHER: &str = "198.51.100.7:1234";
@@ -79,22 +65,18 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
 async fn calls_of_operators_need_no_address_and_log_nothing() {
     let list = addresses("192.0.2.0/24");
     for action in [OnUnknownAddress::Pass, OnUnknownAddress::Reject] {
-        let limiter = Limiter::builder()
-            .policy(shared("p", "2/h"))
-            .allow(list.clone())
-            .on_unknown_address(action)
-            .build()
-            .expect("a limiter");
-        let log = Log::default();
-        let _guard = log.errors();
+        let limiter = Limiter::builder().policy(shared("p", "2/h"));
+        let limiter = limiter.allow(list.clone()).on_unknown_address(action);
+        let limiter = limiter.built();
+        let (log, _guard) = Log::of_errors();
         let p = limiter.policy("p").expect("a policy");
         let key = Key::global();
         let charged = p.charge(key, 1).await.expect("a response");
-        assert_eq!(charged.policy("p").expect("p").remaining(), 1);
+        assert_eq!(charged.left("p"), 1);
         for seen in [p.peek(key), limiter.peek(key), p.reset(key)] {
             let seen = seen.await.expect("a response");
             assert!(seen.would_admit(), "{action:?}: {seen:?}");
-            assert_eq!(seen.policy("p").expect("p").remaining(), 1);
+            assert_eq!(seen.left("p"), 1);
         }
         assert_eq!(log.lines(""), [""; 0]);
         // A check is of a request, which has an address: a check without it is a mistake.
@@ -110,9 +92,8 @@ async fn an_allowed_client_passes_uncounted_also_when_nothing_is_left() {
     let missing = shared("key", "9/h").key(extract::header("x-key"));
     let missing = missing.missing_key(MissingKey::Reject);
     let build = |b: LimiterBuilder| {
-        b.policy(shared("p", "1/h"))
-            .policy(missing.clone())
-            .allow(list.clone())
+        let b = b.policy(shared("p", "1/h")).policy(missing.clone());
+        b.allow(list.clone())
     };
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter.clone());
@@ -137,7 +118,7 @@ async fn a_client_on_allow_and_deny_lists_is_denied_also_on_skipped_paths_and_pr
     let builder = RateLimitLayer::builder().policy(shared("p", "1/h"));
     let builder = builder.allow(addresses("192.0.2.0/24"));
     let builder = builder.deny(addresses("192.0.2.7")).skip_path("/");
-    let app = hello(&builder.build().expect("a layer"));
+    let app = hello(&builder.built());
     assert_eq!(send(&app, from(LOCAL)).await.status, 403);
     assert_eq!(send(&app, from("192.0.2.8:1")).await.status, 200);
     let preflight = Request::options("/")
@@ -152,7 +133,7 @@ async fn a_header_affects_lists_only_if_its_proxy_is_trusted() {
     let behind = client_ip().trusted_proxies(["198.51.100.0/24"]);
     let list = addresses("192.0.2.7").client_ip(behind);
     let builder = RateLimitLayer::builder().policy(shared("p", "9/h"));
-    let app = hello(&builder.deny(list).build().expect("a layer"));
+    let app = hello(&builder.deny(list).built());
     let forwarded = |peer, list: &str| {
         let mut request = from(peer);
         let list = list.parse().expect("a value");
@@ -206,7 +187,7 @@ async fn replacing_a_list_at_run_time_replaces_it_for_all_clones() {
     let keys = KeyList::new("p", []);
     let builder = RateLimitLayer::builder().policy(shared("p", "100/h"));
     let builder = builder.deny(list.clone()).deny(keys.clone());
-    let app = hello(&builder.build().expect("a layer"));
+    let app = hello(&builder.built());
     let status = async || send(&app, from(LOCAL)).await.status.as_u16();
     assert_eq!(status().await, 200);
     list.replace(["192.0.2.0/24"]).expect("a network");
@@ -235,8 +216,8 @@ fn readers_see_the_old_or_the_new_list_while_it_is_replaced() {
         });
         for round in 0..5_000_u32 {
             let bits = 24 + round % 3;
-            list.replace(["198.51.100.0/24".to_owned(), format!("192.0.2.64/{bits}")])
-                .expect("networks");
+            let networks = ["198.51.100.0/24", &format!("192.0.2.64/{bits}")];
+            list.replace(networks).expect("networks");
         }
         done.store(true, Ordering::Relaxed);
     });
@@ -244,7 +225,7 @@ fn readers_see_the_old_or_the_new_list_while_it_is_replaced() {
 
 #[test]
 fn a_list_that_can_match_no_client_is_a_config_error() {
-    let policy = || Policy::new("p", "1/h".parse().expect("a quota"));
+    let policy = || Policy::new("p", quota("1/h"));
     let keys = KeyList::new("q", [Key::global()]);
     let builder = Limiter::builder().policy(policy()).allow(keys);
     let error = builder.build().expect_err("a mistake").to_string();
@@ -256,8 +237,7 @@ fn a_list_that_can_match_no_client_is_a_config_error() {
 
 #[tokio::test]
 async fn a_list_without_a_client_address_to_match_logs_an_error() {
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let build = |allows: bool| {
         let list = addresses("192.0.2.0/24");
         let builder = RateLimitLayer::builder().store(store().0);
@@ -266,7 +246,7 @@ async fn a_list_without_a_client_address_to_match_logs_an_error() {
             true => builder.allow(list),
             false => builder.deny(list),
         };
-        builder.build().expect("a layer")
+        builder.built()
     };
     for allows in [true, false] {
         let before = log.text().lines().count();
@@ -278,13 +258,8 @@ async fn a_list_without_a_client_address_to_match_logs_an_error() {
         let text = log.text();
         let said: Vec<_> = text.lines().skip(before).collect();
         assert_eq!(said.len(), 1, "once, not for each request: {text}");
-        for part in [
-            "ERROR",
-            "access list",
-            "into_make_service_with_connect_info",
-        ] {
-            assert!(said[0].contains(part), "{part}: {text}");
-        }
+        let remedy = "into_make_service_with_connect_info";
+        assert_contains(said[0], ["ERROR", "access list", remedy]);
     }
     // Nor can a check see it that isn't given one.
     let before = log.text().lines().count();
@@ -294,10 +269,7 @@ async fn a_list_without_a_client_address_to_match_logs_an_error() {
     let said: Vec<_> = text.lines().skip(before).collect();
     assert_eq!(said.len(), 1, "{text}");
     assert!(said[0].contains("`.address(..)`"), "{text}");
-    assert!(
-        !said[0].contains("ConnectInfo"),
-        "there is no request: {text}"
-    );
+    assert!(!said[0].contains("ConnectInfo"), "no request: {text}");
 
     // A known address logs nothing, and neither does a list of keys.
     let before = log.text().lines().count();
@@ -317,7 +289,7 @@ async fn a_request_without_an_address_for_lists_is_rejected_if_configured() {
         let builder = builder.store(store().0);
         let builder = builder.policy(policy.missing_key(MissingKey::Shared));
         let builder = builder.on_unknown_address(OnUnknownAddress::Reject);
-        builder.build().expect("a layer")
+        builder.built()
     };
     let unseen = |token: &str| {
         let mut request = bearer(token);

@@ -1,45 +1,24 @@
 //! Requests that have several keys for a policy, of which the application may read another than the limiter.
 
-use std::{
-    borrow::Cow,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::borrow::Cow;
 
-use axum::body::Body;
-use http::{Request, request::Parts};
-use tollgate::{
-    Key, KeyExtractor, Limiter, ListWindow, Policy, RateLimitLayer,
-    access::KeyList,
-    extract::{self, Extracted, MissingKey},
-    limiter::DecisionKind,
-};
+use tollgate::extract::Extracted;
 
-use crate::http::{
-    extractors::{address, count, counted_by, each_counts_as, has_no_key, policy},
-    support::{empty, hello, send, to, used, with},
-};
+use crate::http::{extractors::*, support::*};
 
 /// A request from an address, with these fields.
 fn request<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Request<Body> {
     let peer = tollgate::extract::PeerAddr(address("192.0.2.1:80"));
     let request = Request::get("/?tenant=acme&tenant=made-up").extension(peer);
     let fields = fields.into_iter();
-    empty(fields.fold(request, |request, (name, value)| {
-        request.header(name, value)
-    }))
+    empty(fields.fold(request, |all, (name, value)| all.header(name, value)))
 }
 
 /// The API key twice, in both orders, and a credential of another kind.
 fn sent_twice() -> [Request<Body>; 2] {
     let other = ("authorization", "Bearer made-up");
     let [first, second] = ["acme", "made-up"].map(|value| ("x-api-key", value));
-    [
-        request([first, second, other]),
-        request([other, second, first]),
-    ]
+    [[first, second, other], [other, second, first]].map(request)
 }
 
 async fn is_rejected_in_any_case(extractor: impl KeyExtractor, requests: [Request<Body>; 2]) {
@@ -47,8 +26,8 @@ async fn is_rejected_in_any_case(extractor: impl KeyExtractor, requests: [Reques
     let heads = requests.map(|request| request.into_parts().0);
     for missing in [MissingKey::Skip, MissingKey::Reject, MissingKey::Shared] {
         let policy = policy().key(extractor.clone()).missing_key(missing);
-        let layer = RateLimitLayer::builder().policy(policy).build();
-        let app = hello(&layer.expect("a layer"));
+        let layer = RateLimitLayer::builder().policy(policy).built();
+        let app = hello(&layer);
         for head in &heads {
             let request = Request::from_parts(head.clone(), Body::empty());
             let status = send(&app, request).await.status;
@@ -63,10 +42,8 @@ async fn a_credential_that_is_sent_twice_is_rejected_by_every_combination() {
     is_rejected_in_any_case(api_key(), sent_twice()).await;
     is_rejected_in_any_case(api_key().or_else(extract::peer()), sent_twice()).await;
     is_rejected_in_any_case(api_key().or_same(extract::bearer()), sent_twice()).await;
-    let any = api_key()
-        .or_else(extract::bearer())
-        .or_else(extract::client_ip());
-    is_rejected_in_any_case(any, sent_twice()).await;
+    let any = api_key().or_else(extract::bearer());
+    is_rejected_in_any_case(any.or_else(extract::client_ip()), sent_twice()).await;
     is_rejected_in_any_case((extract::path(), api_key()), sent_twice()).await;
     // A tuple is ambiguous also if another part of it is absent.
     let tenant = (extract::header("x-tenant"), api_key());
@@ -96,11 +73,8 @@ async fn equal_values_are_one_key() {
     let acme = Key::new("acme");
     let twice = || request([("x-tenant", "acme"), ("x-tenant", " acme")]);
     each_counts_as(extract::header("x-tenant"), [(twice(), acme)]).await;
-    each_counts_as(
-        extract::query("t").readable(),
-        [(to("/?t=acme&t=%61cme"), acme)],
-    )
-    .await;
+    let query = extract::query("t").readable();
+    each_counts_as(query, [(to("/?t=acme&t=%61cme"), acme)]).await;
     let lang = extract::cookie("lang").readable();
     let cookies = ["lang=acme; lang=acme", "lang=\"acme\"; %6cang=%61cme"];
     each_counts_as(lang, cookies.map(|line| (with("cookie", line), acme))).await;
@@ -133,33 +107,24 @@ async fn a_bearer_token_in_other_spellings_is_the_same_key_or_rejected() {
     each_counts_as(extract::bearer(), requests).await;
     let bearer = extract::bearer().or_else(extract::peer());
     let more = ["Bearer acme 1", "Bearer\tacme\t2"];
-    is_rejected_in_any_case(
-        bearer,
-        more.map(|value| request([("authorization", value)])),
-    )
-    .await;
+    let more = more.map(|value| with("authorization", value));
+    is_rejected_in_any_case(bearer, more).await;
 }
 
 #[tokio::test]
 async fn binary_metadata_is_decoded() {
     let tenant = || extract::header("x-tenant-bin");
-    let values = [
-        "YWNtZQ==",
-        "YWNtZQ",
-        " YWNtZQ",
-        "YWNtZQ,YWNtZQ==",
-        "YWNtZQ , YWNtZQ",
-    ];
-    let requests = values.map(|value| (with("x-tenant-bin", value), Key::new("acme")));
-    each_counts_as(tenant(), requests).await;
+    let acme = Key::new("acme");
+    let once = ["YWNtZQ==", "YWNtZQ", " YWNtZQ"];
+    let values = [&once[..], &["YWNtZQ,YWNtZQ==", "YWNtZQ , YWNtZQ"]].concat();
+    for value in values {
+        each_counts_as(tenant(), [(with("x-tenant-bin", value), acme)]).await;
+    }
     for ambiguous in ["YWNtZQ,b3RoZXI", "acme!", "YWNtZR", "YWNtZQ,"] {
         let requests = [(); 2].map(|()| with("x-tenant-bin", ambiguous));
         is_rejected_in_any_case(tenant().or_else(extract::path()), requests).await;
     }
-    assert_eq!(
-        tenant().key_from_text(&["YWNtZQ=="]),
-        Some(Key::new("acme"))
-    );
+    assert_eq!(tenant().key_from_text(&["YWNtZQ=="]), Some(acme));
     assert_eq!(tenant().key_from_text(&["acme!"]), None);
 }
 
@@ -178,11 +143,8 @@ async fn a_cookie_may_be_the_first_or_the_last_of_several() {
         is_rejected_in_any_case(session().first(), requests()).await;
         is_rejected_in_any_case(session().last(), requests()).await;
     }
-    let text = session().last();
-    assert_eq!(
-        text.config_text().as_deref(),
-        Some("cookie:session readable last")
-    );
+    let text = session().last().config_text().map(Cow::into_owned);
+    assert_eq!(text.as_deref(), Some("cookie:session readable last"));
 }
 
 #[tokio::test]
@@ -213,12 +175,11 @@ async fn a_list_of_keys_rejects_a_request_with_several_keys() {
     for deny in [true, false] {
         let list = KeyList::new("p", ["1", "acme"].map(Key::new));
         let builder = Limiter::builder().policy(by_key().missing_key(MissingKey::Skip));
-        let builder = if deny {
-            builder.deny(list)
-        } else {
-            builder.allow(list)
+        let builder = match deny {
+            true => builder.deny(list),
+            false => builder.allow(list),
         };
-        let limiter = builder.build().expect("a limiter");
+        let limiter = builder.built();
         let app = hello(&RateLimitLayer::new(limiter.clone()));
         let once = send(&app, with("x-tenant", "acme")).await;
         assert_eq!(once.status, if deny { 403 } else { 200 });
@@ -227,16 +188,11 @@ async fn a_list_of_keys_rejects_a_request_with_several_keys() {
         let explanation = limiter.explain(&head).await.expect("no store");
         let response = send(&app, Request::from_parts(head, body)).await;
         assert_eq!(response.status, 400);
-        let detail = &response.json()["detail"];
-        assert_eq!(
-            detail,
-            "The request lacks the header x-tenant (with one valid value)."
-        );
+        let detail = "The request lacks the header x-tenant (with one valid value).";
+        assert_eq!(response.json()["detail"], detail);
         assert!(!explanation.would_admit() && explanation.list().is_none());
-        assert!(matches!(
-            explanation.kind(),
-            DecisionKind::MissingKey { .. }
-        ));
+        let lacks_key = matches!(explanation.kind(), DecisionKind::MissingKey { .. });
+        assert!(lacks_key, "{explanation:?}");
     }
 }
 
@@ -244,8 +200,7 @@ async fn a_list_of_keys_rejects_a_request_with_several_keys() {
 async fn a_list_rejects_a_request_with_several_keys_of_a_policy_that_does_not_apply() {
     let skipped = policy().key(extract::header("x-tenant")).skip_path("/");
     let limiter = Limiter::builder().policy(skipped);
-    let limiter = limiter.deny(KeyList::new("p", [Key::new("acme")])).build();
-    let limiter = limiter.expect("a limiter");
+    let limiter = limiter.deny(KeyList::new("p", [Key::new("acme")])).built();
     let twice = request([("x-tenant", "acme"), ("x-tenant", "made-up")]);
     let (head, body) = twice.into_parts();
     let status = limiter.peek_request(&head).await.expect("no store");
@@ -261,11 +216,8 @@ async fn a_rejection_names_the_one_of_several_fields_that_is_ambiguous() {
     let by = extract::header("x-tenant").or_else(extract::header("x-api-key"));
     let app = hello(&counted_by(by.or_else(extract::bearer())));
     let [twice, _] = sent_twice();
-    let detail = &send(&app, twice).await.json()["detail"];
-    assert_eq!(
-        detail,
-        "The request lacks the header x-api-key (with one valid value)."
-    );
+    let one = "The request lacks the header x-api-key (with one valid value).";
+    assert_eq!(send(&app, twice).await.json()["detail"], one);
     let detail = &send(&app, to("/")).await.json()["detail"];
     let any = "The request lacks the header x-tenant or the header x-api-key or a bearer token (Authorization header).";
     assert_eq!(detail, any);
@@ -275,11 +227,8 @@ async fn a_rejection_names_the_one_of_several_fields_that_is_ambiguous() {
 async fn a_shadow_policy_does_not_count_a_request_with_several_keys() {
     let live = policy().key(extract::peer());
     let shadow = Policy::new("next", live.quota()).key(extract::header("x-api-key"));
-    let layer = RateLimitLayer::builder()
-        .policy(live)
-        .policy(shadow.shadow())
-        .build();
-    let layer = layer.expect("a layer");
+    let layer = RateLimitLayer::builder().policy(live);
+    let layer = layer.policy(shadow.shadow()).built();
     let [twice, _] = sent_twice();
     assert_eq!(send(&hello(&layer), twice).await.status, 200);
     assert_eq!(count(&layer, Key::ip([192, 0, 2, 1].into())).await, 1);
@@ -289,10 +238,7 @@ async fn a_shadow_policy_does_not_count_a_request_with_several_keys() {
 async fn several_callers_are_recorded_as_none() {
     let policy = policy().key(extract::path()).strategy(ListWindow);
     let policy = policy.caller(extract::header("x-user"));
-    let layer = RateLimitLayer::builder()
-        .policy(policy)
-        .build()
-        .expect("a layer");
+    let layer = RateLimitLayer::builder().policy(policy).built();
     let app = hello(&layer);
     send(&app, with("x-user", "alice")).await;
     send(&app, request([("x-user", "bob"), ("x-user", "carol")])).await;
@@ -304,23 +250,15 @@ async fn several_callers_are_recorded_as_none() {
 
 #[tokio::test]
 async fn a_policy_that_is_named_twice_makes_a_call_invalid() {
-    let limiter = Limiter::builder()
-        .policy(policy())
-        .build()
-        .expect("a limiter");
-    let rejected = limiter
-        .admit([("p", "alice"), ("p", "bob")])
-        .await
-        .expect_err("invalid");
+    let limiter = Limiter::builder().policy(policy()).built();
+    let rejected = limiter.admit([("p", "alice"), ("p", "bob")]).await;
+    let rejected = rejected.expect_err("invalid");
     let kind = rejected.decision().kind();
     assert!(matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"));
     let expected = "policy \"p\" is named twice; expected one key for each policy, or entries that set one quota for each key";
     assert_eq!(rejected.to_string(), expected);
-    let error = limiter
-        .peek([("p", "alice"), ("p", "bob")])
-        .await
-        .expect_err("invalid");
-    assert_eq!(error.to_string(), expected);
+    let seen = limiter.peek([("p", "alice"), ("p", "bob")]).await;
+    assert_eq!(seen.expect_err("invalid").to_string(), expected);
     assert_eq!(used(&limiter, "p", Key::new("alice")).await, 0);
 }
 
@@ -344,14 +282,13 @@ async fn extractors_of_the_same_text_are_asked_once_for_a_request() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = || Counted(asked.clone());
     let quota = policy().quota();
-    let mut limiter = Limiter::builder()
-        .deny(KeyList::new("0", []))
-        .allow(KeyList::new("1", []));
+    let limiter = Limiter::builder().deny(KeyList::new("0", []));
+    let mut limiter = limiter.allow(KeyList::new("1", []));
     for name in 0..10 {
         let policy = Policy::new(name.to_string(), quota).key(counted());
         limiter = limiter.policy(policy.strategy(ListWindow).caller(counted()));
     }
-    let layer = RateLimitLayer::new(limiter.build().expect("a limiter"));
+    let layer = RateLimitLayer::new(limiter.built());
     let app = hello(&layer);
     for requests in 1..=3 {
         assert_eq!(send(&app, to("/")).await.status, 200);

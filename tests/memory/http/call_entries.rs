@@ -1,13 +1,9 @@
 //! Calls by entries of policies' handles.
 
-use std::{iter, time::Duration};
+use std::iter;
 
-use http::Response;
-use tollgate::{
-    Ban, CallError, Concurrency, Key, Limiter, Policy, Quota, RateLimitHeaders,
-    access::KeyList,
-    limiter::{CallEntry, DecisionKind, Keys, PolicyHandle},
-};
+use crate::http::support::*;
+use tollgate::limiter::{CallEntry, Keys, PolicyHandle};
 use tollgate_tests::rng::Rng;
 
 fn policy(name: &str, units: u64) -> Policy {
@@ -15,10 +11,9 @@ fn policy(name: &str, units: u64) -> Policy {
 }
 
 fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let builder = policies
-        .into_iter()
-        .fold(Limiter::builder(), |all, one| all.policy(one));
-    builder.build().expect("a limiter")
+    let policies = policies.into_iter();
+    let builder = policies.fold(Limiter::builder(), |all, one| all.policy(one));
+    builder.built()
 }
 
 fn handle(limiter: &Limiter, policy: &str) -> PolicyHandle {
@@ -27,29 +22,23 @@ fn handle(limiter: &Limiter, policy: &str) -> PolicyHandle {
 
 async fn used(limiter: &Limiter, policy: &str, key: &str) -> u64 {
     let status = limiter.peek((policy, key)).await.expect("a status");
-    let policy = status.policy(policy).expect("the policy");
-    policy.limit() - policy.remaining()
+    status.used(policy)
 }
 
 #[tokio::test]
 async fn entries_of_one_counter_are_charged_together() {
     let limiter = limiter([policy("p", 10)]);
     let p = handle(&limiter, "p");
-    let decision = limiter
-        .check([p.entry("a").cost(2), p.entry("b"), p.entry("a").cost(4)])
-        .await;
+    let entries = [p.entry("a").cost(2), p.entry("b"), p.entry("a").cost(4)];
+    let decision = limiter.check(entries).await;
     assert!(decision.is_admitted());
-    let policies: Vec<_> = decision
-        .policies()
-        .map(|own| (own.key(), own.cost()))
-        .collect();
-    assert_eq!(policies, [(Key::new("a"), 6), (Key::new("b"), 1)]);
+    let policies = decision.policies().map(|own| (own.key(), own.cost()));
+    let expected = [(Key::new("a"), 6), (Key::new("b"), 1)];
+    assert_eq!(policies.collect::<Vec<_>>(), expected);
     assert_eq!(used(&limiter, "p", "a").await, 6);
     // Each of them would fit.
-    let decision = limiter
-        .check([p.entry("a").cost(3), p.entry("a").cost(3)])
-        .await;
-    assert!(!decision.is_admitted());
+    let entries = [p.entry("a").cost(3), p.entry("a").cost(3)];
+    assert!(!limiter.check(entries).await.is_admitted());
     assert_eq!(used(&limiter, "p", "a").await, 6);
 }
 
@@ -81,9 +70,8 @@ async fn permits_of_several_keys_are_released_together() {
     let limit = Policy::new("p", Quota::concurrent(2)).strategy(Concurrency::new());
     let limiter = limiter([limit]);
     let p = handle(&limiter, "p");
-    let admission = limiter
-        .admit([p.entry("a"), p.entry("b"), p.entry("a")])
-        .await;
+    let entries = [p.entry("a"), p.entry("b"), p.entry("a")];
+    let admission = limiter.admit(entries).await;
     assert!(admission.is_ok() && !limiter.check(p.entry("a")).await.is_admitted());
     drop(admission);
     assert_eq!(used(&limiter, "p", "a").await, 0);
@@ -99,32 +87,28 @@ async fn a_quota_of_an_entry_is_used_and_two_for_one_counter_are_a_mistake() {
     assert!(decision.is_admitted());
     let twice = [p.entry("a"), p.entry("a").quota(quota(50))];
     let decision = limiter.check(twice).await;
-    assert!(
-        matches!(decision.kind(), DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p")
-    );
-    let each = [
-        p.entry("a").quota(quota(50)),
-        p.entry("b").quota(quota(5)).cost(5),
-    ];
-    assert!(limiter.check(each).await.is_admitted());
+    let DecisionKind::DuplicatePolicy { policy, .. } = decision.kind() else {
+        panic!("{decision:?}");
+    };
+    assert_eq!(&**policy, "p");
+    let b = p.entry("b").quota(quota(5)).cost(5);
+    let decision = limiter.check([p.entry("a").quota(quota(50)), b]).await;
+    assert!(decision.is_admitted());
 }
 
 #[tokio::test]
 async fn a_handle_follows_its_policy_when_the_policies_are_replaced() {
     let limiter = limiter([policy("first", 5), policy("second", 7)]);
     let (first, second) = (handle(&limiter, "first"), handle(&limiter, "second"));
-    let builder = Limiter::builder()
-        .policy(policy("new", 1))
-        .policy(policy("second", 7));
-    limiter.reconfigure(builder).expect("valid");
+    let builder = Limiter::builder().policy(policy("new", 1));
+    let replaced = limiter.reconfigure(builder.policy(policy("second", 7)));
+    replaced.expect("valid");
     assert!(limiter.check(second.entry("a").cost(7)).await.is_admitted());
     assert_eq!(used(&limiter, "second", "a").await, 7);
     assert_eq!(used(&limiter, "new", "a").await, 0);
     let decision = limiter.check([second.entry("b"), first.entry("b")]).await;
-    assert!(
-        matches!(decision.kind(), DecisionKind::UnknownPolicy(_)),
-        "{decision:?}"
-    );
+    let is_unknown = matches!(decision.kind(), DecisionKind::UnknownPolicy(_));
+    assert!(is_unknown, "{decision:?}");
     assert_eq!(used(&limiter, "second", "b").await, 0);
 }
 
@@ -134,12 +118,10 @@ async fn a_candidate_is_evaluated_if_its_live_policy_has_one_key() {
     let limiter = limiter([policy("p", 5), candidate]);
     let p = handle(&limiter, "p");
     let decision = limiter.check([p.entry("a"), p.entry("a")]).await;
-    let shadows: Vec<_> = decision
-        .shadows()
-        .map(|own| (own.key(), own.cost(), own.would_reject()))
-        .collect();
+    let shadows = decision.shadows();
+    let shadows = shadows.map(|own| (own.key(), own.cost(), own.would_reject()));
     assert!(decision.is_admitted());
-    assert_eq!(shadows, [(Key::new("a"), 2, true)], "{decision:?}");
+    assert_eq!(shadows.collect::<Vec<_>>(), [(Key::new("a"), 2, true)]);
     let decision = limiter.check([p.entry("a"), p.entry("b")]).await;
     assert!(decision.is_admitted() && decision.shadows().len() == 0);
 }
@@ -159,19 +141,13 @@ async fn clients_see_one_key_of_a_policy() {
     };
     let [policies, limits] = fields([p.entry("a").cost(2), p.entry("b")]).await;
     assert_eq!(policies.matches("q=").count(), 1, "{policies}");
-    assert!(
-        limits.starts_with("\"p\";r=1;") && limits.matches("r=").count() == 1,
-        "{limits}"
-    );
+    assert!(limits.starts_with("\"p\";r=1;"), "{limits}");
+    assert_eq!(limits.matches("r=").count(), 1, "{limits}");
     // The cached field of other requests is not that of a call with as many entries.
     let [policies, _] = fields([p.entry("c"), q.entry("c")]).await;
-    assert!(
-        policies.contains("\"p\"") && policies.contains("\"q\""),
-        "{policies}"
-    );
-    let rejected = limiter
-        .admit([p.entry("a").cost(2), p.entry("b").cost(3)])
-        .await;
+    assert_contains(&policies, ["\"p\"", "\"q\""]);
+    let entries = [p.entry("a").cost(2), p.entry("b").cost(3)];
+    let rejected = limiter.admit(entries).await;
     let text = rejected.expect_err("neither has room").to_string();
     assert!(text.starts_with("quota exceeded: \"p\"; "), "{text}");
 }
@@ -183,10 +159,11 @@ async fn a_call_of_too_many_entries_is_a_mistake_that_charges_nothing() {
     let entries = |n: u64| (0..n).map(|key| p.entry(key)).collect::<Keys>();
     assert!(limiter.check(entries(128)).await.is_admitted());
     let decision = limiter.check(entries(129)).await;
-    assert!(matches!(
-        decision.kind(),
-        DecisionKind::TooManyEntries { entries: 129, .. }
-    ));
+    let entries = match decision.kind() {
+        DecisionKind::TooManyEntries { entries, .. } => *entries,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(entries, 129);
     assert_eq!(used(&limiter, "p", "0").await, 1);
 }
 
@@ -194,26 +171,16 @@ async fn a_call_of_too_many_entries_is_a_mistake_that_charges_nothing() {
 async fn a_denied_key_rejects_the_call_and_an_allowed_one_admits_it_free() {
     let denied = KeyList::new("p", [Key::new("mallory")]);
     let allowed = KeyList::new("p", [Key::new("root")]);
-    let limiter = Limiter::builder()
-        .policy(policy("p", 1))
-        .deny(denied)
-        .allow(allowed)
-        .build()
-        .expect("a limiter");
+    let limiter = Limiter::builder().policy(policy("p", 1));
+    let limiter = limiter.deny(denied).allow(allowed).built();
     let p = handle(&limiter, "p");
     let kind = async |keys: &[&str]| {
         let entries: Vec<CallEntry> = keys.iter().map(|key| p.entry(*key).cost(9)).collect();
-        limiter.check(entries).await.kind().clone()
+        format!("{:?}", limiter.check(entries).await.kind())
     };
-    assert!(matches!(
-        kind(&["alice", "mallory", "root"]).await,
-        DecisionKind::DenyListed
-    ));
-    assert!(matches!(
-        kind(&["alice", "root"]).await,
-        DecisionKind::Admitted
-    ));
-    assert!(matches!(kind(&["alice"]).await, DecisionKind::Rejected));
+    assert_eq!(kind(&["alice", "mallory", "root"]).await, "DenyListed");
+    assert_eq!(kind(&["alice", "root"]).await, "Admitted");
+    assert_eq!(kind(&["alice"]).await, "Rejected");
 }
 
 #[tokio::test]
@@ -221,12 +188,9 @@ async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
     let limiter = limiter([policy("p", 1)]);
     let p = handle(&limiter, "p");
     assert!(limiter.check(p.entry("a")).await.is_admitted());
-    let day = Duration::from_secs(86_400);
-    let mut waits = Box::pin(
-        limiter
-            .wait([p.entry("a"), p.entry("b")], 40 * day)
-            .into_future(),
-    );
+    let day = secs(86_400);
+    let both = limiter.wait([p.entry("a"), p.entry("b")], 40 * day);
+    let mut waits = Box::pin(both.into_future());
     assert!(futures_util::poll!(&mut waits).is_pending());
     drop(limiter.wait(p.entry("b"), day).await.expect("room"));
     drop(waits);
@@ -235,29 +199,22 @@ async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
 
 #[tokio::test]
 async fn each_key_is_blocked_and_reset() {
-    let ban = Policy::new("ban", Quota::requests(5).per_minute())
-        .strategy(Ban::for_duration(Duration::from_secs(60)));
+    let ban = Policy::new("ban", quota("5/min")).strategy(Ban::for_duration(secs(60)));
     let limiter = limiter([policy("p", 5), ban]);
     let (p, ban) = (handle(&limiter, "p"), handle(&limiter, "ban"));
     let both = [ban.entry("a"), ban.entry("b")];
-    limiter
-        .block(both, Duration::from_secs(60))
-        .await
-        .expect("blocked");
+    limiter.block(both, secs(60)).await.expect("blocked");
     for key in ["a", "b"] {
         assert!(!limiter.check(key).await.is_admitted(), "{key}");
         limiter.charge(p.entry(key), 3).await.expect("charged");
     }
-    let none = limiter.block(p.entry("a"), Duration::from_secs(60)).await;
+    let none = limiter.block(p.entry("a"), secs(60)).await;
     assert!(matches!(none, Err(CallError::NotABan { .. })), "{none:?}");
-    limiter
-        .reset([p.entry("a"), p.entry("b")])
-        .await
-        .expect("reset");
-    assert_eq!(
-        used(&limiter, "p", "a").await + used(&limiter, "p", "b").await,
-        0
-    );
+    let reset = limiter.reset([p.entry("a"), p.entry("b")]).await;
+    reset.expect("reset");
+    for key in ["a", "b"] {
+        assert_eq!(used(&limiter, "p", key).await, 0);
+    }
 }
 
 /// An entry for each policy is the same as its name with the key.
@@ -266,9 +223,7 @@ async fn calls_by_entries_and_by_names_decide_alike() {
     let mut rng = Rng::new(7);
     let policies = || (0..5).map(|number| policy(&format!("p{number}"), 20 + number));
     let (by_entry, by_name) = (limiter(policies()), limiter(policies()));
-    let handles: Vec<_> = by_entry
-        .policies()
-        .iter()
+    let handles: Vec<_> = policies()
         .map(|own| handle(&by_entry, own.name()))
         .collect();
     for _ in 0..2_000 {
@@ -278,25 +233,19 @@ async fn calls_by_entries_and_by_names_decide_alike() {
         chosen.sort_unstable();
         chosen.dedup();
         let key = |number: usize| Key::new(format!("{}", (number + cost as usize) % 3));
-        let entries: Vec<CallEntry> = chosen
-            .iter()
-            .map(|number| handles[*number].entry(key(*number)).cost(cost))
-            .collect();
-        let names: Vec<_> = chosen
-            .iter()
-            .map(|number| (handles[*number].name(), key(*number)))
-            .collect();
-        let (own, other) = (
-            by_entry.check(entries).await,
-            by_name.check(names).cost(cost).await,
-        );
+        let chosen = || {
+            chosen
+                .iter()
+                .map(|number| (&handles[*number], key(*number)))
+        };
+        let entries = chosen().map(|(handle, key)| handle.entry(key).cost(cost));
+        let names = chosen().map(|(handle, key)| (handle.name(), key));
+        let own = by_entry.check(entries.collect::<Vec<_>>()).await;
+        let other = by_name.check(names.collect::<Vec<_>>()).cost(cost).await;
         assert_eq!(own.is_admitted(), other.is_admitted());
-        let states = own.policies().zip(other.policies());
-        for (own, other) in states {
-            assert_eq!(
-                (own.policy(), own.remaining()),
-                (other.policy(), other.remaining())
-            );
+        for (own, other) in own.policies().zip(other.policies()) {
+            let [own, other] = [own, other].map(|it| (it.policy(), it.remaining()));
+            assert_eq!(own, other);
         }
     }
 }

@@ -1,62 +1,24 @@
 //! Errors of calls by hand, and the responses that handlers make of them.
 
-use std::time::Duration;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
-use axum::response::IntoResponse;
-use tollgate::{
-    CallError, Limiter, LocalFallback, OnStoreError, Policy, Quota, RetryAfter, StoreError,
-};
-
-use crate::http::{
-    calls::two,
-    calls_with_request::by_request,
-    responses::on_a_dead_store,
-    support::{Log, StubStore, hello, limiter, rejecting, send, to},
-};
-
-#[tokio::test]
-async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
-    for response in [
-        OnStoreError::Admit,
-        OnStoreError::Reject,
-        LocalFallback::shared_by(1).into(),
-    ] {
-        let layer = on_a_dead_store(response);
-        let limiter = layer.limiter();
-        for outcome in [
-            limiter.peek("alice").await,
-            limiter.reset("alice").await,
-            limiter.charge("alice", 3).await,
-        ] {
-            let error = outcome.expect_err("an error");
-            assert!(
-                matches!(error, CallError::Store(_)),
-                "{response:?}: {error}"
-            );
-        }
-        let admitted = limiter.check("alice").await.is_admitted();
-        assert_eq!(admitted, response != OnStoreError::Reject, "{response:?}");
-    }
-}
+use crate::http::{calls::two, calls_with_request::by_request, support::*};
 
 /// The next probe is no time for clients, which would come back within milliseconds.
 #[tokio::test]
 async fn a_failed_store_reports_no_wait_whatever_its_error() {
-    let open = StoreError::circuit_open(Duration::from_millis(4), None);
+    let open = StoreError::circuit_open(ms(4), None);
     for error in [StoreError::Timeout, open] {
         let limiter = Limiter::builder()
             .store(StubStore::failing(error.clone()))
-            .policy(Policy::new("p", Quota::requests(1).per_hour()))
+            .policy(Policy::new("p", quota("1/h")))
             .on_store_error(OnStoreError::Reject)
-            .build()
-            .expect("a limiter");
+            .built();
         let rejected = limiter.admit("alice").await.expect_err("a rejection");
         assert_eq!(rejected.retry_after(), RetryAfter::Unknown, "{error}");
-        assert_eq!(
-            rejected.into_response().headers()["retry-after"],
-            "1",
-            "{error}"
-        );
+        let response = rejected.into_response();
+        assert_eq!(response.headers()["retry-after"], "1", "{error}");
     }
 }
 
@@ -74,10 +36,8 @@ async fn errors_of_calls_are_responses_and_never_500() {
     ];
     for (response, retry_after) in responses {
         assert_eq!(response.status(), 503);
-        assert_eq!(
-            response.headers()["content-type"],
-            "application/problem+json"
-        );
+        let media_type = &response.headers()["content-type"];
+        assert_eq!(media_type, "application/problem+json");
         assert_eq!(response.headers()["cache-control"], "no-store");
         let shown = response.headers().get("retry-after");
         assert_eq!(shown.and_then(|value| value.to_str().ok()), retry_after);
@@ -88,33 +48,24 @@ async fn errors_of_calls_are_responses_and_never_500() {
 #[tokio::test]
 async fn layers_and_handlers_report_the_same_retry_after_for_a_failed_store() {
     for (pause, seconds) in [(50, 1), (2_500, 3)] {
-        let error = StoreError::circuit_open(Duration::from_millis(pause), None);
-        let layer = rejecting(
-            StubStore::failing(error.clone()),
-            Policy::new("p", Quota::requests(1).per_hour()),
-        );
+        let error = StoreError::circuit_open(ms(pause), None);
+        let store = StubStore::failing(error.clone());
+        let layer = rejecting(store, Policy::new("p", quota("1/h")));
         let by_layer = send(&hello(&layer), to("/")).await.retry_after();
         assert_eq!(by_layer, Some(seconds));
         let by_handler = error.clone().into_response();
         assert_eq!(by_handler.headers()["retry-after"], seconds.to_string());
-        {
-            use tonic_types::StatusExt;
-
-            let rejected = layer.limiter().admit("alice").await.expect_err("rejected");
-            let delay = |status: tonic::Status| {
-                let retry = status.get_details_retry_info().expect("details");
-                retry.retry_delay.expect("a delay")
-            };
-            assert_eq!(delay(rejected.into()), delay(error.into()));
-        }
+        let rejected = layer.limiter().admit("alice").await.expect_err("rejected");
+        let delay = |status: Status| {
+            let retry = status.get_details_retry_info().expect("details");
+            retry.retry_delay.expect("a delay")
+        };
+        assert_eq!(delay(rejected.into()), delay(error.into()));
     }
 }
 
 #[test]
 fn errors_of_calls_are_grpc_statuses_of_unavailable() {
-    use tonic::{Code, Status};
-    use tonic_types::StatusExt;
-
     let store = || StoreError::Unsupported("anything");
     let unknown = || two().policy("acount").expect_err("an error");
     for (status, retries) in [
@@ -129,15 +80,10 @@ fn errors_of_calls_are_grpc_statuses_of_unavailable() {
 
 #[tokio::test]
 async fn a_peek_that_fails_is_logged_as_an_error_that_it_returned() {
-    let log = Log::default();
-    let _guard = log.warnings();
-    let policy = Policy::new("p", Quota::requests(5).per_minute());
+    let (log, _guard) = Log::of_warnings();
     let limiter = Limiter::builder().store(StubStore::unreachable());
-    let limiter = limiter
-        .policy(policy)
-        .on_store_error(LocalFallback::shared_by(2));
-    let limiter = limiter.build().expect("a limiter");
-    assert!(limiter.peek("alice").await.is_err());
-    let text = log.text();
-    assert!(text.contains("action=Error"), "{text}");
+    let limiter = limiter.policy(Policy::new("p", quota("5/min")));
+    let limiter = limiter.on_store_error(LocalFallback::shared_by(2));
+    assert!(limiter.built().peek("alice").await.is_err());
+    assert_contains(log.text(), ["action=Error"]);
 }

@@ -1,12 +1,6 @@
 //! A policy in the shadow of another goes by the settings of that one, in a layer as in a call by hand.
 
-use std::time::Duration;
-
-use axum::body::Body;
-use http::Request;
-use tollgate::{FixedWindow, Key, Policy, Quota, RateLimitLayer, extract};
-
-use crate::http::support::{empty, hello, on_each_store, send};
+use crate::http::support::*;
 
 fn chat(key: &str) -> Request<Body> {
     empty(Request::get("/chat").header("x-api-key", key))
@@ -36,45 +30,33 @@ async fn a_candidate_takes_key_cost_strategy_and_conditions_from_the_live_policy
         for key in ["sk_1", "sk_2", "sk_3"] {
             let key = next.key(key).expect("the key of an API key");
             let seen = next.peek(key).cost(1).await.expect("a response");
-            assert_eq!(seen.policy("next").expect("it").remaining(), 300);
+            assert_eq!(seen.left("next"), 300);
         }
         // Neither is counted on another path.
-        let elsewhere = Request::get("/").header("x-api-key", "sk_1");
-        let elsewhere = elsewhere.body(Body::empty()).expect("a request");
-        assert_eq!(send(&app, elsewhere).await.status, 200);
+        assert_eq!(send(&app, with("x-api-key", "sk_1")).await.status, 200);
         assert_eq!(limiter.shadow_stats("next").expect("it").evaluated, 3);
-        let policies = limiter
-            .policies()
-            .into_iter()
-            .map(|policy| format!("{policy:?}"));
-        let strategies = policies.filter(|policy| policy.contains("FixedWindow"));
+        let policies = limiter.policies().into_iter();
+        let strategies = policies.filter(|it| format!("{it:?}").contains("FixedWindow"));
         assert_eq!(strategies.count(), 2);
     }
 }
 
 #[tokio::test]
 async fn settings_of_a_candidate_override_the_live_policys() {
-    let own = candidate()
-        .key(extract::header("x-tenant"))
-        .cost(100)
-        .skip_path("/free");
+    let own = candidate().key(extract::header("x-tenant"));
+    let own = own.cost(100).skip_path("/free");
     for (limiter, _server) in on_each_store(|b| b.policy(tokens()).policy(own.clone())) {
         let app = hello(&RateLimitLayer::new(limiter.clone()));
         let request = |path: &str| {
             let request = Request::get(path).header("x-api-key", "sk_1");
-            let request = request.header("x-tenant", "acme");
-            request.body(Body::empty()).expect("a request")
+            empty(request.header("x-tenant", "acme"))
         };
         for path in ["/chat", "/other", "/free"] {
             let _ = send(&app, request(path)).await;
         }
         let next = limiter.policy("next").expect("a policy");
-        let seen = next
-            .peek(Key::new("acme"))
-            .cost(1)
-            .await
-            .expect("a response");
-        assert_eq!(seen.policy("next").expect("it").remaining(), 300);
+        let seen = next.peek("acme").cost(1).await.expect("a response");
+        assert_eq!(seen.left("next"), 300);
     }
 }
 
@@ -88,7 +70,7 @@ async fn settings_of_a_call_for_the_live_policy_apply_to_its_candidate() {
         assert_eq!(admission.remaining("next"), Some(450));
         let own = limiter.check([("tokens", alice)]);
         let own = own.cost_for("tokens", 50).cost_for("next", 3).await;
-        assert_eq!(own.policy("next").expect("it").remaining(), 447);
+        assert_eq!(own.left("next"), 447);
     }
 }
 

@@ -2,20 +2,12 @@
 
 use std::{
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
 };
 
-use axum::{Router, routing::get};
-use http::{HeaderValue, Request, request::Parts};
-use tollgate::{
-    ConfigError, Key, KeyExtractor, Limiter, Policy, Quota,
-    extract::{self, ClientIp, PeerAddr},
-};
+use tollgate::extract::ClientIp;
 
-use crate::http::{
-    extractors::{count, counted_by, each_counts_as, ip},
-    support::{empty, hello, status},
-};
+use crate::http::{extractors::*, support::*};
 
 pub(crate) const XFF: &str = "X-Forwarded-For";
 
@@ -175,7 +167,7 @@ async fn clients_without_an_address_share_one_bucket() {
 
 /// The mistake in a limiter that counts by this.
 fn mistake(extractor: ClientIp) -> ConfigError {
-    let policy = Policy::new("p", Quota::requests(1).per_second());
+    let policy = Policy::new("p", quota("1/s"));
     // Also as a part of another.
     let parts = policy.clone().key((extract::path(), extractor.clone()));
     let either = extract::path().or_else(extractor.clone());
@@ -226,7 +218,7 @@ fn config_errors_are_found_when_the_limiter_is_built() {
         trusting().hops(64).forwarded(),
         client().hops(1),
     ] {
-        let policy = Policy::new("p", Quota::requests(1).per_second()).key(fine);
+        let policy = Policy::new("p", quota("1/s")).key(fine);
         assert!(Limiter::builder().policy(policy).build().is_ok());
     }
 }

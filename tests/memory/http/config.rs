@@ -1,12 +1,9 @@
 //! Every mistake in a configuration is an error when it is built, which names its place and what would be valid.
 
-use std::{sync::Arc, time::Duration};
-
+use crate::http::support::*;
 use tollgate::{
-    Ban, Concurrency, ConfigError, FixedWindow, Gcra, Lease, Policy, Quota, RateLimitLayer,
-    RedisStore, SlidingLog, TokenBucket,
     error::InvalidValue,
-    extract, outcome,
+    outcome,
     strategy::{Rule, Strategy, Terms},
 };
 
@@ -60,7 +57,7 @@ fn an_invalid_quota_is_a_config_error_under_every_strategy() {
             "whole number of microseconds",
         ),
         (
-            ten.per(Duration::from_secs(u64::MAX)),
+            ten.per(secs(u64::MAX)),
             "a period of",
             "at most 584,942 years",
         ),
@@ -87,14 +84,14 @@ fn a_quota_beyond_the_range_of_gcra_is_a_config_error() {
     for quota in [
         Quota::requests(7_000_000_000).per_second(),
         Quota::requests(u64::MAX).per_second(),
-        Quota::requests(u64::MAX).per(Duration::from_secs(u64::MAX / 1_000_000)),
+        Quota::requests(u64::MAX).per(secs(u64::MAX / 1_000_000)),
     ] {
         let valid = "1,000,000 units per second";
         unfit(quota, Gcra, &quota.to_string(), valid);
         unfit(quota, TokenBucket, &quota.to_string(), valid);
     }
     for quota in [
-        Quota::requests(1).per(Duration::from_secs(401 * 86_400)),
+        Quota::requests(1).per(secs(401 * 86_400)),
         Quota::requests(1).per_month().burst(u64::MAX),
         Quota::requests(10).per_second().burst(9_000_000_000_000),
     ] {
@@ -106,7 +103,7 @@ fn a_quota_beyond_the_range_of_gcra_is_a_config_error() {
 
 #[test]
 fn a_quota_beyond_the_range_of_a_fixed_window_is_a_config_error() {
-    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    let (second, day) = (secs(1), secs(86_400));
     for (quota, valid) in [
         (Quota::requests(u64::MAX).per(second), "requests"),
         (Quota::requests(10).per(second).burst(20), "leave it out"),
@@ -126,7 +123,7 @@ fn a_name_that_is_no_valid_header_text_is_a_config_error() {
     let no_text = ["", "two\nlines", "tab\t", "nul\0", "delete\u{7f}"];
     let no_string = [" a", "n\u{e4}me", "a \"quote\"", "back\\slash", &long];
     for name in no_text.into_iter().chain(no_string) {
-        let error = mistake([Policy::new(name, Quota::requests(1).per_second())]);
+        let error = mistake([Policy::new(name, quota("1/s"))]);
         assert_eq!(error.policy(), Some(name));
         let expected = "1 to 64 printable ASCII characters";
         assert!(error.expected().contains(expected), "{error}");
@@ -135,7 +132,7 @@ fn a_name_that_is_no_valid_header_text_is_a_config_error() {
     }
     let longest = "n".repeat(64);
     for name in [&longest, "a day's worth (of {braces}; and, commas)"] {
-        assert_valid([Policy::new(name, Quota::requests(1).per_second())]);
+        assert_valid([Policy::new(name, quota("1/s"))]);
     }
 }
 
@@ -144,10 +141,7 @@ fn a_name_used_twice_is_a_config_error() {
     let of = |quota: &str| Policy::new("burst", quota.parse::<Quota>().expect(quota));
     let error = mistake([of("1/s"), of("100/day").strategy(FixedWindow)]);
     assert_eq!(error.policy(), Some("burst"));
-    assert!(
-        error.value().contains("second policy of this name"),
-        "{error}"
-    );
+    assert_contains(error.value(), ["second policy of this name"]);
     assert!(error.expected().contains("a unique name"), "{error}");
 }
 
@@ -161,7 +155,7 @@ fn a_limiter_without_a_policy_is_a_config_error() {
 
 #[test]
 fn an_extractor_that_can_never_find_a_key_is_a_config_error() {
-    let of = || Policy::new("keyed", Quota::requests(1).per_second());
+    let of = || Policy::new("keyed", quota("1/s"));
     for (policy, value) in [
         (of().key(extract::header("x key")), "x key"),
         (of().key(extract::header("")), "a header \"\""),
@@ -190,13 +184,13 @@ fn an_extractor_that_can_never_find_a_key_is_a_config_error() {
 
 #[test]
 fn a_cost_above_the_capacity_is_a_config_error_unless_a_tier_has_room() {
-    let costly = || Policy::new("costly", "1/min".parse().expect("a quota")).cost(5);
+    let costly = || Policy::new("costly", quota("1/min")).cost(5);
     let error = mistake([costly()]);
     assert_eq!(error.policy(), Some("costly"));
     assert!(error.value().contains("a cost of 5 under 1/min"), "{error}");
     assert!(error.expected().contains("a cost of at most 1"), "{error}");
     let mistakes = [
-        Policy::new("burst", "10/min burst 4".parse().expect("a quota")).cost(5),
+        Policy::new("burst", quota("10/min burst 4")).cost(5),
         Policy::new("places", Quota::concurrent(4))
             .strategy(Concurrency::default())
             .cost(5),
@@ -205,7 +199,7 @@ fn a_cost_above_the_capacity_is_a_config_error_unless_a_tier_has_room() {
     for policy in mistakes {
         assert!(mistake([policy]).value().contains("a cost of 5"));
     }
-    let tier = "5/min".parse().expect("a quota");
+    let tier = quota("5/min");
     assert_valid([costly().tier_quotas([tier])]);
 }
 
@@ -235,8 +229,8 @@ impl Strategy for Own {
 
 #[test]
 fn a_strategy_that_cannot_be_leased_is_a_config_error() {
-    let ban = Ban::for_duration(Duration::from_secs(60));
-    let ttl = Concurrency::with_ttl(Duration::from_secs(9));
+    let ban = Ban::for_duration(secs(60));
+    let ttl = Concurrency::with_ttl(secs(9));
     for (policy, value) in [
         (leased("8 concurrent"), "a lease under concurrency"),
         (
@@ -258,7 +252,7 @@ fn a_strategy_that_cannot_be_leased_is_a_config_error() {
         assert_eq!(lease_mistake([policy]), expected);
     }
     // Without the lease it is counted.
-    let own = Policy::new("own", Quota::requests(8).per_minute());
+    let own = Policy::new("own", quota("8/min"));
     assert_valid([own.strategy(Own(None))]);
 }
 
@@ -266,7 +260,7 @@ fn a_strategy_that_cannot_be_leased_is_a_config_error() {
 fn a_strategy_with_other_leases_than_its_policy_is_a_config_error() {
     let lease = Lease::max_units(64);
     assert_valid([leased("8/min").strategy(Own(Some(lease)))]);
-    for other in [Lease::max_units(65), lease.ttl(Duration::from_millis(51))] {
+    for other in [Lease::max_units(65), lease.ttl(ms(51))] {
         let own = Own(Some(other));
         let (value, _) = lease_mistake([leased("8/min").strategy(own)]);
         assert_eq!(value, format!("a lease under {own:?}"));
@@ -276,7 +270,7 @@ fn a_strategy_with_other_leases_than_its_policy_is_a_config_error() {
 #[test]
 fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
     let policy = || leased("100/s");
-    let live = || Policy::new("live", Quota::requests(100).per_second());
+    let live = || Policy::new("live", quota("100/s"));
     for (policy, other) in [
         (policy().charge_rejected(true), "charge_rejected"),
         (policy().charge_after(outcome::success), "charge_after"),
@@ -293,7 +287,7 @@ fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
         vec![policy().charge_dropped(false).cost(2)],
         vec![
             policy(),
-            Policy::new("next", Quota::requests(1).per_second()).shadow_of("leased"),
+            Policy::new("next", quota("1/s")).shadow_of("leased"),
         ],
     ] {
         assert_valid(policies);
@@ -302,9 +296,7 @@ fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
 
 #[test]
 fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has() {
-    let ttl = |policy: Policy, millis| {
-        policy.lease(Lease::max_units(64).ttl(Duration::from_millis(millis)))
-    };
+    let ttl = |policy: Policy, millis| policy.lease(Lease::max_units(64).ttl(ms(millis)));
     for (policy, value, expected) in [
         (
             leased("100/s burst 6"),
@@ -322,7 +314,7 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
             "a burst of at least 2, or no lease",
         ),
         (
-            leased("100/min").tier_quotas(["1000/s burst 9".parse().expect("a quota")]),
+            leased("100/min").tier_quotas([quota("1000/s burst 9")]),
             "1000/s burst 9 with a lease of 50ms, by which the burst is 52 smaller",
             "a burst of at least 53, or a lease with a TTL of at most 6ms",
         ),
@@ -361,8 +353,8 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
         ttl(leased("100/s burst 6"), 48),
         ttl(leased("100/s burst 6").strategy(TokenBucket), 48),
         leased("1/h burst 2"),
-        leased("100/min").tier_quotas(["1000/s burst 53".parse().expect("a quota")]),
-        ttl(leased("100/min"), 6).tier_quotas(["1000/s burst 9".parse().expect("a quota")]),
+        leased("100/min").tier_quotas([quota("1000/s burst 53")]),
+        ttl(leased("100/min"), 6).tier_quotas([quota("1000/s burst 9")]),
         leased("100/s").cost(94),
         ttl(leased("100/4s").strategy(SlidingLog), 40),
         ttl(leased("100/500ms").strategy(SlidingLog), 5),
@@ -376,7 +368,7 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
 
 #[test]
 fn a_block_list_is_no_candidate_whatever_the_live_policy_counts_by() {
-    let live = || Policy::new("live", Quota::requests(10).per_minute());
+    let live = || Policy::new("live", quota("10/min"));
     for live in [live(), live().strategy(FixedWindow)] {
         let candidate = Policy::block_list("next").shadow_of("live");
         assert_eq!(mistake([live, candidate]).policy(), Some("next"));

@@ -1,15 +1,7 @@
 //! Keys of requests: each extractor finds the key that the constructor documented beside it makes.
 
-use std::{net::SocketAddr, sync::Arc};
-
-use axum::{body::Body, http::HeaderValue};
-use http::{Request, StatusCode, request::Parts};
-use tollgate::{
-    Key, KeyExtractor, Policy, Quota, RateLimitLayer,
-    extract::{self, Extracted},
-};
-
-use crate::http::support::{empty, hello, layer, send, to, used, with};
+use crate::http::support::*;
+use tollgate::extract::Extracted;
 
 /// A layer whose one policy counts by `extractor`, 100 an hour.
 pub(crate) fn counted_by(extractor: impl KeyExtractor) -> RateLimitLayer {
@@ -17,7 +9,7 @@ pub(crate) fn counted_by(extractor: impl KeyExtractor) -> RateLimitLayer {
 }
 
 pub(crate) fn policy() -> Policy {
-    Policy::new("p", Quota::requests(100).per_hour())
+    Policy::new("p", quota("100/h"))
 }
 
 /// How often `key` was counted.
@@ -45,7 +37,7 @@ pub(crate) async fn each_counts_as(
 pub(crate) async fn has_no_key(extractor: impl KeyExtractor, request: Request<Body>) {
     let sent = format!("{request:?}");
     let response = send(&hello(&counted_by(extractor)), request).await;
-    assert_eq!(response.status, StatusCode::BAD_REQUEST, "{sent}");
+    assert_eq!(response.status, 400, "{sent}");
 }
 
 pub(crate) fn address(text: &str) -> SocketAddr {
@@ -54,6 +46,11 @@ pub(crate) fn address(text: &str) -> SocketAddr {
 
 pub(crate) fn from(extension: impl Clone + Send + Sync + 'static) -> Request<Body> {
     empty(Request::get("/").extension(extension))
+}
+
+/// A request from this address and port.
+pub(crate) fn from_peer(text: &str) -> Request<Body> {
+    from(PeerAddr(address(text)))
 }
 
 pub(crate) fn ip(text: &str) -> Key {
@@ -258,10 +255,4 @@ async fn no_header_values_make_two_tuples_equal() {
         let key = Key::tuple([a, b].map(Key::new));
         assert_eq!(count(&layer, key).await, 1, "{a} {b}");
     }
-}
-
-#[test]
-fn a_header_value_converts_to_a_key_unchanged() {
-    let value = HeaderValue::from_static("alice");
-    assert_eq!(Key::new(&value), Key::new("alice"));
 }

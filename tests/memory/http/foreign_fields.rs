@@ -3,22 +3,18 @@
 
 use std::collections::BTreeSet;
 
-use axum::{Router, response::IntoResponse, routing::get};
-use http::{HeaderName, HeaderValue};
-use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
+use crate::http::{support, support::*};
 
-use crate::http::support::{self, TestResponse, send, shared, to};
-
-const DIALECTS: [RateLimitHeaders; 6] = [
-    RateLimitHeaders::draft(),
-    RateLimitHeaders::draft().closest(),
-    RateLimitHeaders::draft_06(),
-    RateLimitHeaders::draft_06().closest(),
-    RateLimitHeaders::x_ratelimit(),
-    RateLimitHeaders::x_ratelimit_epoch(),
+const DIALECTS: [Headers; 6] = [
+    Headers::draft(),
+    Headers::draft().closest(),
+    Headers::draft_06(),
+    Headers::draft_06().closest(),
+    Headers::x_ratelimit(),
+    Headers::x_ratelimit_epoch(),
 ];
 
-fn layer(headers: &RateLimitHeaders, policy: Policy) -> RateLimitLayer {
+fn layer(headers: &Headers, policy: Policy) -> RateLimitLayer {
     support::layer([policy]).0.headers(headers.clone())
 }
 
@@ -30,7 +26,7 @@ fn lines(response: &TestResponse, name: &str) -> Vec<String> {
 
 /// An upstream's response with these headers, through a layer, or through two of the same format.
 async fn through(
-    headers: &RateLimitHeaders,
+    headers: &Headers,
     twice: bool,
     upstream: &'static [(&'static str, &'static str)],
 ) -> TestResponse {
@@ -58,16 +54,13 @@ async fn an_upstreams_lists_are_kept_and_ours_appended() {
         ("ratelimit", r#""theirs";r=1;t=2"#),
         ("ratelimit-policy", r#""theirs";q=3;w=4"#),
     ];
-    for headers in [
-        RateLimitHeaders::draft(),
-        RateLimitHeaders::draft().closest(),
-    ] {
+    for headers in [Headers::draft(), Headers::draft().closest()] {
         for twice in [false, true] {
             let response = through(&headers, twice, UPSTREAM).await;
             for (name, theirs) in UPSTREAM {
                 let lines = lines(&response, name);
                 assert_eq!(lines[0], *theirs, "{headers:?}");
-                let both = twice && headers == RateLimitHeaders::draft();
+                let both = twice && headers == Headers::draft();
                 assert_eq!(lines.len(), if both { 3 } else { 2 }, "{lines:?}");
                 assert!(lines.last().expect("ours").contains("outer"), "{lines:?}");
             }
@@ -87,14 +80,8 @@ async fn an_upstreams_triple_is_kept_and_ours_not_added() {
         ("x-ratelimit-remaining", "59"),
         ("x-ratelimit-reset", "1372700873"),
     ];
-    let draft = [
-        RateLimitHeaders::draft_06(),
-        RateLimitHeaders::draft_06().closest(),
-    ];
-    let x = [
-        RateLimitHeaders::x_ratelimit(),
-        RateLimitHeaders::x_ratelimit_epoch(),
-    ];
+    let draft = [Headers::draft_06(), Headers::draft_06().closest()];
+    let x = [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()];
     // One of three is enough: ours beside it would be read together.
     for (upstream, ours) in [
         (DRAFT_06, &draft),
@@ -138,11 +125,11 @@ async fn an_upstreams_headers_of_another_format_change_nothing() {
 #[tokio::test]
 async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
     for headers in [
-        RateLimitHeaders::draft().closest(),
-        RateLimitHeaders::draft_06(),
-        RateLimitHeaders::draft_06().closest(),
-        RateLimitHeaders::x_ratelimit(),
-        RateLimitHeaders::x_ratelimit_epoch(),
+        Headers::draft().closest(),
+        Headers::draft_06(),
+        Headers::draft_06().closest(),
+        Headers::x_ratelimit(),
+        Headers::x_ratelimit_epoch(),
     ] {
         for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
             let layers = [
@@ -164,9 +151,9 @@ async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
 #[tokio::test]
 async fn the_rejection_of_an_inner_layer_is_reported() {
     for headers in [
-        RateLimitHeaders::draft().closest(),
-        RateLimitHeaders::draft_06(),
-        RateLimitHeaders::x_ratelimit(),
+        Headers::draft().closest(),
+        Headers::draft_06(),
+        Headers::x_ratelimit(),
     ] {
         let app = Router::new()
             .route("/", get(async || "hello"))
@@ -189,7 +176,7 @@ async fn the_rejection_of_an_inner_layer_is_reported() {
 }
 
 /// The response through layers of these formats and policies, the innermost first.
-async fn stacked<const N: usize>(layers: [(RateLimitHeaders, Policy); N]) -> TestResponse {
+async fn stacked<const N: usize>(layers: [(Headers, Policy); N]) -> TestResponse {
     let app = Router::new().route("/", get(async || "hello"));
     let layers = layers.map(|(headers, policy)| layer(&headers, policy));
     let app = layers.into_iter().fold(app, |app, layer| app.layer(layer));
@@ -198,7 +185,7 @@ async fn stacked<const N: usize>(layers: [(RateLimitHeaders, Policy); N]) -> Tes
 
 #[tokio::test]
 async fn outer_layers_append_to_the_lists_of_quotas() {
-    let draft = RateLimitHeaders::draft_06();
+    let draft = Headers::draft_06();
     let layers = [
         (draft.clone(), shared("inner", "9/h")),
         (draft, shared("outer", "5/min")),
@@ -210,10 +197,7 @@ async fn outer_layers_append_to_the_lists_of_quotas() {
 
 #[tokio::test]
 async fn layers_of_another_format_in_between_duplicate_nothing() {
-    let (x, draft) = (
-        RateLimitHeaders::x_ratelimit(),
-        RateLimitHeaders::draft_06(),
-    );
+    let (x, draft) = (Headers::x_ratelimit(), Headers::draft_06());
     let [inner, between] = ["inner", "between"].map(|name| shared(name, "9/h"));
     let layers = [
         (x.clone(), inner),

@@ -1,14 +1,16 @@
 //! Forged addresses: whatever a client sends, and however its proxies forward it, it can't choose its key. The fuzz
 //! targets in `fuzz/` check the same.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use http::{HeaderName, HeaderValue};
 use proptest::{prelude::*, sample::select};
 
-use crate::http::checks::{
-    Adds, FORGED, Lines, a_client_behind_proxies_is_itself, a_quota_reads_back_or_is_none,
-    is_trusted, no_client_chooses_its_key, nothing_panics,
+use crate::http::{
+    checks::{
+        Adds, FORGED, Lines, a_client_behind_proxies_is_itself, a_quota_reads_back_or_is_none,
+        is_trusted, no_client_chooses_its_key, nothing_panics,
+    },
+    support::*,
 };
 
 /// What lists are made of, and what breaks their parsers.

@@ -1,19 +1,10 @@
 //! A full store in process: which keys it evicts, which it keeps, and what becomes of a key without room.
 
-use std::{num::NonZeroUsize, time::Duration, time::Instant};
+use std::num::NonZeroUsize;
 
-use tollgate::{
-    Ban, CallError, Key, Limiter, LocalFallback, ManualClock, MemoryStore, OnStoreError, Policy,
-    Quota, RateLimitLayer, extract, limiter::DecisionKind, observe::DecisionSource, outcome,
-};
-use tollgate_tests::{
-    results::{admitted_by_store, store_error},
-    scene::Case,
-    stores,
-    strategy_kind::StrategyKind,
-};
-
-use crate::http::support::{Log, hello, shared, status, used};
+use crate::http::support::*;
+use tollgate::outcome;
+use tollgate_tests::{scene::Case, stores};
 
 /// A store of one shard, and one of several.
 const SIZES: [usize; 2] = [64, 4_096];
@@ -42,7 +33,7 @@ impl Scene {
 
     /// A request for each of 1.25 times as many new keys as the store holds.
     async fn flood(&self, limiter: &Limiter) {
-        self.clock.advance(Duration::from_secs(1));
+        self.clock.advance(secs(1));
         for n in 0..self.max_keys + self.max_keys / 4 {
             assert!(admitted_by_store(&limiter.check(key("made-up", n)).await));
         }
@@ -53,8 +44,7 @@ impl Scene {
     async fn block(&self, keys: usize) -> Limiter {
         let limiter = self.limiter([Policy::block_list("locked").key(extract::peer())]);
         for n in 0..keys {
-            let minute = Duration::from_secs(60);
-            let blocked = limiter.block(key("locked", n), minute).await;
+            let blocked = limiter.block(key("locked", n), secs(60)).await;
             blocked.expect("a block");
         }
         limiter
@@ -67,7 +57,7 @@ fn by_key(name: &str, quota: &str) -> Policy {
 }
 
 fn bans(quota: &str) -> Policy {
-    by_key("abuse", quota).strategy(Ban::for_duration(Duration::from_secs(600)))
+    by_key("abuse", quota).strategy(Ban::for_duration(secs(600)))
 }
 
 fn key(kind: &str, n: usize) -> Key {
@@ -121,7 +111,7 @@ async fn usage_of_an_earlier_window_does_not_count() {
             assert_eq!(logins.check(key("old", n)).times(5).await.admitted(), 5);
         }
         // Almost nothing of it counts, and not all of the keys have expired.
-        scene.clock.advance(Duration::from_secs(2 * 3_600 - 60));
+        scene.clock.advance(secs(2 * 3_600 - 60));
         for n in 0..4 {
             assert_eq!(logins.check(key("new", n)).times(2).await.admitted(), 2);
         }
@@ -167,7 +157,7 @@ async fn a_policy_whose_keys_stay_takes_none_of_anothers_share() {
     for n in 0..4 {
         assert!(admitted_by_store(&api.check(key("user", n)).cost(2).await));
     }
-    let blocked = locked.block(Key::new("one too many"), Duration::from_secs(60));
+    let blocked = locked.block(Key::new("one too many"), secs(60));
     let full = matches!(blocked.await, Err(CallError::Store(error)) if error.code() == "full");
     assert!(full && scene.store.dropped() == 0);
     // A key of its own is evicted for another one, and no more than that.
@@ -189,9 +179,8 @@ async fn a_flood_lifts_no_ban() {
         for _ in 0..2 {
             rejected(Key::new("mallory")).await;
         }
-        scene
-            .flood(&scene.limiter([by_key("other", "5/day")]))
-            .await;
+        let other = scene.limiter([by_key("other", "5/day")]);
+        scene.flood(&other).await;
         assert!(!admitted_by_store(&abuse.check("mallory").await));
         // A rejection of each of these keys.
         for n in 0..2 * max_keys {
@@ -208,11 +197,11 @@ async fn of_bans_the_one_that_ends_first_is_evicted() {
     let ban = async |key: Key| {
         let counted = abuse.charge([("abuse", key)], 1).await;
         counted.expect("a response");
-        scene.clock.advance(Duration::from_secs(1));
+        scene.clock.advance(secs(1));
     };
     // The second ban of the first key begins last but one, and lasts twice as long.
     ban(key("banned", 0)).await;
-    scene.clock.advance(Duration::from_secs(600));
+    scene.clock.advance(secs(600));
     for n in (1..15).chain([0, 15]) {
         ban(key("banned", n)).await;
     }
@@ -294,10 +283,7 @@ async fn a_key_without_room_is_a_store_error() {
         assert_eq!(decision.source(), DecisionSource::Fallback);
     }
     let line = log.throttled("rate limit store failed", start);
-    assert!(
-        line.contains(r#"no room for another key of policy "api""#),
-        "{line}"
-    );
+    assert_contains(&line, [r#"no room for another key of policy "api""#]);
     drop(guard);
 
     let rejects = limiter(OnStoreError::Reject);
@@ -308,10 +294,8 @@ async fn a_key_without_room_is_a_store_error() {
 
     let shares = limiter(LocalFallback::shared_by(1).into());
     let decision = shares.check("alice").times(5).await;
-    assert_eq!(
-        (decision.admitted(), decision.source()),
-        (2, DecisionSource::Fallback)
-    );
+    assert_eq!(decision.admitted(), 2);
+    assert_eq!(decision.source(), DecisionSource::Fallback);
 
     // Keys that are held are counted, and one that is free makes room at once.
     assert!(!admitted_by_store(&locked.check(key("locked", 0)).await));

@@ -1,15 +1,7 @@
 //! A handler's rejection becomes the same response as its layer's.
 
-use axum::{
-    Router,
-    http::HeaderName,
-    response::{AppendHeaders, IntoResponse},
-    routing::get,
-};
-use http::StatusCode;
-use tollgate::{Key, Limiter, RateLimitHeaders, RateLimitLayer, Rejected};
-
-use crate::http::support::{charged, layer, limiter, send, shared, statuses, to, with};
+use crate::http::support::*;
+use axum::{http::HeaderName, response::AppendHeaders};
 
 /// A limiter that rejects its second request.
 fn inner() -> Limiter {
@@ -29,11 +21,11 @@ fn app(layer: &RateLimitLayer, limiter: Limiter) -> Router {
 async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
     for (headers, expected) in [
         (
-            RateLimitHeaders::x_ratelimit(),
+            Headers::x_ratelimit(),
             vec![("x-ratelimit-limit", "1"), ("x-ratelimit-remaining", "0")],
         ),
         (
-            RateLimitHeaders::draft(),
+            Headers::draft(),
             vec![
                 ("ratelimit", r#""exports";r=0;t=3600, "burst";r=8;t=8"#),
                 (
@@ -42,13 +34,13 @@ async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
                 ),
             ],
         ),
-        (RateLimitHeaders::none(), vec![]),
+        (Headers::none(), vec![]),
     ] {
         let (layer, _) = layer([shared("burst", "10/10s")]);
         let app = app(&layer.headers(headers.clone()), inner());
-        assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
+        assert_eq!(send(&app, to("/")).await.status, 200);
         let response = send(&app, to("/")).await;
-        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.status, 429);
         response.is_problem_that_no_cache_stores();
         assert_eq!(response.retry_after(), Some(3600));
         for (name, value) in &expected {
@@ -60,7 +52,7 @@ async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
             .keys()
             .filter(|name| is_field(name))
             .count();
-        let triple = usize::from(headers == RateLimitHeaders::x_ratelimit());
+        let triple = usize::from(headers == Headers::x_ratelimit());
         assert_eq!(fields, expected.len() + triple, "{response:?}");
     }
 }
@@ -75,7 +67,7 @@ async fn a_handlers_rejection_is_built_by_the_layers_on_rejection_closure() {
     let app = app(&layer, inner());
     assert_eq!(send(&app, with("x-name", "alice")).await.body, b"done");
     let response = send(&app, with("x-name", "alice")).await;
-    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status, 429);
     let text = response.text();
     let expected = r#"not now, alice: quota exceeded: "exports""#;
     assert!(text.starts_with(expected), "{text}");
@@ -90,7 +82,7 @@ async fn a_browser_gets_a_page_for_both_kinds_of_rejection() {
     send(&by_layer, page()).await;
     let by_layer = send(&by_layer, page()).await;
     let (wide, _) = layer([shared("burst", "10/10s")]);
-    let by_handler = app(&wide.headers(RateLimitHeaders::none()), inner());
+    let by_handler = app(&wide.headers(Headers::none()), inner());
     send(&by_handler, page()).await;
     let by_handler = send(&by_handler, page()).await;
     assert_eq!(by_handler.body, by_layer.body);
@@ -113,7 +105,7 @@ async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     let app = Router::new().route("/", get(handler)).layer(layer);
     send(&app, to("/")).await;
     let response = send(&app, to("/")).await;
-    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status, 429);
     assert_eq!(response.field("set-cookie"), "a=1, b=2");
     response.is_problem_that_no_cache_stores();
 }
@@ -122,10 +114,10 @@ async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
 async fn a_policy_checked_by_layer_and_handler_is_listed_once() {
     let (layer, _) = layer([shared("burst", "3/10s")]);
     let app = app(&layer, layer.limiter().clone());
-    assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
+    assert_eq!(send(&app, to("/")).await.status, 200);
     // The third of its units is the layer's, and there is none for the handler.
     let response = send(&app, to("/")).await;
-    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status, 429);
     let shown = response.field("ratelimit");
     assert_eq!(shown.matches("burst").count(), 1, "{shown}");
 }
@@ -151,7 +143,7 @@ async fn layers_charges_stay_charged_unless_they_refund_failures() {
 async fn a_handler_reports_its_own_admission() {
     for (headers, expected) in [
         (
-            RateLimitHeaders::draft(),
+            Headers::draft(),
             [
                 ("ratelimit", r#""exports";r=4;t=2880, "burst";r=9;t=9"#),
                 (
@@ -161,7 +153,7 @@ async fn a_handler_reports_its_own_admission() {
             ],
         ),
         (
-            RateLimitHeaders::x_ratelimit(),
+            Headers::x_ratelimit(),
             [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "4")],
         ),
     ] {
@@ -194,6 +186,6 @@ async fn the_innermost_layer_formats_a_handlers_rejection() {
     let app = app(&closest, inner()).layer(outer);
     send(&app, to("/")).await;
     let response = send(&app, to("/")).await;
-    assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status, 429);
     assert_eq!(response.body, b"closest");
 }

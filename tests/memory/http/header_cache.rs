@@ -1,11 +1,6 @@
 //! Fields that are rendered once are on the responses to which they apply, and on no others.
 
-use axum::body::Body;
-use http::{Request, StatusCode};
-use serde_json::json;
-use tollgate::{Policy, Quota, extract};
-
-use crate::http::support::{hello, layer, send, shared};
+use crate::http::support::*;
 
 fn request(fields: &[(&str, &str)]) -> Request<Body> {
     let request = Request::get("/");
@@ -20,13 +15,12 @@ fn request(fields: &[(&str, &str)]) -> Request<Body> {
 async fn each_response_lists_the_policies_that_applied_to_its_request() {
     let own = |parts: &http::request::Parts| {
         let large = parts.headers.contains_key("x-large");
-        large.then(|| "500/min".parse::<Quota>().expect("a quota"))
+        large.then(|| quota("500/min"))
     };
-    let (layer, _) = layer([
+    let app = app([
         shared("first", "100/min").quota_with(own),
         shared("second", "200/min").skip_with(|parts| parts.headers.contains_key("x-skip")),
     ]);
-    let app = hello(&layer);
     for _ in 0..2 {
         for (fields, policies) in [
             (&[][..], r#""first";q=100;w=60, "second";q=200;w=60"#),
@@ -37,7 +31,7 @@ async fn each_response_lists_the_policies_that_applied_to_its_request() {
             ),
         ] {
             let response = send(&app, request(fields)).await;
-            assert_eq!(response.status, StatusCode::OK);
+            assert_eq!(response.status, 200);
             assert_eq!(response.field("ratelimit-policy"), policies);
         }
     }
@@ -46,13 +40,12 @@ async fn each_response_lists_the_policies_that_applied_to_its_request() {
 #[tokio::test]
 async fn each_rejection_names_the_policies_that_rejected_it() {
     let by = |name: &str| {
-        let policy = Policy::new(name, Quota::requests(1).per_hour());
+        let policy = Policy::new(name, quota("1/h"));
         policy.key(extract::header(name))
     };
-    let (layer, _) = layer([by("x-first"), by("x-second")]);
-    let app = hello(&layer);
+    let app = app([by("x-first"), by("x-second")]);
     let from = |first, second| request(&[("x-first", first), ("x-second", second)]);
-    assert_eq!(send(&app, from("a", "b")).await.status, StatusCode::OK);
+    assert_eq!(send(&app, from("a", "b")).await.status, 200);
     for _ in 0..2 {
         for (first, second, rejected) in [
             ("a", "other", json!(["x-first"])),
@@ -60,7 +53,7 @@ async fn each_rejection_names_the_policies_that_rejected_it() {
             ("a", "b", json!(["x-first", "x-second"])),
         ] {
             let response = send(&app, from(first, second)).await;
-            assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.status, 429);
             assert_eq!(response.json()["violated-policies"], rejected);
             let length = response.body.len().to_string();
             assert_eq!(response.field("content-length"), length);
@@ -74,9 +67,8 @@ async fn a_rejection_has_the_detail_of_its_own_request() {
         true => 5,
         false => 1,
     };
-    let (layer, _) = layer([shared("p", "1/h").cost_with(cost)]);
-    let app = hello(&layer);
-    assert_eq!(send(&app, request(&[])).await.status, StatusCode::OK);
+    let app = app([shared("p", "1/h").cost_with(cost)]);
+    assert_eq!(send(&app, request(&[])).await.status, 200);
     for _ in 0..2 {
         let large = send(&app, request(&[("x-large", "1")])).await.json();
         let detail = "The request costs 5, of which policy p allows at most 1.";

@@ -1,13 +1,8 @@
 //! What a response reports of a limit on requests in flight. That its permits are released is tested in
 //! `tests/redis/inflight`.
 
-use http::StatusCode;
+use crate::http::support::*;
 use http_body_util::BodyExt;
-use serde_json::json;
-use tollgate::{Policy, Quota, extract};
-use tower::ServiceExt;
-
-use crate::http::support::{charged, hello, layer, send, shared, status, to};
 
 /// `n` permits for all clients together.
 fn permit_policy(n: u64) -> Policy {
@@ -16,11 +11,10 @@ fn permit_policy(n: u64) -> Policy {
 
 #[tokio::test]
 async fn with_all_permits_taken_the_retry_after_is_a_second() {
-    let (layer, _) = layer([permit_policy(1)]);
-    let app = hello(&layer);
+    let app = app([permit_policy(1)]);
     let first = app.clone().oneshot(to("/")).await.expect("a response");
     let rejected = send(&app, to("/")).await;
-    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.status, 429);
     assert_eq!(rejected.retry_after(), Some(1));
     assert_eq!(rejected.json()["violated-policies"], json!(["permits"]));
 

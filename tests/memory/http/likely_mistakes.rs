@@ -1,19 +1,6 @@
 //! What is probably a mistake is logged, as a suspicion and seldom.
 
-use std::time::Instant;
-
-use axum::{Router, body::Body, routing::get};
-use http::Request;
-use tollgate::{
-    Key, RateLimitLayer,
-    extract::{self, PeerAddr},
-};
-use tower::Layer;
-
-use crate::http::{
-    extractors::{address, counted_by},
-    support::{Log, empty, hello, send, status, statuses, to, with},
-};
+use crate::http::{extractors::*, support::*};
 
 fn routes() -> Router {
     Router::new().route("/users/{id}", get(async || ""))
@@ -21,8 +8,7 @@ fn routes() -> Router {
 
 #[tokio::test]
 async fn a_matched_path_key_around_a_whole_router_logs_a_warning() {
-    let log = Log::default();
-    let _guard = log.warnings();
+    let (log, _guard) = Log::of_warnings();
     // Within the router there is nothing to suspect, also where no route matches.
     let layer = counted_by(extract::matched_path());
     let within = routes().fallback(async || "").layer(layer);
@@ -36,9 +22,8 @@ async fn a_matched_path_key_around_a_whole_router_logs_a_warning() {
     }
     let text = log.text();
     assert_eq!(text.lines().count(), 1, "{text}");
-    for part in ["WARN", "matched_path", "probably", "`Router::layer`"] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    let parts = ["WARN", "matched_path", "probably", "`Router::layer`"];
+    assert_contains(&text, parts);
 }
 
 #[tokio::test]
@@ -54,20 +39,17 @@ async fn an_unnamed_proxy_logs_a_warning() {
     let list = Some("x-forwarded-for");
     let private = ["10.0.0.7:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"];
     for private in private.into_iter().chain(["[::ffff:192.168.0.1]:1"]) {
-        let log = Log::default();
-        let _guard = log.warnings();
+        let (log, _guard) = Log::of_warnings();
         let app = hello(&counted_by(extract::client_ip()));
         for _ in 0..3 {
             assert_eq!(send(&app, via(private, list)).await.status, 200);
         }
         let text = log.text();
         assert_eq!(text.lines().count(), 1, "{private}: {text}");
-        for part in ["WARN", "x-forwarded-for", "probably", "trusted_proxies"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
+        let parts = ["WARN", "x-forwarded-for", "probably", "trusted_proxies"];
+        assert_contains(&text, parts);
     }
-    let nothing = Log::default();
-    let _guard = nothing.warnings();
+    let (nothing, _guard) = Log::of_warnings();
     let app = hello(&counted_by(extract::client_ip()));
     // A public address may write what it likes, and a private one without the header is a client.
     send(&app, via("192.0.2.1:1", list)).await;
@@ -79,8 +61,7 @@ async fn an_unnamed_proxy_logs_a_warning() {
 
 #[tokio::test]
 async fn a_proxy_beside_the_named_ones_logs_a_warning() {
-    let log = Log::default();
-    let _guard = log.warnings();
+    let (log, _guard) = Log::of_warnings();
     let client = extract::client_ip().trusted_proxies(["10.1.0.0/16"]);
     let app = hello(&counted_by(client.forwarded()));
     let mut request = with("forwarded", "for=198.51.100.7");
@@ -120,8 +101,7 @@ async fn a_key_that_every_request_lacks_logs_one_warning() {
 
 #[tokio::test]
 async fn a_key_that_some_requests_lack_logs_no_warning() {
-    let log = Log::default();
-    let _guard = log.warnings();
+    let (log, _guard) = Log::of_warnings();
     let app = hello(&by_user());
     assert_eq!(send(&app, signed_in()).await.status, 200);
     assert_eq!(statuses(&app, 50).await, [400; 50]);

@@ -1,12 +1,14 @@
 //! Malformed heads, keys and configuration: each gets a response, or an error that names the mistake. The fuzz targets
 //! in `fuzz/` check the same.
 
-use http::{HeaderName, HeaderValue};
 use proptest::{prelude::*, sample::select};
 
-use crate::http::inputs::{
-    a_name_is_shown_or_rejected, a_network_is_plain, a_rejection_is_complete,
-    configuration_is_accepted_or_rejected, keys_differ_where_text_does,
+use crate::http::{
+    inputs::{
+        a_name_is_shown_or_rejected, a_network_is_plain, a_rejection_is_complete,
+        configuration_is_accepted_or_rejected, keys_differ_where_text_does,
+    },
+    support::*,
 };
 
 const HEADERS: &[&str] = &["accept", "content-type", "origin", "cookie", "host"];

@@ -1,18 +1,6 @@
 //! What becomes of requests without a key.
 
-use std::sync::Arc;
-
-use axum::body::Body;
-use http::{Request, StatusCode};
-use tollgate::{
-    Key, KeyExtractor, Policy, Quota,
-    extract::{self, MissingKey},
-};
-
-use crate::http::{
-    extractors::{count, policy},
-    support::{Log, hello, layer, send, status, statuses, to, with},
-};
+use crate::http::{extractors::*, support::*};
 
 #[tokio::test]
 async fn a_missing_key_does_what_the_policy_says() {
@@ -24,7 +12,9 @@ async fn a_missing_key_does_what_the_policy_says() {
     ] {
         let (layer, _) = layer([by_tenant().missing_key(missing)]);
         let app = hello(&layer);
-        assert_eq!(status(&app, "/").await, expected, "{missing:?}");
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, expected, "{missing:?}");
+        assert_eq!(response.field("ratelimit").is_empty(), shared == 0);
         assert_eq!(count(&layer, Key::missing()).await, shared, "{missing:?}");
         // Requests that have one are still counted by it.
         assert_eq!(send(&app, with("x-tenant", "t")).await.status, 200);
@@ -36,8 +26,7 @@ async fn a_missing_key_does_what_the_policy_says() {
 async fn a_policy_that_no_request_has_a_key_for_warns_unless_such_requests_are_to_be_skipped() {
     let by_tenant = || policy().key(extract::header("x-tenant"));
     for (missing, warnings) in [(MissingKey::Skip, 0), (MissingKey::Reject, 1)] {
-        let log = Log::default();
-        let _guard = log.warnings();
+        let (log, _guard) = Log::of_warnings();
         let (layer, _) = layer([by_tenant().missing_key(missing)]);
         statuses(&hello(&layer), 9).await;
         let suspicions = log.lines("all had no key");
@@ -59,17 +48,16 @@ async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
     let quota = Quota::requests(1).per_hour();
     let tenants = Policy::new("tenants", quota).key(extract::header("x-tenant"));
     let all = Policy::new("all", quota).key(extract::global());
-    let (layer, _) = layer([tenants.missing_key(MissingKey::Skip), all]);
-    let app = hello(&layer);
+    let app = app([tenants.missing_key(MissingKey::Skip), all]);
     assert_eq!(statuses(&app, 2).await, [200, 429]);
 }
 
 /// The detail in the response to a request without the key of `extractor`.
 async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
-    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
+    let internal = Policy::new("internal-name", quota("9/h"));
     let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
     let response = send(&hello(&layer), request).await;
-    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    assert_eq!(response.status, 400);
     let body = String::from_utf8_lossy(&response.body);
     assert!(!body.contains("internal-name"), "{body}");
     let detail = response.json()["detail"].clone();
@@ -135,11 +123,10 @@ fn a_tuple_reports_its_first_missing_part_and_has_no_shared_bucket() {
 
 #[tokio::test]
 async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
-    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
-    let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
-    let app = hello(&layer);
+    let internal = Policy::new("internal-name", quota("9/h"));
+    let app = app([internal.key(extract::header("x-api-key"))]);
     let response = send(&app, with("accept", "text/html")).await;
-    assert_eq!(response.status, StatusCode::BAD_REQUEST);
+    assert_eq!(response.status, 400);
     let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
     assert_eq!(response.text().trim_end(), expected);
     let mut call = with("content-type", "application/grpc");

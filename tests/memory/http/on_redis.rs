@@ -1,12 +1,9 @@
 //! What holds on Redis too, or there alone.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::fmt::Debug;
 
-use http::StatusCode;
-use testkit::{Clock, Server};
+use testkit::Clock;
 use tollgate::{
-    FixedWindow, Gcra, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitHeaders,
-    RateLimitLayer, RedisStore,
     clock::Timestamp,
     error::InvalidValue,
     strategy::{
@@ -17,21 +14,15 @@ use tollgate::{
 use crate::http::{
     service::six_requests_of_which_four_pass,
     stacked_layers::{layer_on, logged},
-    support::{TEST_TIMEOUT, hello, redis, send, shared, status, to},
+    support::*,
 };
-
-#[test]
-fn a_redis_store_is_send_sync_and_debug() {
-    fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
-    shared::<RedisStore>();
-}
 
 #[tokio::test]
 async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
     let server = Server::start();
     let layer = RateLimitLayer::builder().store(redis(&server));
-    let layer = layer.policy(shared("four", "4/h")).build();
-    six_requests_of_which_four_pass(layer.expect("a layer")).await;
+    let layer = layer.policy(shared("four", "4/h")).built();
+    six_requests_of_which_four_pass(layer).await;
 }
 
 #[tokio::test]
@@ -42,9 +33,7 @@ async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
     let policy = || shared("twice", "10/h");
     let text = logged(&layer(policy()), &layer(policy())).await;
     assert_eq!(text.lines().count(), 1, "{text}");
-    for part in ["WARN", "charged twice", r#"policy="twice""#] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    assert_contains(&text, ["WARN", "charged twice", r#"policy="twice""#]);
     let other = Server::start();
     let elsewhere = layer_on(&redis(&other), policy());
     assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
@@ -63,22 +52,22 @@ async fn the_reset_time_of_a_cached_rejection_does_not_move() {
         .url(server.url())
         .timeout(TEST_TIMEOUT)
         .rejection_cache_clock(times.1.clone())
-        .rejection_cache_staleness(Duration::from_secs(3_600));
+        .rejection_cache_staleness(secs(3_600));
     let layer = RateLimitLayer::builder()
-        .store(store.build().expect("a store"))
+        .store(store.built())
         .policy(shared("window", "1/h").strategy(FixedWindow));
-    let layer = layer.build().expect("a layer");
+    let layer = layer.built();
     let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
     assert_eq!(status(&app, "/").await, 200);
     for minutes in 0..6 {
         let response = send(&app, to("/")).await;
-        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.status, 429);
         let reset = response.field("x-ratelimit-reset");
         assert_eq!(reset, "1800003600", "{minutes} min");
         let wait = 3_600 - 60 * minutes;
         assert_eq!(response.retry_after(), Some(wait));
-        times.0.advance(Duration::from_secs(60));
-        times.1.advance(Duration::from_secs(60));
+        times.0.advance(secs(60));
+        times.1.advance(secs(60));
     }
     // All but one were rejected from this process's cache.
     assert_eq!(server.calls("evalsha"), 2);
@@ -153,7 +142,7 @@ async fn seconds_in_headers_never_exceed_the_window() {
     let server = Server::builder().clock(&clock).start();
     let policy = shared("tokens", "1000/min").strategy(FixedWindow);
     let layer = RateLimitLayer::builder().store(redis(&server));
-    let layer = layer.policy(policy).build().expect("a layer");
+    let layer = layer.policy(policy).built();
     let response = send(&hello(&layer), to("/")).await;
     let said = response.field("ratelimit");
     assert_eq!(said, r#""tokens";r=999;t=60"#);

@@ -1,18 +1,8 @@
 //! One key or else another, which never share a bucket; and what a middleware left.
 
-use std::sync::Arc;
-
-use http::{Request, request::Parts};
 use proptest::prelude::*;
-use tollgate::{
-    Key, KeyExtractor, Policy, Quota, RateLimitLayer,
-    extract::{self, MissingKey, PeerAddr},
-};
 
-use crate::http::{
-    extractors::{address, count, counted_by, each_counts_as, from, has_no_key},
-    support::{hello, status, to, with},
-};
+use crate::http::{extractors::*, support::*};
 
 #[derive(Clone)]
 struct User(&'static str);
@@ -23,10 +13,6 @@ fn first(key: Key) -> Key {
 
 fn second(key: Key) -> Key {
     Key::tuple([Key::new("2"), key])
-}
-
-fn ip(text: &str) -> Key {
-    Key::ip(text.parse().expect(text))
 }
 
 #[tokio::test]
@@ -43,10 +29,7 @@ async fn a_key_counts_or_else_the_address() {
             .or_else(extract::peer()),
         vec![
             (both("sk_1"), first(Key::secret("sk_1"))),
-            (
-                from(PeerAddr(address("192.0.2.1:1"))),
-                second(ip("192.0.2.1")),
-            ),
+            (from_peer("192.0.2.1:1"), second(ip("192.0.2.1"))),
             // An empty one is none.
             (both(""), second(ip("192.0.2.1"))),
         ],
@@ -59,10 +42,7 @@ async fn keys_of_different_alternatives_are_never_equal() {
     // A key that reads like an address is no address.
     let requests = [
         (with("x-tenant", "192.0.2.1"), first(Key::new("192.0.2.1"))),
-        (
-            from(PeerAddr(address("192.0.2.1:1"))),
-            second(ip("192.0.2.1")),
-        ),
+        (from_peer("192.0.2.1:1"), second(ip("192.0.2.1"))),
     ];
     each_counts_as(
         extract::header("x-tenant").or_else(extract::peer()),
@@ -127,12 +107,9 @@ async fn a_request_with_neither_is_handled_as_the_last_extractor_says() {
     assert_eq!(status(&hello(&layer), "/").await, 200);
     assert_eq!(count(&layer, Key::missing()).await, 1);
     has_no_key(extract::peer().or_else(key()), to("/")).await;
-    let policy = Policy::new("p", Quota::requests(1).per_hour()).key(key().or_else(key()));
+    let policy = Policy::new("p", quota("1/h")).key(key().or_else(key()));
     let skips = policy.missing_key(MissingKey::Skip);
-    let layer = RateLimitLayer::builder()
-        .policy(skips)
-        .build()
-        .expect("a layer");
+    let layer = RateLimitLayer::builder().policy(skips).built();
     for _ in 0..3 {
         assert_eq!(status(&hello(&layer), "/").await, 200);
     }

@@ -1,13 +1,6 @@
 //! One credential in either of two headers, in one bucket.
 
-use std::sync::Arc;
-
-use tollgate::{
-    Key, KeyExtractor, Policy, Quota,
-    extract::{self, MissingKey},
-};
-
-use crate::http::support::{hello, layer, send, status, with};
+use crate::http::support::*;
 
 fn either() -> impl KeyExtractor {
     extract::header("x-api-key").or_same(extract::bearer())
@@ -15,9 +8,8 @@ fn either() -> impl KeyExtractor {
 
 #[tokio::test]
 async fn a_credential_has_one_bucket_in_either_header() {
-    let policy = Policy::new("requests", Quota::requests(2).per_minute()).key(either());
-    let (layer, _) = layer([policy]);
-    let app = hello(&layer);
+    let policy = Policy::new("requests", quota("2/min")).key(either());
+    let app = app([policy]);
     let mut statuses = Vec::new();
     for n in 0..3 {
         for (name, value) in [("x-api-key", "sk_1"), ("authorization", "Bearer sk_1")] {
@@ -32,9 +24,7 @@ async fn a_credential_has_one_bucket_in_either_header() {
     assert_eq!(status(&app, "/").await, 400);
     let lacks = send(&app, with("x-other", "")).await.json();
     let detail = lacks["detail"].as_str().expect("a detail").to_owned();
-    for part in ["x-api-key", " or ", "uthorization"] {
-        assert!(detail.contains(part), "{part}: {detail}");
-    }
+    assert_contains(&detail, ["x-api-key", " or ", "uthorization"]);
 }
 
 #[test]

@@ -1,14 +1,7 @@
 //! A client that goes by `RateLimit` alone gets what the quota allows, and is not rejected.
 
-use std::time::Duration;
-
-use http::StatusCode;
-use tollgate::{
-    CalendarWindow, FixedWindow, Key, ListWindow, ManualClock, Policy, RateLimitLayer, RetryAfter,
-    SlidingLog, SlidingWindow, TokenBucket, clock::Clock,
-};
-
-use crate::http::support::{hello, layer, send, shared, to};
+use crate::http::support::*;
+use tollgate::clock::Clock;
 
 /// For how many periods clients send.
 const PERIODS: u32 = 50;
@@ -56,7 +49,7 @@ async fn steady((layer, clock): (RateLimitLayer, ManualClock), time: Duration) -
     // Nothing is known before the first response.
     let (mut r, mut t) = (0, 0);
     while clock.now() < end {
-        let part = Duration::from_secs(t) / r.max(1) as u32;
+        let part = secs(t) / r.max(1) as u32;
         // With none left, the next request is sent when the wait is over.
         clock.advance(if r > 0 { part / 2 } else { part });
         for sent in 0..r.max(1) {

@@ -1,13 +1,6 @@
 //! The path and the route of a request as keys.
 
-use axum::{Router, routing::get};
-use http::StatusCode;
-use tollgate::{Key, RateLimitLayer, extract};
-
-use crate::http::{
-    extractors::{count, counted_by},
-    support::{hello, status},
-};
+use crate::http::{extractors::*, support::*};
 
 /// A router with a layer at `where_`, over `/api/users/{id}` in a nested router.
 fn nested(layer: &RateLimitLayer, inside: bool) -> Router {

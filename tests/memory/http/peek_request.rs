@@ -1,12 +1,6 @@
 //! The status of a request's caller, by the keys that the policies extract.
 
-use http::{Request, request::Parts};
-use tollgate::{
-    CallError, Key, Limiter, Policy, Quota, RateLimitLayer, access::KeyList, extract,
-    limiter::DecisionKind,
-};
-
-use crate::http::support::{StubStore, hello, on_each_store, send, with};
+use crate::http::support::*;
 
 fn usage(key: &str) -> Parts {
     let request = Request::get("/usage").header("x-api-key", key);
@@ -23,8 +17,8 @@ fn policies() -> [Policy; 4] {
             .key(by_key)
             .cost_with(|parts| if parts.uri.path() == "/" { 200 } else { 1 })
             .skip_path("/usage"),
-        Policy::new("budget", Quota::requests(50).per_month()).key(extract::global()),
-        Policy::new("login", Quota::requests(5).per_month())
+        Policy::new("budget", quota("50/month")).key(extract::global()),
+        Policy::new("login", quota("5/month"))
             .key(extract::header("x-login"))
             .only_path("/login"),
         Policy::new("next", Quota::units(500).per_month()).shadow_of("tokens"),
@@ -45,7 +39,7 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
             assert!(status.would_admit(), "{status:?}");
             // The key of a login is another request's.
             assert!(status.policy("login").is_none());
-            ["tokens", "budget", "next"].map(|name| status.policy(name).expect(name).remaining())
+            ["tokens", "budget", "next"].map(|name| status.left(name))
         };
         assert_eq!(left("sk_1").await, [600, 47, 100]);
         assert_eq!(left("sk_2").await, [800, 47, 300]);
@@ -58,27 +52,21 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
 
 #[tokio::test]
 async fn peeking_at_a_request_reports_why_it_would_be_rejected() {
-    let by_header =
-        |name| Policy::new("p", Quota::requests(5).per_minute()).key(extract::header(name));
+    let by_header = |name| Policy::new("p", quota("5/min")).key(extract::header(name));
     let denied = KeyList::new("p", [Key::secret("sk_1")]);
     let builder = || Limiter::builder().policy(by_header("x-api-key"));
-    let limiter = builder().deny(denied).build().expect("a limiter");
-    let status = limiter
-        .peek_request(&usage("sk_1"))
-        .await
-        .expect("a response");
+    let limiter = builder().deny(denied).built();
+    let status = limiter.peek_request(&usage("sk_1")).await;
+    let status = status.expect("a response");
     assert!(matches!(status.kind(), DecisionKind::DenyListed) && !status.would_admit());
     let (stranger, ()) = Request::new(()).into_parts();
     let status = limiter.peek_request(&stranger).await.expect("a response");
-    assert!(
-        matches!(status.kind(), DecisionKind::MissingKey { missing, .. } if &**missing == "the header x-api-key"),
-        "{status:?}"
-    );
+    let DecisionKind::MissingKey { missing, .. } = status.kind() else {
+        panic!("{status:?}");
+    };
+    assert_eq!(&**missing, "the header x-api-key");
     assert!(!status.would_admit());
-    let failing = builder().store(StubStore::unreachable()).build();
-    let failed = failing
-        .expect("a limiter")
-        .peek_request(&usage("sk_1"))
-        .await;
+    let failing = builder().store(StubStore::unreachable()).built();
+    let failed = failing.peek_request(&usage("sk_1")).await;
     assert!(matches!(failed, Err(CallError::Store(_))), "{failed:?}");
 }

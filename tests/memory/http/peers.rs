@@ -1,18 +1,8 @@
 //! The client is the peer of the connection, whatever its headers contain.
 
-use std::net::SocketAddr;
-
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
-use http::{Request, StatusCode};
-use tollgate::{
-    Key, Policy, Quota,
-    extract::{self, MissingKey, PeerAddr},
-};
 
-use crate::http::{
-    extractors::{address, count, counted_by, each_counts_as, from, ip},
-    support::{Log, empty, hello, layer, send, status, statuses, to, with},
-};
+use crate::http::{extractors::*, support::*};
 
 #[tokio::test]
 async fn a_peer_counts_by_its_address_without_the_port() {
@@ -26,21 +16,12 @@ async fn a_peer_counts_by_its_address_without_the_port() {
             from(MockConnectInfo(address("192.0.2.2:1"))),
             ip("192.0.2.2"),
         ),
-        (from(PeerAddr(address("192.0.2.3:1"))), ip("192.0.2.3")),
+        (from_peer("192.0.2.3:1"), ip("192.0.2.3")),
         // The same client over IPv6's mapping, and a subscriber's whole network.
-        (
-            from(PeerAddr(address("[::ffff:192.0.2.3]:1"))),
-            ip("192.0.2.3"),
-        ),
-        (from(PeerAddr(address("[2001:db8::1]:1"))), ip("2001:db8::")),
-        (
-            from(PeerAddr(address("[2001:db8::ffff:1]:1"))),
-            ip("2001:db8::"),
-        ),
-        (
-            from(PeerAddr(address("[2001:db8:0:1::1]:1"))),
-            ip("2001:db8:0:1::"),
-        ),
+        (from_peer("[::ffff:192.0.2.3]:1"), ip("192.0.2.3")),
+        (from_peer("[2001:db8::1]:1"), ip("2001:db8::")),
+        (from_peer("[2001:db8::ffff:1]:1"), ip("2001:db8::")),
+        (from_peer("[2001:db8:0:1::1]:1"), ip("2001:db8:0:1::")),
     ];
     each_counts_as(extract::peer(), requests).await;
 }
@@ -60,13 +41,8 @@ async fn a_peer_address_set_by_the_application_is_preferred_to_the_servers() {
 async fn no_header_changes_the_peer() {
     let layer = counted_by(extract::peer());
     let app = hello(&layer).layer(MockConnectInfo(address("192.0.2.1:1")));
-    for header in [
-        "x-forwarded-for",
-        "x-real-ip",
-        "forwarded",
-        "cf-connecting-ip",
-        "true-client-ip",
-    ] {
+    let headers = "x-forwarded-for x-real-ip forwarded cf-connecting-ip true-client-ip";
+    for header in headers.split(' ') {
         send(&app, with(header, "198.51.100.7")).await;
     }
     assert_eq!(count(&layer, ip("192.0.2.1")).await, 5);
@@ -84,18 +60,14 @@ async fn a_peer_is_counted_by_the_configured_prefix_of_its_address() {
             from(PeerAddr(SocketAddr::new(v6, 1))),
             Key::network(v6, 24, 48),
         ),
-        (
-            from(PeerAddr(address("[2001:db8:1:3::3]:1"))),
-            Key::network(v6, 24, 48),
-        ),
+        (from_peer("[2001:db8:1:3::3]:1"), Key::network(v6, 24, 48)),
     ];
     each_counts_as(extract::peer().ipv4_prefix(24).ipv6_prefix(48), requests).await;
 }
 
 #[tokio::test]
 async fn clients_without_an_address_share_one_bucket_and_the_reason_is_logged() {
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let quota = Quota::requests(3).per_hour();
     let (layer, _) = layer([Policy::new("p", quota)]);
     let app = hello(&layer);
@@ -121,7 +93,7 @@ async fn while_clients_share_a_bucket_for_want_of_an_address_health_checks_warn(
     // As of another version of axum.
     #[derive(Clone)]
     struct ConnectInfo;
-    let (layer, _) = layer([Policy::new("p", Quota::requests(9).per_hour())]);
+    let (layer, _) = layer([Policy::new("p", quota("9/h"))]);
     let app = hello(&layer);
     let warnings = async || {
         let health = layer.limiter().health_check().await;
@@ -135,17 +107,16 @@ async fn while_clients_share_a_bucket_for_want_of_an_address_health_checks_warn(
         let [warning] = &warnings().await[..] else {
             panic!("a warning");
         };
-        for part in ["\"p\"", "share one bucket", "axum 0.8", "`PeerAddr`"] {
-            assert!(warning.contains(part), "{part}: {warning}");
-        }
-        send(&app, from(PeerAddr(address("192.0.2.1:1")))).await;
+        let parts = ["\"p\"", "share one bucket", "axum 0.8", "`PeerAddr`"];
+        assert_contains(warning, parts);
+        send(&app, from_peer("192.0.2.1:1")).await;
         assert_eq!(warnings().await, [""; 0]);
     }
 }
 
 #[tokio::test]
 async fn requests_that_are_to_share_a_bucket_are_no_mistake() {
-    let tenants = Policy::new("p", Quota::requests(1).per_hour()).key(extract::header("x-tenant"));
+    let tenants = Policy::new("p", quota("1/h")).key(extract::header("x-tenant"));
     let (layer, _) = layer([tenants.missing_key(MissingKey::Shared)]);
     let app = hello(&layer);
     assert_eq!(statuses(&app, 2).await, [200, 429]);
@@ -156,24 +127,21 @@ async fn requests_that_are_to_share_a_bucket_are_no_mistake() {
 /// Tests are debug builds.
 #[tokio::test]
 async fn in_a_debug_build_a_rejection_says_that_clients_share_a_bucket() {
-    let (layer, _) = layer([Policy::new("p", Quota::requests(1).per_hour())]);
-    let app = hello(&layer);
+    let app = app([Policy::new("p", quota("1/h"))]);
     assert_eq!(status(&app, "/").await, 200);
     let rejected = send(&app, to("/")).await.json();
     assert_eq!(rejected["violated-policies"], serde_json::json!(["p"]));
     let detail = rejected["detail"].as_str().expect("a detail");
-    for part in ["policy p", "debug builds only", "axum 0.8", "`PeerAddr`"] {
-        assert!(detail.contains(part), "{part}: {detail}");
-    }
-    let client = || from(PeerAddr(address("192.0.2.1:1")));
+    let parts = ["policy p", "debug builds only", "axum 0.8", "`PeerAddr`"];
+    assert_contains(detail, parts);
+    let client = || from_peer("192.0.2.1:1");
     assert_eq!(send(&app, client()).await.status, 200);
     assert!(send(&app, client()).await.json()["detail"].is_null());
 }
 
 #[tokio::test]
 async fn a_tuple_without_an_address_counts_by_its_other_parts_and_the_reason_is_logged() {
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let layer = counted_by((extract::peer(), extract::path()));
     assert_eq!(status(&hello(&layer), "/").await, 200);
     let key = Key::tuple([Key::missing(), Key::new("/")]);
@@ -183,10 +151,9 @@ async fn a_tuple_without_an_address_counts_by_its_other_parts_and_the_reason_is_
 
 #[tokio::test]
 async fn a_known_address_logs_nothing() {
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let app = hello(&counted_by(extract::peer()));
-    let request = from(PeerAddr(address("192.0.2.1:1")));
-    assert_eq!(send(&app, request).await.status, StatusCode::OK);
+    let request = from_peer("192.0.2.1:1");
+    assert_eq!(send(&app, request).await.status, 200);
     assert_eq!(log.text(), "");
 }

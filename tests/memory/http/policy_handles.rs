@@ -1,19 +1,11 @@
 //! The handle of a policy: the keys that it builds, and its calls.
 
-use std::{sync::Arc, time::Duration};
-
-use http::Request;
-use tollgate::{
-    Key, KeyExtractor, Policy, Quota,
-    extract::{self, PeerAddr},
-};
-
-use crate::http::{calls::two, support::limiter};
+use crate::http::{calls::two, support::*};
 
 #[tokio::test]
 async fn a_policy_handle_builds_the_keys_that_its_policy_extracts() {
     let key = |extractor: Arc<dyn KeyExtractor>, texts: &[&str]| {
-        let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
+        let policy = Policy::new("p", quota("1/h")).key(extractor);
         let handle = limiter([policy]).policy("p").expect("a policy");
         handle.keys(texts.iter().copied())
     };
@@ -100,7 +92,7 @@ fn a_policy_handle_builds_the_key_of_a_request_with_the_same_text() {
         let name = format!("{extractor:?} {text:?}");
         let found = extractor.extract(&parts).key();
         assert!(found.is_some(), "{name}");
-        let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
+        let policy = Policy::new("p", quota("1/h")).key(extractor);
         let policy = limiter([policy]).policy("p").expect("a policy");
         assert_eq!(policy.key(text), found, "{name}");
         let none = policy.key("").or(policy.keys([text, text]));
@@ -122,7 +114,7 @@ async fn a_policy_handle_operates_on_its_policy_only() {
     assert_eq!(charged.policies().len(), 1);
     let left = async || {
         let seen = limiter.peek(alice).await.expect("a response");
-        ["address", "account"].map(|name| seen.policy(name).expect(name).remaining())
+        ["address", "account"].map(|name| seen.left(name))
     };
     assert_eq!(left().await, [2, 1]);
     let credited = account.credit(alice, 2).await.expect("a response");
@@ -134,12 +126,12 @@ async fn a_policy_handle_operates_on_its_policy_only() {
     assert_eq!(left().await, [2, 5]);
     account.charge(alice, 5).await.expect("a response");
     let stood = account.reset(alice).await.expect("a response");
-    assert_eq!(stood.policy("account").expect("a policy").remaining(), 0);
+    assert_eq!(stood.left("account"), 0);
     assert_eq!(left().await, [2, 5]);
-    let blocked = abuse.block(alice, Duration::from_secs(60));
+    let blocked = abuse.block(alice, secs(60));
     blocked.await.expect("a ban");
     assert!(!limiter.check(alice).await.is_admitted());
     abuse.unblock(alice).await.expect("a response");
     assert!(limiter.check(alice).await.is_admitted());
-    assert!(account.block(alice, Duration::from_secs(60)).await.is_err());
+    assert!(account.block(alice, secs(60)).await.is_err());
 }

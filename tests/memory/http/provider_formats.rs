@@ -1,25 +1,9 @@
 //! Fields and rejections as the APIs of OpenAI and Anthropic have them.
 
-use std::time::Duration;
+use axum::response::Html;
+use tollgate::layer::{Rejections, exposed_headers};
 
-use axum::{
-    Router,
-    body::Body,
-    response::{Html, IntoResponse},
-    routing::get,
-};
-use http::{Request, StatusCode};
-use serde_json::{Value, json};
-use tollgate::{
-    FixedWindow, Limiter, Policy, Quota, RateLimitHeaders, RateLimitLayer,
-    access::KeyList,
-    extract,
-    layer::{Rejections, exposed_headers},
-};
-
-use crate::http::support::{
-    self, StubStore, TestResponse, hello, rejecting, send, shared, status, to, with,
-};
+use crate::http::{support, support::*};
 
 const BOTH: [Rejections; 2] = [Rejections::OpenAi, Rejections::Anthropic];
 
@@ -48,38 +32,34 @@ fn requests_and_tokens() -> [Policy; 3] {
 #[tokio::test]
 async fn openais_fields_are_those_of_the_policies_that_are_named_on_every_response() {
     let (layer, clock) = support::layer(requests_and_tokens());
-    let headers = RateLimitHeaders::openai().requests("rpm").tokens("tpm");
+    let headers = Headers::openai().requests("rpm").tokens("tpm");
     let app = hello(&layer.headers(headers));
-    assert_eq!(
-        provider_fields(&send(&app, to("/")).await),
-        [
-            "x-ratelimit-limit-requests: 3",
-            "x-ratelimit-limit-tokens: 1000",
-            "x-ratelimit-remaining-requests: 2",
-            "x-ratelimit-remaining-tokens: 700",
-            "x-ratelimit-reset-requests: 20s",
-            "x-ratelimit-reset-tokens: 18s",
-        ]
-    );
+    let expected = [
+        "x-ratelimit-limit-requests: 3",
+        "x-ratelimit-limit-tokens: 1000",
+        "x-ratelimit-remaining-requests: 2",
+        "x-ratelimit-remaining-tokens: 700",
+        "x-ratelimit-reset-requests: 20s",
+        "x-ratelimit-reset-tokens: 18s",
+    ];
+    assert_eq!(provider_fields(&send(&app, to("/")).await), expected);
     for _ in 0..2 {
         status(&app, "/").await;
     }
     clock.advance(Duration::from_micros(500_500));
     let rejected = send(&app, to("/")).await;
-    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(
-        provider_fields(&rejected),
-        [
-            "retry-after: 20",
-            "x-ratelimit-limit-requests: 3",
-            "x-ratelimit-limit-tokens: 1000",
-            "x-ratelimit-remaining-requests: 0",
-            "x-ratelimit-remaining-tokens: 108",
-            // Rounded up to milliseconds.
-            "x-ratelimit-reset-requests: 59.5s",
-            "x-ratelimit-reset-tokens: 53.5s",
-        ]
-    );
+    assert_eq!(rejected.status, 429);
+    let expected = [
+        "retry-after: 20",
+        "x-ratelimit-limit-requests: 3",
+        "x-ratelimit-limit-tokens: 1000",
+        "x-ratelimit-remaining-requests: 0",
+        "x-ratelimit-remaining-tokens: 108",
+        // Rounded up to milliseconds.
+        "x-ratelimit-reset-requests: 59.5s",
+        "x-ratelimit-reset-tokens: 53.5s",
+    ];
+    assert_eq!(provider_fields(&rejected), expected);
     assert_eq!(rejected.field("ratelimit"), "");
 }
 
@@ -91,20 +71,16 @@ async fn anthropics_fields_have_dates_and_are_left_out_for_policies_that_are_not
         shared("in", "500/90s").cost(100),
         shared("out", "60/min").cost(7),
     ]);
-    let requests = RateLimitHeaders::anthropic().requests("rpm");
+    let requests = Headers::anthropic().requests("rpm");
     let app = hello(&layer.clone().headers(requests.clone()));
-    assert_eq!(
-        provider_fields(&send(&app, to("/")).await),
-        [
-            "anthropic-ratelimit-requests-limit: 3",
-            "anthropic-ratelimit-requests-remaining: 2",
-            "anthropic-ratelimit-requests-reset: 2027-01-15T08:00:20Z",
-        ]
-    );
-    let all = requests
-        .tokens("all")
-        .input_tokens("in")
-        .output_tokens("out");
+    let expected = [
+        "anthropic-ratelimit-requests-limit: 3",
+        "anthropic-ratelimit-requests-remaining: 2",
+        "anthropic-ratelimit-requests-reset: 2027-01-15T08:00:20Z",
+    ];
+    assert_eq!(provider_fields(&send(&app, to("/")).await), expected);
+    let all = requests.tokens("all").input_tokens("in");
+    let all = all.output_tokens("out");
     let fields = provider_fields(&send(&hello(&layer.headers(all)), to("/")).await);
     for expected in [
         "anthropic-ratelimit-requests-remaining: 1",
@@ -119,7 +95,7 @@ async fn anthropics_fields_have_dates_and_are_left_out_for_policies_that_are_not
         "anthropic-ratelimit-output-tokens-reset: 2027-01-15T08:00:14Z",
     ] {
         assert!(
-            fields.iter().any(|field| field == expected),
+            fields.iter().any(|it| it == expected),
             "{expected}: {fields:?}"
         );
     }
@@ -134,13 +110,13 @@ async fn a_policy_that_did_not_apply_or_does_not_exist_or_is_a_shadow_has_no_fie
         shared("tpm", "9/min").shadow(),
     ]);
     for headers in [
-        RateLimitHeaders::openai().requests("rpm").tokens("none"),
-        RateLimitHeaders::openai().tokens("tpm"),
-        RateLimitHeaders::openai().input_tokens("live"),
-        RateLimitHeaders::anthropic(),
+        Headers::openai().requests("rpm").tokens("none"),
+        Headers::openai().tokens("tpm"),
+        Headers::openai().input_tokens("live"),
+        Headers::anthropic(),
     ] {
         let response = send(&hello(&layer.clone().headers(headers)), to("/")).await;
-        assert_eq!(response.status, StatusCode::OK);
+        assert_eq!(response.status, 200);
         assert_eq!(provider_fields(&response), [""; 0]);
     }
 }
@@ -151,26 +127,24 @@ async fn fields_of_an_upstream_or_an_inner_layer_stay_group_by_group() {
         ("x-ratelimit-limit-tokens", "30000"),
         ("x-ratelimit-remaining-tokens", "29999"),
     ];
-    let of = |name, headers: RateLimitHeaders| {
+    let of = |name, headers: Headers| {
         let layer = support::layer([shared(name, "5/min")]).0;
         layer.headers(headers)
     };
-    let both = |name| RateLimitHeaders::openai().requests(name).tokens(name);
+    let both = |name| Headers::openai().requests(name).tokens(name);
     let app = Router::new()
         .route("/", get(async move || (upstream, "hello")))
-        .layer(of("inner", RateLimitHeaders::openai().requests("inner")))
+        .layer(of("inner", Headers::openai().requests("inner")))
         .layer(of("outer", both("outer")));
     status(&app, "/").await;
-    assert_eq!(
-        provider_fields(&send(&app, to("/")).await),
-        [
-            "x-ratelimit-limit-requests: 5",
-            "x-ratelimit-limit-tokens: 30000",
-            "x-ratelimit-remaining-requests: 3",
-            "x-ratelimit-remaining-tokens: 29999",
-            "x-ratelimit-reset-requests: 24s",
-        ]
-    );
+    let expected = [
+        "x-ratelimit-limit-requests: 5",
+        "x-ratelimit-limit-tokens: 30000",
+        "x-ratelimit-remaining-requests: 3",
+        "x-ratelimit-remaining-tokens: 29999",
+        "x-ratelimit-reset-requests: 24s",
+    ];
+    assert_eq!(provider_fields(&send(&app, to("/")).await), expected);
 }
 
 #[test]
@@ -189,7 +163,7 @@ fn all_fields_of_providers_are_exposed() {
 }
 
 /// The rejection of the second request of a layer with this form, which has used up a quota.
-async fn rejection(policy: Policy, headers: RateLimitHeaders, form: Rejections) -> TestResponse {
+async fn rejection(policy: Policy, headers: Headers, form: Rejections) -> TestResponse {
     let (layer, _) = support::layer([policy]);
     let app = hello(&layer.headers(headers).rejections(form));
     status(&app, "/").await;
@@ -198,7 +172,7 @@ async fn rejection(policy: Policy, headers: RateLimitHeaders, form: Rejections) 
 
 #[tokio::test]
 async fn a_rejection_by_a_quota_is_an_error_of_the_provider() {
-    let named = RateLimitHeaders::openai().requests("rpm").tokens("tpm");
+    let named = Headers::openai().requests("rpm").tokens("tpm");
     let of = |name, form| rejection(shared(name, "1/20s"), named.clone(), form);
     let message = |name| {
         let title = "Request cannot be satisfied as assigned quota has been exceeded.";
@@ -210,13 +184,11 @@ async fn a_rejection_by_a_quota_is_an_error_of_the_provider() {
         ("other", "requests"),
     ] {
         let response = of(name, Rejections::OpenAi).await;
-        assert_eq!(response.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.status, 429);
         assert_eq!(response.field("content-type"), "application/json");
         assert_eq!(response.field("cache-control"), "no-store");
-        assert_eq!(
-            response.field("content-length"),
-            response.body.len().to_string()
-        );
+        let length = response.body.len().to_string();
+        assert_eq!(response.field("content-length"), length);
         let error = json!({
             "message": message(name), "type": kind, "param": null, "code": "rate_limit_exceeded",
         });
@@ -237,51 +209,30 @@ async fn other_rejections_are_errors_of_the_provider_too() {
     let hourly = || shared("hourly", "1/h");
     let denied = || {
         let deny = KeyList::new("hourly", [tollgate::Key::global()]);
-        let limiter = Limiter::builder().policy(hourly()).deny(deny).build();
-        RateLimitLayer::new(limiter.expect("a limiter"))
+        let limiter = Limiter::builder().policy(hourly()).deny(deny).built();
+        RateLimitLayer::new(limiter)
     };
     let keyed = || support::layer([hourly().key(extract::header("x-api"))]).0;
     let down = || rejecting(StubStore::unreachable(), hourly());
+    let lacks_key = "The request lacks the header x-api.";
+    let is_down = "Request cannot be satisfied due to temporary server capacity constraints. \
+        Try again in a second.";
+    let invalid = "invalid_request_error";
     for (layer, status, kinds, message) in [
-        (
-            denied(),
-            403,
-            ["invalid_request_error", "permission_error"],
-            "Forbidden.",
-        ),
-        (
-            keyed(),
-            400,
-            ["invalid_request_error"; 2],
-            "The request lacks the header x-api.",
-        ),
-        (
-            down(),
-            503,
-            ["server_error", "overloaded_error"],
-            "Request cannot be satisfied due to temporary server capacity constraints. \
-             Try again in a second.",
-        ),
+        (denied(), 403, [invalid, "permission_error"], "Forbidden."),
+        (keyed(), 400, [invalid; 2], lacks_key),
+        (down(), 503, ["server_error", "overloaded_error"], is_down),
     ] {
         for (form, kind) in BOTH.into_iter().zip(kinds) {
             let response = send(&hello(&layer.clone().rejections(form)), to("/")).await;
             assert_eq!(response.status.as_u16(), status);
             let error = &response.json()["error"];
-            assert_eq!(
-                (&error["type"], &error["message"]),
-                (&json!(kind), &json!(message))
-            );
-            assert_eq!(
-                error.get("code"),
-                (form == Rejections::OpenAi).then_some(&Value::Null)
-            );
+            assert_eq!([&error["type"], &error["message"]], [kind, message]);
+            let code = (form == Rejections::OpenAi).then_some(&Value::Null);
+            assert_eq!(error.get("code"), code);
             let told = ["retry-after-ms", "x-should-retry"].map(|name| response.field(name));
-            let expected = if status == 503 {
-                ["1000", ""]
-            } else {
-                ["", "false"]
-            };
-            assert_eq!(told, expected);
+            let is_down = status == 503;
+            assert_eq!(told, if is_down { ["1000", ""] } else { ["", "false"] });
         }
     }
 }
@@ -301,7 +252,7 @@ async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids
         for form in BOTH {
             let quota = Quota::requests(1).per(Duration::from_micros(micros));
             let policy = Policy::new("p", quota).key(extract::global());
-            let response = rejection(policy, RateLimitHeaders::none(), form).await;
+            let response = rejection(policy, Headers::none(), form).await;
             assert_eq!(response.field("retry-after-ms"), ms);
             assert_eq!(response.retry_after(), Some(seconds));
             assert_eq!(response.field("x-should-retry"), retries, "{micros}");
@@ -309,7 +260,7 @@ async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids
     }
     // More than the quota ever allows.
     let costly = shared("p", "5/min").cost_with(|_| 6);
-    let response = rejection(costly, RateLimitHeaders::none(), Rejections::OpenAi).await;
+    let response = rejection(costly, Headers::none(), Rejections::OpenAi).await;
     assert_eq!(provider_fields(&response), ["x-should-retry: false"]);
     let message = "The request costs 6, of which policy p allows at most 5. Exceeded: p.";
     assert_eq!(response.json()["error"]["message"], message);
@@ -317,7 +268,7 @@ async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids
 
 #[tokio::test]
 async fn jitter_is_part_of_the_wait_in_milliseconds() {
-    let headers = RateLimitHeaders::none().jitter(Duration::from_secs(5));
+    let headers = Headers::none().jitter(Duration::from_secs(5));
     let policy = || shared("p", "1/20s");
     for _ in 0..16 {
         let response = rejection(policy(), headers.clone(), Rejections::OpenAi).await;
@@ -342,10 +293,8 @@ async fn on_rejection_wins_over_the_form_and_gets_its_fields_unless_it_sets_a_wa
         (StatusCode::SERVICE_UNAVAILABLE, Html("slow")).into_response()
     };
     let own = second(layer().on_rejection(page)).await;
-    assert_eq!(
-        (own.status, own.text()),
-        (StatusCode::SERVICE_UNAVAILABLE, "slow")
-    );
+    assert_eq!(own.status, 503);
+    assert_eq!(own.text(), "slow");
     let expected = [
         "retry-after: 90",
         "retry-after-ms: 90000",
@@ -371,11 +320,8 @@ async fn on_rejection_wins_over_the_form_and_gets_its_fields_unless_it_sets_a_wa
 
 #[tokio::test]
 async fn a_browser_gets_the_providers_error_too() {
-    let app = hello(
-        &support::layer([shared("p", "1/h")])
-            .0
-            .rejections(Rejections::Anthropic),
-    );
+    let layer = support::layer([shared("p", "1/h")]).0;
+    let app = hello(&layer.rejections(Rejections::Anthropic));
     status(&app, "/").await;
     let response = send(&app, with("accept", "text/html")).await;
     assert_eq!(response.json()["type"], "error");
@@ -390,7 +336,7 @@ async fn the_rejection_of_a_handler_has_the_form_of_the_layer_around_it() {
     });
     let layer = support::layer([shared("rpm", "9/min")]).0;
     let layer = layer
-        .headers(RateLimitHeaders::openai().requests("rpm").tokens("tpm"))
+        .headers(Headers::openai().requests("rpm").tokens("tpm"))
         .rejections(Rejections::OpenAi);
     let app = Router::new().route("/", handler).layer(layer);
     status(&app, "/").await;

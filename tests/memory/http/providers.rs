@@ -1,9 +1,11 @@
 //! Responses of providers that may be anything. The fuzz target `provider` checks the same.
 
-use http::{HeaderName, HeaderValue, StatusCode};
 use proptest::{prelude::*, sample::select};
 
-use crate::http::provider_checks::{FIELDS, a_body_is_read, a_response_is_read};
+use crate::http::{
+    provider_checks::{FIELDS, a_body_is_read, a_response_is_read},
+    support::*,
+};
 
 const STATUSES: [u16; 4] = [200, 403, 429, 503];
 

@@ -1,20 +1,9 @@
 //! Quotas that are looked up: what becomes of a look-up that takes longer than its timeout.
 
-use std::{
-    future::{IntoFuture, pending, ready},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::future::{pending, ready};
 
-use futures_util::FutureExt;
-use http::Request;
+use crate::http::support::*;
 use tokio::{runtime::Builder, sync::Notify};
-use tollgate::{Lease, Policy, Quota, RateLimitLayer};
-
-use crate::http::support::{Log, hello, limiter, send, to};
 
 /// A database that responds when the test allows it, and the application's cache in front of it.
 #[derive(Default)]
@@ -44,7 +33,7 @@ impl Tiers {
         self.running.fetch_add(1, Ordering::SeqCst);
         let _running = Running(self.running.clone());
         self.gate.notified().await;
-        let paid = Quota::requests(1_000).per_hour();
+        let paid = quota("1000/h");
         *self.cache.lock().expect("no panic") = Some(paid);
         Some(paid)
     }
@@ -58,11 +47,10 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     let _slots = LATE_SLOTS.lock().await;
     let tiers = Arc::new(Tiers::default());
     let found = tiers.clone();
-    let policy = Policy::new("api", Quota::requests(500).per_hour());
-    let policy = policy.quota_lookup(Duration::from_millis(10), move |_| found.clone().look_up());
+    let policy = Policy::new("api", quota("500/h"));
+    let policy = policy.quota_lookup(ms(10), move |_| found.clone().look_up());
     let limiter = limiter([policy]);
-    let log = Log::default();
-    let _guard = log.warnings();
+    let (log, _guard) = Log::of_warnings();
     let (parts, ()) = Request::new(()).into_parts();
     let limit = async || {
         let decision = limiter.check("alice").parts(&parts).await;
@@ -100,7 +88,7 @@ async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped()
     let tier = |name: &str, requests| {
         let policy = Policy::new(name.to_owned(), Quota::requests(1).per_hour());
         let quota = Quota::requests(requests).per_hour();
-        policy.quota_lookup(Duration::from_secs(60), move |_| async move { Some(quota) })
+        policy.quota_lookup(secs(60), move |_| async move { Some(quota) })
     };
     let limiter = limiter([
         tier("elsewhere", 100).only_path("/elsewhere"),
@@ -121,15 +109,14 @@ async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped()
 #[test]
 fn without_timers_a_look_up_that_is_not_ready_at_once_is_late_and_an_error_is_logged() {
     let _slots = LATE_SLOTS.blocking_lock();
-    let found = Quota::requests(1_000).per_hour();
-    let policy = |name: &str| Policy::new(name.to_owned(), Quota::requests(500).per_hour());
-    let timeout = Duration::from_secs(60);
+    let found = quota("1000/h");
+    let policy = |name: &str| Policy::new(name.to_owned(), quota("500/h"));
+    let timeout = secs(60);
     let limiter = limiter([
         policy("hangs").quota_lookup(timeout, |_| pending()),
         policy("cached").quota_lookup(timeout, move |_| ready(Some(found))),
     ]);
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let (parts, ()) = Request::new(()).into_parts();
     let check = || limiter.check("alice").parts(&parts).into_future();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
@@ -151,8 +138,7 @@ async fn a_requests_quota_that_has_no_room_for_the_policys_leases_is_counted_wit
         .lease(Lease::max_units(64))
         .quota_with(|parts| parts.headers.get("x-quota")?.to_str().ok()?.parse().ok());
     let limiter = limiter([policy]);
-    let log = Log::default();
-    let _guard = log.errors();
+    let (log, _guard) = Log::of_errors();
     let limit = async |quota: &str| {
         let request = Request::get("/").header("x-quota", quota).body(());
         let (parts, ()) = request.expect("a request").into_parts();

@@ -1,11 +1,9 @@
 //! `X-RateLimit-Reset` as a date is one of the wall clock, whatever the store counts by.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use tollgate::{CalendarWindow, FixedWindow, MemoryStore, RateLimitHeaders, RateLimitLayer};
+use crate::http::support::*;
 use tollgate_tests::two_clocks::TwoClocks;
-
-use crate::http::support::{hello, send, shared, to};
 
 const SECOND: i64 = 1_000_000;
 
@@ -27,12 +25,12 @@ async fn a_reset_date_follows_the_wall_clock_also_after_a_step() {
         let layer = RateLimitLayer::builder()
             .store(MemoryStore::builder().clock(clock.clone()).build())
             .policy(policy);
-        let layer = layer.build().expect("a layer");
+        let layer = layer.built();
         let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
         let mut resets = BTreeSet::new();
         for _ in 0..3 {
             resets.insert(send(&app, to("/")).await.field("x-ratelimit-reset"));
-            clock.pass(Duration::from_millis(6_543).as_micros() as i64);
+            clock.pass(ms(6_543).as_micros() as i64);
         }
         assert_eq!(Vec::from_iter(resets), [expected]);
         clock.pass(-3 * 6_543_000);

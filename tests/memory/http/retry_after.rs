@@ -1,15 +1,6 @@
 //! `Retry-After` is exact, and is sent where it helps.
 
-use std::time::Duration;
-
-use http::StatusCode;
-use serde_json::json;
-use tollgate::{FixedWindow, Key, ManualClock, RateLimitLayer, extract::MissingKey};
-
-use crate::http::{
-    responses::fields,
-    support::{hello, layer, send, shared, status, statuses, to},
-};
+use crate::http::{responses::fields, support::*};
 
 #[tokio::test]
 async fn a_window_of_less_than_a_second_is_omitted_and_retry_after_is_one() {
@@ -60,12 +51,12 @@ async fn a_retry_after_exactly_that_many_seconds_is_admitted() {
                 assert!(wait >= 1, "{quota}: {wait}");
                 assert!(rejected.resets().iter().all(|t| *t <= wait), "{rejected:?}");
                 // Rounded up by less than a second: a whole one earlier, it is rejected.
-                clock.advance(Duration::from_secs(wait - 1));
+                clock.advance(secs(wait - 1));
                 assert!(
                     wait == 1 || status(&app, "/").await == 429,
                     "{quota}: {wait}"
                 );
-                clock.advance(Duration::from_secs(1));
+                clock.advance(secs(1));
                 assert_eq!(status(&app, "/").await, 200, "{quota}: {wait}");
             }
         }
@@ -81,7 +72,7 @@ async fn retry_after_is_that_of_the_rejecting_policies() {
     assert_eq!(rejected.retry_after(), Some(1));
     assert_eq!(rejected.json()["violated-policies"], json!(["second"]));
     for _ in 0..2 {
-        clock.advance(Duration::from_secs(1));
+        clock.advance(secs(1));
         assert_eq!(status(&app, "/").await, 200);
     }
     // Now both reject, and the longer wait is the one that helps.
@@ -91,44 +82,25 @@ async fn retry_after_is_that_of_the_rejecting_policies() {
         json!(["second", "hour"])
     );
     assert_eq!(rejected.retry_after(), Some(1_198));
-    clock.advance(Duration::from_secs(1_198));
+    clock.advance(secs(1_198));
     assert_eq!(status(&app, "/").await, 200);
 }
 
-/// A layer of a second's burst, and of a daily quota that is in debt and that these requests cost nothing of.
-async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
+#[tokio::test]
+async fn retry_after_ignores_a_policy_that_costs_nothing_and_is_in_debt() {
     let burst = shared("burst", "1/s").missing_key(MissingKey::Skip);
     let (layer, clock) = layer([burst, shared("exports", "1/day").cost(0)]);
-    let charge = layer
-        .limiter()
-        .charge([("exports", Key::global())], 2)
-        .await
-        .expect("a response");
-    let exports = charge.policy("exports").expect("a policy");
-    assert_eq!(exports.reset_after(), Duration::from_secs(2 * 86_400));
-    (layer, clock)
-}
-
-#[tokio::test]
-async fn retry_after_ignores_a_policy_that_costs_nothing() {
-    let (layer, clock) = in_debt_for_nothing().await;
+    let limiter = layer.limiter();
+    let charge = limiter.charge([("exports", Key::global())], 2).await;
+    let debt = charge.expect("a response").count("exports").reset_after();
+    assert_eq!(debt, 2 * secs(86_400));
+    let peeked = limiter.peek(Key::global()).await.expect("a response");
+    assert!(peeked.would_admit(), "{peeked:?}");
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
     let rejected = send(&app, to("/")).await;
     assert_eq!(rejected.json()["violated-policies"], json!(["burst"]));
     assert_eq!(rejected.retry_after(), Some(1));
-    clock.advance(Duration::from_secs(1));
+    clock.advance(secs(1));
     assert_eq!(status(&app, "/").await, 200);
-}
-
-#[tokio::test]
-async fn a_peek_at_a_request_that_would_pass_has_no_wait() {
-    let (layer, _) = in_debt_for_nothing().await;
-    let looked = layer
-        .limiter()
-        .peek(Key::global())
-        .await
-        .expect("a response");
-    assert_eq!(status(&hello(&layer), "/").await, 200);
-    assert!(looked.would_admit(), "{looked:?}");
 }

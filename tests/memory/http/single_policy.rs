@@ -1,17 +1,8 @@
 //! A layer with one policy responds as one with settings beside it that change nothing. The in-process store charges one
 //! existing key more directly than several.
 
-use std::time::Duration;
-
-use axum::{Router, body::Body, routing::get};
-use http::Request;
+use crate::http::support::*;
 use proptest::prelude::*;
-use tollgate::{
-    Admission, CalendarWindow, FixedWindow, Gcra, Key, ManualClock, Policy, Quota,
-    RateLimitHeaders, RateLimitLayer, SlidingLog, SlidingWindow, TokenBucket, extract,
-};
-
-use crate::http::support::{TestResponse, send, store};
 
 /// What a handler does with its admission.
 async fn handle(admission: Admission, request: Request<Body>) -> String {
@@ -36,7 +27,7 @@ async fn handle(admission: Admission, request: Request<Body>) -> String {
 }
 
 fn policy(strategy: usize) -> Policy {
-    let policy = Policy::new("p", Quota::requests(7).per_minute()).key(extract::header("x-key"));
+    let policy = Policy::new("p", quota("7/min")).key(extract::header("x-key"));
     let policy = match strategy {
         0 => policy.strategy(Gcra),
         1 => policy.strategy(TokenBucket),
@@ -58,7 +49,7 @@ fn policy(strategy: usize) -> Policy {
 fn app(policy: Policy, headers: RateLimitHeaders) -> (RateLimitLayer, Router, ManualClock) {
     let (store, clock) = store();
     let layer = RateLimitLayer::builder().store(store).policy(policy);
-    let layer = layer.build().expect("a layer").headers(headers);
+    let layer = layer.built().headers(headers);
     let routes = ["/", "/look", "/charge", "/refund", "/settle", "/keep"];
     let routes = routes.into_iter().fold(Router::new(), |router, path| {
         router.route(path, get(handle))
@@ -104,8 +95,7 @@ proptest! {
         headers in prop::sample::select(vec![RateLimitHeaders::draft(), RateLimitHeaders::none(), RateLimitHeaders::x_ratelimit()]),
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
+        one_thread().block_on(async {
             let (plain, one, clock) = app(policy(strategy), headers.clone());
             // Each request might have its own quota, so that the general path is taken.
             let (full, other, other_clock) = app(policy(strategy).quota_with(|_| None), headers);

@@ -1,19 +1,7 @@
 //! A layer around everything, and another around one route.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
-use axum::{Router, routing::get};
-use http::StatusCode;
-use serde_json::json;
-use tollgate::{
-    Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitHeaders, RateLimitLayer, extract,
-    store::Store,
-};
-
-use crate::http::support::{Log, charged, hello, layer, send, shared, status, statuses, to, with};
+use crate::http::support::*;
+use tollgate::store::Store;
 
 struct Stack {
     app: Router,
@@ -33,7 +21,7 @@ fn stack(outer: &str, inner: &str) -> Stack {
         let decisions = admission.decisions();
         let names = decisions
             .iter()
-            .flat_map(|d| d.policies().map(|v| v.policy()));
+            .flat_map(|it| it.policies().map(|own| own.policy()));
         names.collect::<Vec<_>>().join(" ")
     };
     let app = Router::new()
@@ -61,7 +49,7 @@ async fn handlers_get_one_admission_with_the_outermost_decision_first() {
 async fn a_response_lists_the_inner_layers_policies_where_the_outer_one_writes_no_fields() {
     let (outer, _) = layer([shared("everything", "10/h")]);
     let (inner, _) = layer([shared("search", "5/h")]);
-    let app = hello(&inner).layer(outer.headers(RateLimitHeaders::none()));
+    let app = hello(&inner).layer(outer.headers(Headers::none()));
     let response = send(&app, to("/")).await;
     let policies = response.field("ratelimit-policy");
     assert_eq!(policies, r#""search";q=5;w=3600"#);
@@ -71,33 +59,20 @@ async fn a_response_lists_the_inner_layers_policies_where_the_outer_one_writes_n
 async fn a_response_lists_the_policies_of_both_layers() {
     let stack = stack("10/h", "5/h");
     let response = send(&stack.app, to("/")).await;
-    let policies = response.field("ratelimit-policy");
-    let limits = response.field("ratelimit");
-    for (list, inner, outer) in [
-        (
-            &policies,
-            r#""search";q=5;w=3600"#,
-            r#""everything";q=10;w=3600"#,
-        ),
-        (
-            &limits,
-            r#""search";r=4;t=2880"#,
-            r#""everything";r=9;t=3240"#,
-        ),
-    ] {
+    let policies = [r#""everything";q=10;w=3600"#, r#""search";q=5;w=3600"#];
+    let limits = [r#""everything";r=9;t=3240"#, r#""search";r=4;t=2880"#];
+    for (name, expected) in [("ratelimit-policy", policies), ("ratelimit", limits)] {
+        let list = response.field(name);
         let mut members: Vec<_> = list.split(", ").collect();
         members.sort_unstable();
-        assert_eq!(members, [outer, inner]);
+        assert_eq!(members, expected);
     }
 }
 
 #[tokio::test]
 async fn a_rejection_by_an_inner_layer_costs_nothing_in_an_outer_one() {
     let stack = stack("10/h", "2/h");
-    assert_eq!(
-        statuses(&stack.app, 6).await,
-        [200, 200, 429, 429, 429, 429]
-    );
+    assert_eq!(statuses(&stack.app, 4).await, [200, 200, 429, 429]);
     assert_eq!(stack.handled.load(Ordering::Relaxed), 2);
     assert_eq!(charged(&stack.outer, "everything").await, 2);
     for _ in 0..8 {
@@ -111,13 +86,12 @@ async fn a_rejection_by_an_inner_layer_names_its_policy_and_lists_both_layers() 
     let stack = stack("10/day", "2/s");
     assert_eq!(statuses(&stack.app, 2).await, [200, 200]);
     let rejected = send(&stack.app, to("/")).await;
-    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.status, 429);
     assert_eq!(rejected.json()["violated-policies"], json!(["search"]));
     assert_eq!(rejected.retry_after(), Some(1));
     // The outer layer shows what is left after its refund. No client waits longer than for `Retry-After`.
     let limits = rejected.field("ratelimit");
-    assert!(limits.contains("search"), "{limits}");
-    assert!(limits.contains(r#""everything";r=8"#), "{limits}");
+    assert_contains(&limits, ["search", r#""everything";r=8"#]);
     assert!(rejected.resets().iter().all(|t| *t <= 1), "{limits}");
 }
 
@@ -138,10 +112,7 @@ async fn a_missing_key_in_an_inner_layer_costs_nothing_in_an_outer_one() {
         .layer(outer.clone());
     assert_eq!(status(&app, "/").await, 400);
     assert_eq!(charged(&outer, "everything").await, 0);
-    assert_eq!(
-        send(&app, with("x-tenant", "a")).await.status,
-        StatusCode::OK
-    );
+    assert_eq!(send(&app, with("x-tenant", "a")).await.status, 200);
     assert_eq!(charged(&outer, "everything").await, 1);
 }
 
@@ -174,10 +145,8 @@ async fn a_disabled_layer_changes_nothing_for_the_others() {
             reset.expect("a response");
         }
         let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
-        let app = Router::new()
-            .route("/", get(names))
-            .layer(inner)
-            .layer(outer);
+        let app = Router::new().route("/", get(names));
+        let app = app.layer(inner).layer(outer);
         assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
         assert_eq!(status(&app, "/").await, 429);
     }
@@ -185,8 +154,7 @@ async fn a_disabled_layer_changes_nothing_for_the_others() {
 
 /// What is logged while one request passes two layers, one within the other.
 pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
-    let log = Log::default();
-    let guard = log.warnings();
+    let (log, guard) = Log::of_warnings();
     let app = hello(inner).layer(outer.clone());
     assert_eq!(statuses(&app, 3).await, [200; 3]);
     drop(guard);
@@ -194,10 +162,8 @@ pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> St
 }
 
 pub(crate) fn layer_on(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
-    let layer = RateLimitLayer::builder()
-        .store(store.clone())
-        .policy(policy);
-    layer.build().expect("a layer")
+    let layer = RateLimitLayer::builder().store(store.clone());
+    layer.policy(policy).built()
 }
 
 #[tokio::test]
@@ -206,9 +172,8 @@ async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
     let [outer, inner] = [(), ()].map(|()| layer_on(&store, shared("twice", "10/h")));
     let text = logged(&outer, &inner).await;
     assert_eq!(text.lines().count(), 1, "{text}");
-    for part in ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    let parts = ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"];
+    assert_contains(&text, parts);
     assert_eq!(charged(&outer, "twice").await, 6);
     // The same layer, around itself.
     let layer = layer_on(&store, shared("thrice", "9/h"));

@@ -1,10 +1,8 @@
 //! Our lists are structured fields (RFC 9651), as another library reads them.
 
+use crate::http::support::*;
 use proptest::prelude::*;
 use sfv::{BareItem, Item, List, ListEntry, Parser};
-use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
-
-use crate::http::support::{TestResponse, send, shared, to};
 
 /// Every character that a name may have, in names of at most 64.
 pub(crate) fn names() -> Vec<String> {

@@ -1,13 +1,9 @@
 //! Our lists are structured fields (RFC 9651), as a parser of another language reads them.
 
-use std::time::Duration;
-
-use serde_json::{Value, json};
-use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
-
 use crate::http::{
     structured_fields::{names, response_of},
-    support::{self, TestResponse, hello, send, shared, to},
+    support,
+    support::*,
 };
 
 /// What Python makes of these fields: each is its type, and its value.
@@ -67,7 +63,7 @@ fn quotas() -> Vec<(u64, u64)> {
 async fn quotas_of_every_length_parse_unchanged() {
     let (mut fields, mut expected) = (Vec::new(), Vec::new());
     for (requests, seconds) in quotas() {
-        let quota = Quota::requests(requests).per(Duration::from_secs(seconds));
+        let quota = Quota::requests(requests).per(secs(seconds));
         let policy = Policy::new("any", quota).strategy(FixedWindow);
         let policies = || vec![policy.clone().key(extract::global())];
         // The last one may be rejected, and shows nothing else.

@@ -1,21 +1,13 @@
 //! What these tests have in common.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
-use axum::{Router, body::Body, routing::get};
-use http::{HeaderMap, Request, Response, StatusCode, request::Builder};
+use http::request::Builder;
 use http_body_util::BodyExt;
-use serde_json::Value;
-use testkit::Server;
-use tollgate::{
-    Key, Limiter, ManualClock, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, extract,
-    limiter::LimiterBuilder,
-};
+pub(crate) use tollgate::RateLimitHeaders as Headers;
 use tollgate_tests::stores;
-use tower::{Service, ServiceExt};
-
 pub(crate) use tollgate_tests::{
-    log::Log, stores::frozen as store, stub_store::StubStore, until::TEST_TIMEOUT,
+    log::Log, prelude::*, stores::frozen as store, stub_store::StubStore, until::TEST_TIMEOUT,
 };
 
 /// A response, read to its end.
@@ -112,6 +104,14 @@ pub(crate) fn with(name: &str, value: impl AsRef<[u8]>) -> Request<Body> {
     empty(Request::get("/").header(name, value.as_ref()))
 }
 
+/// A request for `/` with these lines of a header.
+pub(crate) fn lines<T: AsRef<[u8]>>(name: &str, values: &[T]) -> Request<Body> {
+    let lines = values.iter().map(AsRef::as_ref);
+    empty(lines.fold(Request::get("/"), |request, line| {
+        request.header(name, line)
+    }))
+}
+
 /// A request without a body.
 pub(crate) fn empty(request: Builder) -> Request<Body> {
     request.body(Body::empty()).expect("a request")
@@ -121,6 +121,11 @@ pub(crate) fn empty(request: Builder) -> Request<Body> {
 pub(crate) fn hello(layer: &RateLimitLayer) -> Router {
     let route = get(async || "hello");
     Router::new().route("/", route).layer(layer.clone())
+}
+
+/// `GET /` responds with hello, behind a layer of these policies on a clock that stands still.
+pub(crate) fn app(policies: impl IntoIterator<Item = Policy>) -> Router {
+    hello(&layer(policies).0)
 }
 
 /// A policy that counts all clients together.
@@ -151,7 +156,7 @@ pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
 pub(crate) fn on_each_store(
     build: impl Fn(LimiterBuilder) -> LimiterBuilder,
 ) -> [(Limiter, Option<Server>); 2] {
-    let limiter = |builder| build(builder).build().expect("a limiter");
+    let limiter = |builder| build(builder).built();
     let server = Server::start();
     let in_process = limiter(Limiter::builder().store(stores::frozen().0));
     let on_redis = limiter(Limiter::builder().store(redis(&server)));
@@ -164,15 +169,14 @@ pub(crate) fn redis(server: &Server) -> RedisStore {
         .url(server.url())
         .timeout(TEST_TIMEOUT);
     let store = store.rejection_cache_staleness(Duration::ZERO);
-    store.build().expect("a store")
+    store.built()
 }
 
 /// How many units of `policy` are used under `key`.
 pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
     let seen = limiter.peek([(policy, key)]).cost(1).await;
     let seen = seen.expect("a response");
-    let status = seen.policy(policy).expect(policy);
-    status.limit() - status.remaining()
+    seen.used(policy)
 }
 
 /// How many units of a [shared] policy are used.

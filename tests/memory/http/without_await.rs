@@ -1,23 +1,9 @@
 //! Calls without await, in process: on plain threads, in async code, and where a quota is looked up.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
-    time::Duration,
-};
-
-use futures_util::FutureExt;
-use http::{Request, request::Parts};
+use crate::http::support::*;
 use tokio::task::coop::has_budget_remaining;
-use tollgate::{
-    Decision, Limiter, Policy, Quota, error::NotNow, limiter::Check, observe::DecisionSource,
-};
+use tollgate::{error::NotNow, limiter::Check};
 use tollgate_tests::bare_thread::on_bare_thread;
-
-use crate::http::support::limiter;
 
 /// More calls than the budget of a task.
 const MANY: usize = 1_000;
@@ -34,11 +20,11 @@ fn parts() -> Parts {
 fn looked_up() -> (Policy, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let begun = lookups.clone();
-    let policy = hourly(1).quota_lookup(Duration::from_secs(60), move |_| {
+    let policy = hourly(1).quota_lookup(secs(60), move |_| {
         begun.fetch_add(1, Ordering::SeqCst);
         async {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            Some(Quota::requests(3).per_hour())
+            tokio::time::sleep(ms(1)).await;
+            Some(quota("3/h"))
         }
     });
     (policy, lookups)
@@ -49,7 +35,7 @@ fn threads_without_a_runtime_are_admitted_as_often_as_the_quota_allows() {
     type Call = fn(Check) -> Decision;
     let calls: [Call; 2] = [|check| check.now().expect("decided"), Check::blocking];
     for call in calls {
-        let limiter = limiter([hourly(50), Policy::new("q", Quota::requests(90).per_hour())]);
+        let limiter = limiter([hourly(50), Policy::new("q", quota("90/h"))]);
         let admitted = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -118,7 +104,7 @@ fn a_quota_is_not_looked_up_unless_the_call_may_wait() {
     assert!(error.to_string().contains("`quota_for`"), "{error}");
     assert_eq!(lookups.load(Ordering::SeqCst), 0);
     // Nothing was charged, and the call's own quota needs no look-up.
-    let own = check().quota_for("p", Quota::requests(2).per_hour());
+    let own = check().quota_for("p", quota("2/h"));
     let decision = own.now().expect("no look-up");
     let policy = decision.policy("p").expect("a policy");
     assert_eq!([policy.limit(), policy.remaining()], [2, 1]);

@@ -1,24 +1,10 @@
 //! How often the application's closures are called: once at most for a call, never for what the call sets itself, and never after
 //! an early decision.
 
-use std::{
-    future::ready,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use http::request::Parts;
-use tollgate::{
-    Key, Limiter, Policy,
-    access::{AddressList, KeyList},
-    extract::{self, MissingKey, PeerAddr},
-    limiter::LimiterBuilder,
-};
+use std::future::ready;
 
 use super::{Entry, KEY, Outcome, Settings, head, hourly};
+use crate::http::support::*;
 
 /// How often each closure was called: those of the limiter's condition, and of `p`'s condition, key, cost and quota; and `q`'s
 /// look-up of its quota.
@@ -70,7 +56,7 @@ impl Calls {
         let q = Policy::new("q", hourly(1_000))
             .key(by_header())
             .missing_key(MissingKey::Skip)
-            .quota_lookup(Duration::from_secs(60), move |_| {
+            .quota_lookup(secs(60), move |_| {
                 look_up();
                 ready(Some(hourly(200)))
             });
@@ -86,7 +72,7 @@ impl Calls {
     /// What a call about a request makes, and the closures that it calls. A wait evaluates conditions for each attempt, and before
     /// it joins its queue: they are counted once.
     async fn of(&self, entry: Entry, parts: &Parts, settings: Settings) -> (Outcome, [usize; 6]) {
-        let limiter = self.limiter().build().expect("a limiter");
+        let limiter = self.limiter().built();
         self.made(entry, &limiter, parts, settings).await
     }
 
@@ -134,15 +120,9 @@ async fn no_closure_is_called_for_a_client_on_an_address_list_or_an_invalid_call
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let denying = calls.limiter().deny(list.clone()).build();
     let allowing = calls.limiter().allow(list).build();
-    let unlisted = calls.limiter().build().expect("a limiter");
-    for entry in [
-        Entry::Layer,
-        Entry::Check,
-        Entry::Admit,
-        Entry::Wait,
-        Entry::Peek,
-        Entry::PeekRequest,
-    ] {
+    let unlisted = calls.limiter().built();
+    use Entry::{Admit, Check, Layer, Peek, PeekRequest, Wait};
+    for entry in [Layer, Check, Admit, Wait, Peek, PeekRequest] {
         // The keys of a request are what its status is about.
         let keys = usize::from(entry == Entry::PeekRequest);
         for (limiter, expected) in [(&denying, Outcome::Denied), (&allowing, Outcome::Uncounted)] {
@@ -151,26 +131,22 @@ async fn no_closure_is_called_for_a_client_on_an_address_list_or_an_invalid_call
             assert_eq!(made, (expected, [0, 0, keys, 0, 0, 0]), "{entry:?}");
         }
     }
+    let by_layer = |limiter| calls.made(Layer, limiter, &parts, Settings::None);
     // The layer asks a list of keys about the key alone.
     let keys = KeyList::new("p", [Key::new(KEY)]);
-    let denying = calls.limiter().deny(keys).build().expect("a limiter");
-    let made = calls
-        .made(Entry::Layer, &denying, &parts, Settings::None)
-        .await;
+    let denying = calls.limiter().deny(keys).built();
+    let made = by_layer(&denying).await;
     assert_eq!(made, (Outcome::Denied, [0, 0, 1, 0, 0, 0]));
     // Once also if the key is on no list.
     let others = KeyList::new("p", [Key::new("other")]);
-    let denying = calls.limiter().deny(others).build().expect("a limiter");
-    let made = calls
-        .made(Entry::Layer, &denying, &parts, Settings::None)
-        .await;
+    let denying = calls.limiter().deny(others).built();
+    let made = by_layer(&denying).await;
     assert_eq!(made, (Outcome::Counted, [1; 6]));
     for entry in Entry::ALL {
         if !matches!(entry, Entry::Layer | Entry::Block) {
             let keys = usize::from(entry == Entry::PeekRequest);
-            let made = calls
-                .made(entry, &unlisted, &parts, Settings::Mistake)
-                .await;
+            let made = calls.made(entry, &unlisted, &parts, Settings::Mistake);
+            let made = made.await;
             assert_eq!(made, (Outcome::Invalid, [0, 0, keys, 0, 0, 0]), "{entry:?}");
         }
     }
@@ -182,39 +158,13 @@ async fn no_closure_of_a_policy_is_called_for_a_request_that_it_skips_or_that_is
     let calls = Calls::default();
     let mut stranger = head("/");
     stranger.headers.clear();
-    for (entry, free, free_of_p, without_key) in [
-        (
-            Entry::Layer,
-            [1, 0, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0, 1],
+    let (free, free_of_p) = ([1, 0, 0, 0, 0, 0], [1, 1, 0, 0, 0, 1]);
+    for entry in [Entry::Layer].into_iter().chain(Entry::CALLS_OF_REQUESTS) {
+        let without_key = match entry {
             // The first policy rejects it: no later one is evaluated.
-            [1, 1, 1, 0, 0, 0],
-        ),
-        (
-            Entry::Check,
-            [1, 0, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0, 1],
-            [1, 1, 0, 1, 1, 1],
-        ),
-        (
-            Entry::Admit,
-            [1, 0, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0, 1],
-            [1, 1, 0, 1, 1, 1],
-        ),
-        (
-            Entry::Wait,
-            [1, 0, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0, 1],
-            [1, 1, 0, 1, 1, 1],
-        ),
-        (
-            Entry::Peek,
-            [1, 0, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0, 1],
-            [1, 1, 0, 1, 1, 1],
-        ),
-    ] {
+            Entry::Layer => [1, 1, 1, 0, 0, 0],
+            _ => [1, 1, 0, 1, 1, 1],
+        };
         for (parts, expected) in [
             (&head("/free"), free),
             (&head("/free-of-p"), free_of_p),
@@ -225,8 +175,6 @@ async fn no_closure_of_a_policy_is_called_for_a_request_that_it_skips_or_that_is
         }
     }
     // That a policy would skip the request is asked for the policy that would reject it.
-    let (outcome, called) = calls
-        .of(Entry::PeekRequest, &stranger, Settings::None)
-        .await;
-    assert_eq!((outcome, called), (Outcome::NoKey, [0, 1, 1, 0, 0, 0]));
+    let seen = calls.of(Entry::PeekRequest, &stranger, Settings::None);
+    assert_eq!(seen.await, (Outcome::NoKey, [0, 1, 1, 0, 0, 0]));
 }

@@ -1,19 +1,11 @@
 //! Which lists, conditions and bans apply at each entry point, and what becomes of a missing key and of a failing store.
 
-use std::time::Duration;
-
-use http::request::Parts;
-use tollgate::{
-    Ban, Key, Limiter, LocalFallback, OnStoreError, Policy, StoreError, access::KeyList, extract,
-    limiter::LimiterBuilder,
-};
-
 use super::{
     Entry, KEY,
     Outcome::{self, Counted, Denied, NoKey, Rejected, StoreFailed, Uncounted},
     Settings, head, hourly,
 };
-use crate::http::support::{StubStore, limiter, used};
+use crate::http::support::*;
 
 fn by_header(policy: Policy) -> Policy {
     policy.key(extract::header("x-key").readable())
@@ -26,7 +18,7 @@ fn builder(p: Policy) -> LimiterBuilder {
 }
 
 async fn call(entry: Entry, builder: LimiterBuilder, parts: &Parts) -> Outcome {
-    let limiter = builder.build().expect("a limiter");
+    let limiter = builder.built();
     entry.call(&limiter, parts, Settings::None).await
 }
 
@@ -69,15 +61,15 @@ async fn a_charge_of_a_listed_key_is_counted_and_a_reset_of_it_returns_all() {
             true => builder.deny(list),
             false => builder.allow(list),
         };
-        let limiter = builder.build().expect("a limiter");
+        let limiter = builder.built();
         for left in [6, 3] {
             let charged = limiter.charge(KEY, 3).await.expect("a response");
-            assert_eq!(charged.policy("p").expect("p").remaining(), left);
+            assert_eq!(charged.left("p"), left);
         }
         let stood = limiter.reset(KEY).await.expect("a response");
-        assert_eq!(stood.policy("p").expect("p").remaining(), 3);
+        assert_eq!(stood.left("p"), 3);
         let charged = limiter.charge(KEY, 1).await.expect("a response");
-        assert_eq!(charged.policy("p").expect("p").remaining(), 8);
+        assert_eq!(charged.left("p"), 8);
     }
 }
 
@@ -116,7 +108,7 @@ async fn a_request_without_a_key_is_decided_by_lists_first_and_calls_have_their_
 /// Two requests an hour, and a ban of those that are rejected three times.
 fn with_ban() -> Limiter {
     let ban = Policy::new("abuse", hourly(3));
-    let ban = ban.strategy(Ban::for_duration(Duration::from_secs(600)));
+    let ban = ban.strategy(Ban::for_duration(secs(600)));
     limiter([
         by_header(Policy::new("p", hourly(2))),
         by_header(ban),
@@ -181,7 +173,7 @@ async fn a_ban_rejects_requests_and_no_credit_or_charge() {
         (Entry::Block, Counted),
     ] {
         let limiter = with_ban();
-        let ten_minutes = Duration::from_secs(600);
+        let ten_minutes = secs(600);
         limiter
             .block(("abuse", KEY), ten_minutes)
             .await
@@ -225,14 +217,14 @@ async fn operators_need_no_request_for_conditions_and_costs() {
         Policy::new("p", hourly(9)).skip_path("/free"),
         Policy::new("p", hourly(9)).cost_with(|_| 2),
     ] {
-        let limiter = builder(policy).build().expect("a limiter");
+        let limiter = builder(policy).built();
         let p = limiter.policy("p").expect("a policy");
         let charged = limiter.charge(KEY, 3).await.expect("a response");
-        assert_eq!(charged.policy("p").expect("p").remaining(), 6);
+        assert_eq!(charged.left("p"), 6);
         let credited = p.credit(KEY, 1).await.expect("a response");
         assert_eq!(credited.units(), 1);
         let stood = limiter.reset(KEY).await.expect("a response");
-        assert_eq!(stood.policy("p").expect("p").remaining(), 7);
+        assert_eq!(stood.left("p"), 7);
     }
 }
 
@@ -248,6 +240,6 @@ async fn a_reset_of_one_caller_leaves_out_policies_that_count_all_callers_togeth
         assert!(limiter.check(KEY).await.is_admitted());
         let _ = limiter.reset(KEY).await.expect("a response");
         let seen = limiter.peek(KEY).await.expect("a response");
-        assert_eq!(seen.policy("all").expect("all").remaining(), left);
+        assert_eq!(seen.left("all"), left);
     }
 }

@@ -16,16 +16,8 @@ mod closures;
 mod decisions;
 mod waits;
 
-use std::time::Duration;
-
-use axum::body::Body;
-use http::{Request, request::Parts};
-use tollgate::{
-    CallError, Decision, Limiter, Quota, RateLimitLayer,
-    limiter::{Check, DecisionKind, LimitStatus},
-};
-
-use crate::http::support::{hello, send};
+use crate::http::support::*;
+use tollgate::limiter::{Check, LimitStatus};
 
 /// The key of every request and call.
 const KEY: &str = "alice";
@@ -102,6 +94,8 @@ impl Entry {
         Self::Block,
     ];
 
+    const CALLS_OF_REQUESTS: [Self; 4] = [Self::Check, Self::Admit, Self::Wait, Self::Peek];
+
     /// Makes a call about a request.
     async fn call(self, limiter: &Limiter, parts: &Parts, set: Settings) -> Outcome {
         match self {
@@ -136,7 +130,7 @@ impl Entry {
             Self::Charge => of_status(&set.of(limiter.charge(KEY, 1)).parts(parts).await),
             Self::Reset => of_status(&set.of(limiter.reset(KEY)).parts(parts).await),
             Self::Block => {
-                let blocked = limiter.block(("blocked", KEY), Duration::from_secs(60));
+                let blocked = limiter.block(("blocked", KEY), secs(60));
                 blocked
                     .await
                     .map_or_else(|error| of_error(&error), |()| Outcome::Counted)

@@ -1,26 +1,12 @@
 //! A call that waits: what it reads of its request is read once for each set of policies, and its final rejection is counted by
 //! bans.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
-
-use tollgate::{
-    Admission, Ban, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, Rejected, StoreError,
-    limiter::LimiterBuilder,
-    store::{Op, StoreResponse},
-};
-use tollgate_tests::until::until;
+use tollgate::store::{Op, StoreResponse};
 
 use super::{KEY, closures::Calls, head, hourly};
-use crate::http::support::{StubStore, used};
+use crate::http::support::*;
 
-const HOUR: Duration = Duration::from_secs(3_600);
+const HOUR: Duration = secs(3_600);
 
 /// A store that counts the requests that it decides.
 fn counting() -> (StubStore, Arc<AtomicUsize>) {
@@ -37,9 +23,8 @@ fn counting() -> (StubStore, Arc<AtomicUsize>) {
 
 /// The policies of [`Calls`], and one request in flight at most, so that a wait tries again and again.
 fn one_in_flight(calls: &Calls) -> LimiterBuilder {
-    calls
-        .limiter()
-        .policy(Policy::new("permits", Quota::concurrent(1)))
+    let permits = Policy::new("permits", Quota::concurrent(1));
+    calls.limiter().policy(permits)
 }
 
 type Waiting = tokio::task::JoinHandle<Result<Admission, Rejected>>;
@@ -47,25 +32,17 @@ type Waiting = tokio::task::JoinHandle<Result<Admission, Rejected>>;
 /// A wait that has tried at least five times, behind a permit that is held; calls of closures are counted from its start.
 async fn tried_often(calls: &Calls, settings: bool) -> (Limiter, Admission, Waiting) {
     let (store, attempts) = counting();
-    let limiter = one_in_flight(calls)
-        .store(store)
-        .build()
-        .expect("a limiter");
+    let limiter = one_in_flight(calls).store(store).built();
     let held = limiter.admit(("permits", KEY)).await.expect("a permit");
     calls.take();
-    let wait = limiter.wait(KEY, HOUR).parts(&head("/"));
-    let wait = match settings {
-        true => wait
-            .cost(1)
-            .quota_for("p", hourly(50))
-            .quota_for("q", hourly(50)),
-        false => wait,
-    };
+    let mut wait = limiter.wait(KEY, HOUR).parts(&head("/"));
+    if settings {
+        wait = wait.cost(1).quota_for("p", hourly(50));
+        wait = wait.quota_for("q", hourly(50));
+    }
     let waiting = tokio::spawn(wait.into_future());
-    until("it has tried often", async || {
-        attempts.load(Ordering::SeqCst) > 5
-    })
-    .await;
+    let tried_often = async || attempts.load(Ordering::SeqCst) > 5;
+    until("it has tried often", tried_often).await;
     (limiter, held, waiting)
 }
 
@@ -88,9 +65,8 @@ async fn a_wait_reads_its_request_once_however_often_it_tries() {
 async fn a_wait_reads_its_request_again_under_new_policies_and_then_no_more() {
     let (calls, next) = (Calls::default(), Calls::default());
     let (limiter, held, waiting) = tried_often(&calls, false).await;
-    limiter
-        .reconfigure(one_in_flight(&next))
-        .expect("valid policies");
+    let replaced = limiter.reconfigure(one_in_flight(&next));
+    replaced.expect("valid policies");
     until("it has read its request again", async || next.total() > 0).await;
     drop(held);
     let _admission = waiting.await.expect("no panic").expect("a permit");
@@ -109,8 +85,7 @@ fn without_final_count(action: impl Into<OnStoreError>) -> Limiter {
         .policy(Policy::new("p", hourly(1)))
         .policy(abuse)
         .on_store_error(action)
-        .build()
-        .expect("a limiter")
+        .built()
 }
 
 #[tokio::test]
@@ -127,11 +102,10 @@ async fn a_final_rejection_that_the_store_cannot_count_is_handled_as_configured_
         let rejected = rejected.expect_err("no time");
         assert_eq!(rejected.status(), 429, "{text}");
         let policies = rejected.decision().policies();
-        let names: Vec<_> = policies
-            .filter(|policy| policy.rejected())
-            .map(|policy| policy.policy().to_owned())
-            .collect();
-        assert_eq!(names, rejecting, "{text}");
+        let names = policies
+            .filter(|own| own.rejected())
+            .map(|own| own.policy());
+        assert_eq!(names.collect::<Vec<_>>(), rejecting, "{text}");
         assert_eq!(used(&limiter, "p", Key::new(KEY)).await, 1, "{text}");
     }
 }
@@ -140,7 +114,7 @@ async fn a_final_rejection_that_the_store_cannot_count_is_handled_as_configured_
 async fn counting_a_final_rejection_reads_nothing_of_the_request() {
     let calls = Calls::default();
     let abuse = Policy::new("abuse", hourly(3)).strategy(Ban::for_duration(HOUR));
-    let limiter = calls.limiter().policy(abuse).build().expect("a limiter");
+    let limiter = calls.limiter().policy(abuse).built();
     let parts = head("/");
     let _ = limiter
         .charge(KEY, 100)
