@@ -1,14 +1,12 @@
 //! Overrides on a cluster, whose keys are in one slot, and behind sentinels.
 
-use testkit::{Cluster, Sentinel};
-use tollgate::{Key, Limiter, Policy, Quota, RedisStore, limiter::Override};
-
-use crate::cluster::support::{TEST_TIMEOUT, keys, store, until};
+use crate::cluster::support::*;
+use testkit::Sentinel;
+use tollgate::limiter::Override;
 
 fn process(store: RedisStore) -> Limiter {
-    let policy = Policy::new("api", Quota::requests(10).per_day());
-    let limiter = Limiter::builder().store(store).policy(policy).build();
-    limiter.expect("a limiter")
+    let policy = Policy::new("api", quota("10/day"));
+    Limiter::builder().store(store).policy(policy).built()
 }
 
 fn of(requests: u64) -> Override {
@@ -65,7 +63,7 @@ async fn they_follow_the_master_that_sentinels_name() {
     let watched = || {
         let builder = RedisStore::builder();
         let builder = builder.sentinel(group.master_name(), group.sentinel_urls());
-        process(builder.timeout(TEST_TIMEOUT).build().expect("a store"))
+        process(builder.timeout(TEST_TIMEOUT).built())
     };
     let [a, b] = [watched(), watched()];
     until_set(&a, 20).await;

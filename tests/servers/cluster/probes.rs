@@ -1,18 +1,7 @@
 //! Probes of failing nodes: they notice that a slot isn't served, and a node is probed once, and not once for each tag.
 
-use std::{
-    collections::HashSet,
-    future::IntoFuture,
-    time::{Duration, Instant},
-};
-
-use futures_util::FutureExt;
-use testkit::{Cluster, Server};
-use tollgate::{Key, Limiter, StoreError, limiter::DecisionKind, observe::DecisionSource};
-
-use crate::cluster::support::{
-    MasterKeys, StillTime, admitted_by_store, apart, keys, one_policy, store, until,
-};
+use crate::cluster::support::*;
+use std::collections::HashSet;
 
 fn is_open(limiter: &Limiter, key: Key) -> bool {
     let decision = limiter.check(key).into_future().now_or_never();
@@ -65,10 +54,8 @@ async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     })
     .await;
     gone.restart();
-    until("it serves again", async || {
-        limiter.check(key).await.source() == DecisionSource::Store
-    })
-    .await;
+    let serves = async || limiter.check(key).await.source() == DecisionSource::Store;
+    until("it serves again", serves).await;
 }
 
 /// The connections that send a script there now.
@@ -84,7 +71,7 @@ fn probing(node: &Server) -> HashSet<String> {
 #[tokio::test]
 async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     /// How long a probe is waited for before the next one goes.
-    const WAIT: Duration = Duration::from_millis(500);
+    const WAIT: Duration = ms(500);
     let cluster = Cluster::start_with(3, 0, apart);
     let limiter = one_policy(store(&cluster));
     for key in 0..200 {
@@ -129,10 +116,8 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     node.command(&["CLIENT", "UNPAUSE"]).ok();
     let back = Instant::now();
     for key in &first {
-        until("it is called again", async || {
-            limiter.check(*key).await.source() == DecisionSource::Store
-        })
-        .await;
+        let is_called = async || limiter.check(*key).await.source() == DecisionSource::Store;
+        until("it is called again", is_called).await;
     }
     println!("called again {:?} after it is back", back.elapsed());
 }

@@ -1,15 +1,11 @@
 //! What is rejected from memory on a cluster.
 
-use std::time::Duration;
-
-use tollgate::{Key, Limiter, ManualClock, RedisStore, clock::Timestamp, observe::DecisionSource};
-
-use crate::cluster::support::{
-    MasterKeys, StrategyKind, TEST_TIMEOUT, admitted_by_store, cluster, keys, limiter,
-};
+use crate::cluster::support::*;
+use tollgate::clock::Timestamp;
+use tollgate_tests::every_policy::refund_every;
 
 /// Long beside what the machine is late by.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = secs(60);
 
 /// A limiter that caches rejections, by `clock`.
 fn remembering(prefix: &str, clock: &ManualClock, policies: &[(&str, &str)]) -> Limiter {
@@ -19,10 +15,9 @@ fn remembering(prefix: &str, clock: &ManualClock, policies: &[(&str, &str)]) -> 
         .timeout(TEST_TIMEOUT)
         .rejection_cache_clock(clock.clone())
         .rejection_cache_staleness(BOUND);
-    let policies = policies
-        .iter()
-        .map(|(name, quota)| StrategyKind::Fixed.policy(name, quota));
-    limiter(store.build().expect("a store"), policies)
+    let policies = policies.iter();
+    let policies = policies.map(|(name, quota)| Fixed.policy(name, quota));
+    limiter(store.built(), policies)
 }
 
 fn clock() -> ManualClock {
@@ -49,22 +44,14 @@ async fn a_rejection_in_one_slot_is_cached_for_the_bound() {
             clock.advance(BOUND / 2);
         }
         assert_eq!(source(key).await, DecisionSource::Store);
-        admission
-            .policy("shown")
-            .expect("a policy")
-            .refund(1)
-            .await
-            .expect("a refund");
+        refund_every(&admission, 1).await.expect("a refund");
         assert_eq!(source(key).await, DecisionSource::RejectionCache);
         clock.advance(BOUND);
         assert!(admitted_by_store(&here.check(key).await));
     }
     // A cluster has no epoch, and no key for it.
-    assert!(
-        !keys(cluster(), prefix)
-            .iter()
-            .any(|(key, _)| key.ends_with("gen"))
-    );
+    let mut keys = keys(cluster(), prefix).into_iter();
+    assert!(keys.all(|(key, _)| !key.ends_with("gen")));
 }
 
 #[tokio::test]
@@ -76,12 +63,7 @@ async fn a_refund_by_this_process_on_a_cluster_ends_a_cached_rejection_at_once()
         for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
             assert_eq!(limiter.check(key).await.source(), source);
         }
-        admission
-            .policy("mine")
-            .expect("a policy")
-            .refund(1)
-            .await
-            .expect("a refund");
+        refund_every(&admission, 1).await.expect("a refund");
         assert!(admitted_by_store(&limiter.check(key).await));
     }
 }
@@ -89,18 +71,10 @@ async fn a_refund_by_this_process_on_a_cluster_ends_a_cached_rejection_at_once()
 #[tokio::test]
 async fn a_rejection_across_slots_is_not_cached() {
     let master_keys = MasterKeys::find(cluster(), "never").await;
-    let limiter = remembering(
-        "tg:",
-        &clock(),
-        &[("a", "2/month"), ("b", "9/month"), ("c", "9/month")],
-    );
-    for _ in 0..2 {
-        assert!(admitted_by_store(&limiter.check(master_keys.apart()).await));
-    }
-    for _ in 0..5 {
-        assert!(!admitted_by_store(
-            &limiter.check(master_keys.apart()).await
-        ));
+    let policies = [("a", "2/month"), ("b", "9/month"), ("c", "9/month")];
+    let limiter = remembering("tg:", &clock(), &policies);
+    for is_admitted in [true, true, false, false, false, false, false] {
+        assert_eq!(admits(&limiter, master_keys.apart()).await, is_admitted);
     }
     // What one slot rejects by itself is, for the request that it rejected.
     let alone = master_keys.key(0);
@@ -108,8 +82,6 @@ async fn a_rejection_across_slots_is_not_cached() {
         let rejected = limiter.check(alone).await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
-    assert_eq!(
-        limiter.check(master_keys.apart()).await.source(),
-        DecisionSource::Store
-    );
+    let source = limiter.check(master_keys.apart()).await.source();
+    assert_eq!(source, DecisionSource::Store);
 }

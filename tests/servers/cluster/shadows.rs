@@ -1,10 +1,7 @@
 //! Shadow policies of requests whose keys are in several slots.
 
+use crate::cluster::support::*;
 use tollgate::limiter::Keys;
-
-use crate::cluster::support::{
-    MasterKeys, StrategyKind, admitted_by_store, cluster, limiter, store, used,
-};
 
 #[tokio::test]
 async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
@@ -12,11 +9,11 @@ async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
     let limiter = limiter(
         store(cluster()),
         [
-            StrategyKind::Fixed.policy("a", "2/h"),
-            StrategyKind::Fixed.policy("b", "6/h"),
-            StrategyKind::Fixed.policy("looser", "4/h").shadow_of("a"),
-            StrategyKind::Fixed.policy("stricter", "1/h").shadow_of("a"),
-            StrategyKind::Fixed.policy("beside", "9/h").shadow(),
+            Fixed.policy("a", "2/h"),
+            Fixed.policy("b", "6/h"),
+            Fixed.policy("looser", "4/h").shadow_of("a"),
+            Fixed.policy("stricter", "1/h").shadow_of("a"),
+            Fixed.policy("beside", "9/h").shadow(),
         ],
     );
     let [a, b, c] = [0, 1, 2].map(|place| master_keys.key(place));
@@ -59,10 +56,10 @@ async fn a_candidate_replaces_its_policy_between_two_others_of_another_slot() {
     let limiter = limiter(
         store(cluster()),
         [
-            StrategyKind::Fixed.policy("a", "9/h"),
-            StrategyKind::Fixed.policy("b", "2/h"),
-            StrategyKind::Fixed.policy("c", "9/h"),
-            StrategyKind::Fixed.policy("looser", "4/h").shadow_of("b"),
+            Fixed.policy("a", "9/h"),
+            Fixed.policy("b", "2/h"),
+            Fixed.policy("c", "9/h"),
+            Fixed.policy("looser", "4/h").shadow_of("b"),
         ],
     );
     let [one, other, third] = [0, 1, 2].map(|place| master_keys.key(place));

@@ -1,17 +1,15 @@
 //! What the tests share.
 
-use std::{sync::OnceLock, time::Duration};
+use std::sync::OnceLock;
 
-use testkit::{Builder, Cluster, Server};
-use tollgate::{Key, Limiter, RedisStore, limiter::Keys, store::RedisStoreBuilder};
-
-pub(crate) use crate::cluster::{
+use testkit::Builder;
+use tollgate::{limiter::Keys, store::RedisStoreBuilder};
+pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{Fixed, Gcra, List, Log};
+pub(crate) use tollgate_tests::{
     load::{hammer, limiter, used},
-    results::{admitted_by_store, store_error},
-    strategy_kind::StrategyKind,
-    until::{TEST_TIMEOUT, until},
+    prelude::*,
+    still_time::StillTime,
 };
-pub(crate) use tollgate_tests::still_time::StillTime;
 
 /// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.
 pub(crate) fn cluster() -> &'static Cluster {
@@ -25,7 +23,7 @@ pub(crate) fn apart(node: Builder) -> Builder {
 }
 
 pub(crate) fn store(cluster: &Cluster) -> RedisStore {
-    builder(cluster.urls()).build().expect("a store")
+    builder(cluster.urls()).built()
 }
 
 /// A store that calls Redis for each request, also for rejected keys, and waits for replies as long as it takes.
@@ -38,7 +36,7 @@ pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> RedisStoreBuild
 
 /// A limiter under one policy that no test uses up.
 pub(crate) fn one_policy(store: RedisStore) -> Limiter {
-    limiter(store, [StrategyKind::Fixed.policy("p", "100000/month")])
+    limiter(store, [Fixed.policy("p", "100000/month")])
 }
 
 /// The masters' keys whose names hold `part`, and the index of the master that each is on.
@@ -55,7 +53,7 @@ pub(crate) struct MasterKeys(pub(crate) [(Key, String); 3]);
 impl MasterKeys {
     /// `name` distinguishes them from others.
     pub(crate) async fn find(cluster: &Cluster, name: &str) -> Self {
-        let probe = limiter(store(cluster), [StrategyKind::Gcra.policy("q", "9/month")]);
+        let probe = limiter(store(cluster), [Gcra.policy("q", "9/month")]);
         let mut found: [Option<(Key, String)>; 3] = Default::default();
         for number in 0.. {
             let key = Key::new(format!("{name}{number}"));
@@ -90,6 +88,11 @@ impl MasterKeys {
         node.command(&["CLUSTER", "KEYSLOT", &self.0[master].1])
             .int()
     }
+}
+
+/// Whether a request is admitted.
+pub(crate) async fn admits(limiter: &Limiter, keys: impl Into<Keys>) -> bool {
+    admitted_by_store(&limiter.check(keys.into()).await)
 }
 
 /// How often a script was called at a node.

@@ -1,25 +1,17 @@
 //! What is found out before the first request.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::UNIX_EPOCH;
 
-use testkit::{Clock, Cluster, Server};
-use tokio::{runtime::Runtime, task::yield_now};
-use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Key, Limiter, ListWindow, Policy, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket, observe::DecisionSource,
-    store::HealthIssue,
-};
+use testkit::Clock;
+use tokio::task::yield_now;
+use tollgate::store::{HealthIssue, HealthReport};
 
+use crate::deployments::support::*;
 use tollgate_tests::lateness::Lateness;
-
-use crate::deployments::support::{at as counts_at, key, limiter, patient, until};
 
 /// Every strategy.
 fn all(store: RedisStore) -> Limiter {
-    let week = |name| Policy::new(name, Quota::requests(9).per_week());
+    let week = |name| Policy::new(name, quota("9/week"));
     let builder = Limiter::builder()
         .store(store)
         .policy(week("gcra"))
@@ -29,10 +21,10 @@ fn all(store: RedisStore) -> Limiter {
         .policy(week("list").strategy(ListWindow))
         .policy(week("log").strategy(SlidingLog))
         .policy(week("sliding").strategy(SlidingWindow::new()))
-        .policy(week("ban").strategy(Ban::for_duration(Duration::from_secs(60))))
+        .policy(week("ban").strategy(Ban::for_duration(secs(60))))
         .policy(Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()))
         .policy(week("shadow").shadow());
-    builder.build().expect("a limiter")
+    builder.built()
 }
 
 fn at(url: &str) -> Limiter {
@@ -41,9 +33,8 @@ fn at(url: &str) -> Limiter {
 
 #[tokio::test]
 async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
-    let server = Server::builder()
-        .arg("maxmemory-policy", "allkeys-lru")
-        .start();
+    let server = Server::builder().arg("maxmemory-policy", "allkeys-lru");
+    let server = server.start();
     let health = at(&server.url()).health_check().await;
     assert!(health.is_healthy(), "{health:?}");
     assert_eq!(health.unchecked(), [""; 0]);
@@ -51,29 +42,24 @@ async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
     assert!(tried_all(&server));
 }
 
-fn runtime() -> Runtime {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().expect("a runtime")
-}
-
 #[test]
 fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
     let server = Server::start();
     for policy in [
-        Policy::new("gcra", Quota::requests(9).per_week()),
-        Policy::new("log", Quota::requests(9).per_week()).strategy(SlidingLog),
+        Policy::new("gcra", quota("9/week")),
+        Policy::new("log", quota("9/week")).strategy(SlidingLog),
         Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()),
         Policy::block_list("blocked"),
     ] {
         let limiter = || {
             let store = patient(RedisStore::builder().url(server.url()));
             let limiter = Limiter::builder().store(store).policy(policy.clone());
-            limiter.build().expect("a limiter")
+            limiter.built()
         };
         // A check whose key is seen before it goes on.
         while server.keys().is_empty() {
             let limiter = limiter();
-            runtime().block_on(async {
+            one_thread().block_on(async {
                 let check = tokio::spawn(async move { limiter.health_check().await });
                 while server.keys().is_empty() && !check.is_finished() {
                     yield_now().await;
@@ -85,9 +71,9 @@ fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
             assert!(ttl != -1 && ttl <= 10_000, "{key} for {ttl} ms");
         }
         if policy.name() == "blocked" {
-            let blocks = runtime().block_on(limiter().blocks(10)).expect("a list");
+            let blocks = one_thread().block_on(limiter().blocks(10)).expect("a list");
             let longest = blocks.iter().map(|block| block.ends_in()).max();
-            assert!(longest <= Some(Duration::from_secs(1)), "{blocks:?}");
+            assert!(longest <= Some(secs(1)), "{blocks:?}");
         }
         server.flush();
     }
@@ -103,21 +89,22 @@ async fn lacking(server: &Server, command: &str) -> Vec<String> {
     let rights = format!("~tg:* +@all -{command}");
     server.acl("lacks", "pw", &rights);
     let health = at(&server.url_as("lacks", "pw")).health_check().await;
+    assert_eq!(server.keys(), [""; 0], "without {command}");
+    without_a_right(&health, command)
+}
+
+/// The policies that lack the right to this command, and no other one.
+fn without_a_right(health: &HealthReport, command: &str) -> Vec<String> {
     let quoted = format!("'{command}'");
-    let problems = health.issues().iter();
-    let policies = problems.filter_map(|problem| match problem {
+    let policies = health.issues().iter().filter_map(|issue| match issue {
         HealthIssue::MissingPermission {
             policy, message, ..
-        } => {
-            assert!(message.contains(&quoted), "{message}");
-            Some(policy.to_string())
-        }
+        } if message.contains(&quoted) => Some(policy.to_string()),
         HealthIssue::NoInvalidationKey { .. } if ["get", "set", "pttl"].contains(&command) => None,
         other => panic!("{other}"),
     });
     let mut policies: Vec<_> = policies.collect();
     policies.sort_unstable();
-    assert_eq!(server.keys(), [""; 0], "without {command}");
     policies
 }
 
@@ -126,21 +113,17 @@ async fn lacking(server: &Server, command: &str) -> Vec<String> {
 async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
     let server = Server::start();
     // `SET` with the words of all others.
-    let set = [
-        "ban", "bucket", "calendar", "gcra", "shadow", "sliding", "window",
-    ];
-    let all = [
-        "ban", "bucket", "calendar", "flight", "gcra", "list", "log", "shadow", "sliding", "window",
-    ];
-    assert_eq!(lacking(&server, "set").await, set);
-    assert_eq!(lacking(&server, "get").await, set);
+    let set = "ban bucket calendar gcra shadow sliding window";
+    let all = "ban bucket calendar flight gcra list log shadow sliding window";
+    assert_eq!(lacking(&server, "set").await.join(" "), set);
+    assert_eq!(lacking(&server, "get").await.join(" "), set);
     // Before 7.0 the one is needed, since then the other.
     let (ends, other) = match server.version() {
         (..7, _) => ("pttl", None),
         _ => ("pexpiretime", Some("pttl")),
     };
     for command in ["del", ends, "time"] {
-        assert_eq!(lacking(&server, command).await, all, "{command}");
+        assert_eq!(lacking(&server, command).await.join(" "), all, "{command}");
     }
     let mended = lacking(&server, "pexpireat").await;
     for policy in ["gcra", "window", "list", "log", "flight"] {
@@ -182,26 +165,13 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
     let server = Server::start();
     server.acl("limits", "pw", "~tg:* +@all -rpush -config");
     let health = at(&server.url_as("limits", "pw")).health_check().await;
-    let named: Vec<_> = health
-        .issues()
-        .iter()
-        .map(|problem| match problem {
-            HealthIssue::MissingPermission {
-                policy, message, ..
-            } if message.contains("'rpush'") => &**policy,
-            other => panic!("{other}"),
-        })
-        .collect();
-    assert_eq!(named, ["list", "log"]);
+    assert_eq!(without_a_right(&health, "rpush"), ["list", "log"]);
     assert_eq!(server.keys(), [""; 0]);
     // Rights that counting doesn't need aren't checked.
     server.acl("script", "pw", "~tg:* +@all -evalsha");
     let health = at(&server.url_as("script", "pw")).health_check().await;
     assert_eq!(health.issues().len(), 10);
-    assert!(
-        health.issues()[0].to_string().contains("evalsha"),
-        "{health:?}"
-    );
+    assert_contains(health.issues()[0].to_string(), ["evalsha"]);
     server.acl("few", "pw", "~tg:* +@all -info");
     let health = at(&server.url_as("few", "pw")).health_check().await;
     assert!(health.is_healthy(), "{health:?}");
@@ -220,16 +190,8 @@ async fn a_fault_that_all_tiers_of_a_policy_share_is_listed_once() {
         .policy(tiered("list").strategy(ListWindow))
         .policy(tiered("gcra"))
         .policy(tiered("log").strategy(SlidingLog));
-    let health = limiter.build().expect("a limiter").health_check().await;
-    let policies: Vec<_> = health
-        .issues()
-        .iter()
-        .map(|issue| match issue {
-            HealthIssue::MissingPermission { policy, .. } => &**policy,
-            other => panic!("{other}"),
-        })
-        .collect();
-    assert_eq!(policies, ["list", "log"], "{health:?}");
+    let health = limiter.built().health_check().await;
+    assert_eq!(without_a_right(&health, "rpush"), ["list", "log"]);
     assert_eq!(health.unlisted_issues(), 0);
 }
 
@@ -251,10 +213,8 @@ async fn a_replica_is_reported() {
     let master = Server::start();
     let replica = Server::builder().replica_of(&master).start();
     let health = at(&replica.url()).health_check().await;
-    let (replicas, others): (Vec<_>, Vec<_>) = health
-        .issues()
-        .iter()
-        .partition(|problem| matches!(problem, HealthIssue::Replica { .. }));
+    let is_replica = |issue: &&HealthIssue| matches!(issue, HealthIssue::Replica { .. });
+    let (replicas, others): (Vec<_>, Vec<_>) = health.issues().iter().partition(is_replica);
     assert_eq!(replicas.len(), 1, "{health:?}");
     // Nothing can be counted there. After three such failures in a row, it isn't called any more.
     assert_eq!(others.len(), 10, "{others:?}");
@@ -267,10 +227,8 @@ async fn a_replica_is_reported() {
 
 #[tokio::test]
 async fn a_clock_that_is_far_off_is_reported() {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after the epoch");
-    let hour = Duration::from_secs(3_600);
+    let now = UNIX_EPOCH.elapsed().expect("after the epoch");
+    let hour = secs(3_600);
     for (shown, later) in [(now + hour, true), (now - hour, false)] {
         // It stands still, so that the machine may take up to ten minutes until it's read.
         let clock = Clock::at(shown.as_micros() as u64);
@@ -280,19 +238,15 @@ async fn a_clock_that_is_far_off_is_reported() {
             panic!("{health:?}");
         };
         assert_eq!(*ahead, later);
-        assert!(
-            (Duration::from_secs(3_000)..Duration::from_secs(4_200)).contains(by),
-            "{by:?}"
-        );
+        assert!((secs(3_000)..secs(4_200)).contains(by), "{by:?}");
     }
 }
 
 #[tokio::test]
 async fn a_server_that_is_down_is_reported() {
     let port = testkit::free_port();
-    let health = at(&format!("redis://gate:hush@127.0.0.1:{port}/1"))
-        .health_check()
-        .await;
+    let limiter = at(&format!("redis://gate:hush@127.0.0.1:{port}/1"));
+    let health = limiter.health_check().await;
     let [issue @ HealthIssue::Unreachable { .. }] = health.issues() else {
         panic!("{health:?}");
     };
@@ -314,12 +268,10 @@ async fn each_master_of_a_cluster_is_checked() {
         assert_eq!(master.keys(), [""; 0]);
         assert!(tried_all(master));
     }
-    masters[1]
-        .command(&["CONFIG", "SET", "maxmemory", "100mb"])
-        .ok();
-    masters[1]
-        .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"])
-        .ok();
+    for (setting, value) in [("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lfu")] {
+        let set = ["CONFIG", "SET", setting, value];
+        masters[1].command(&set).ok();
+    }
     let health = limiter.health_check().await;
     let [HealthIssue::EvictionEnabled { server, .. }] = health.issues() else {
         panic!("{health:?}");
@@ -330,17 +282,17 @@ async fn each_master_of_a_cluster_is_checked() {
 /// A ping waits for longer than requests do. None of them is to wait for it.
 #[tokio::test]
 async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
-    const TIMEOUT: Duration = Duration::from_millis(200);
+    const TIMEOUT: Duration = ms(200);
     let server = Server::start();
     // By now the server has the script, which is all that this user may run that writes.
-    let known = counts_at(&server.url());
+    let known = crate::deployments::support::at(&server.url());
     assert!(known.check(key()).await.is_admitted());
     server.acl("asks", "pw", "~tg:* +@all -eval");
     let store = RedisStore::builder()
         .url(server.url_as("asks", "pw"))
         .timeout(TIMEOUT)
         .no_circuit_breaker();
-    let limiter = limiter(store.build().expect("a store"), 3);
+    let limiter = limiter(store.built(), 3);
     until("it's connected", async || limiter.peek(key()).await.is_ok()).await;
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let pinging = tokio::spawn({
@@ -364,10 +316,7 @@ async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
 
 #[tokio::test]
 async fn a_store_in_process_has_no_problems() {
-    let policy = Policy::new("p", Quota::requests(9).per_week());
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let policy = Policy::new("p", quota("9/week"));
+    let limiter = Limiter::builder().policy(policy).built();
     assert!(limiter.health_check().await.is_healthy());
 }

@@ -1,13 +1,10 @@
 //! A master that sentinels watch.
 
-use std::{net::TcpListener, time::Duration};
+use std::net::TcpListener;
 
-use testkit::{Proxy, Sentinel, Server};
-use tollgate::{
-    Key, Limiter, ManualClock, RedisStore, StoreError, clock::Timestamp, observe::DecisionSource,
-};
-
-use crate::deployments::support::{admitted_by_store, key, limiter, patient, store_error, until};
+use crate::deployments::support::*;
+use testkit::Sentinel;
+use tollgate::clock::Timestamp;
 
 fn watched(group: &Sentinel) -> Limiter {
     let store = RedisStore::builder()
@@ -30,33 +27,27 @@ async fn replaced(group: &Sentinel, old: &Server) {
         sentinel.command(&ask).list()[1].clone().text()
     };
     let old = old.port().to_string();
-    until("all sentinels tell of the new one", async || {
-        group
-            .sentinels()
-            .iter()
-            .all(|sentinel| named(sentinel) != old)
-    })
-    .await;
+    let agree = async || group.sentinels().iter().all(|it| named(it) != old);
+    until("all sentinels tell of the new one", agree).await;
 }
 
 async fn used(limiter: &Limiter) -> u64 {
     let seen = limiter.peek(key()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let policy = seen.policy("p").expect("a policy");
-    policy.limit() - policy.remaining()
+    seen.used("p")
 }
 
 /// Waits until every replica has what the master has.
 async fn replicated(group: &Sentinel) {
     let offset = |server: &Server| server.info("replication", "master_repl_offset");
     let master = group.master();
-    until("the replicas have it all", async || {
+    let have_it = async || {
         group
             .servers()
             .iter()
-            .all(|server| offset(server) == offset(master))
-    })
-    .await;
+            .all(|it| offset(it) == offset(master))
+    };
+    until("the replicas have it all", have_it).await;
 }
 
 /// A limiter that has admitted this many requests, all of which are replicated.
@@ -75,15 +66,11 @@ async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     let limiter = counting(&group, 10).await;
     let old = group.master();
     old.kill();
-    assert_eq!(
-        limiter.check(key()).await.source(),
-        DecisionSource::Fallback
-    );
+    let source = limiter.check(key()).await.source();
+    assert_eq!(source, DecisionSource::Fallback);
     promote_another(&group);
-    until("another master serves", async || {
-        limiter.check(key()).await.source() == DecisionSource::Store
-    })
-    .await;
+    let serves = async || limiter.check(key()).await.source() == DecisionSource::Store;
+    until("another master serves", serves).await;
     replaced(&group, old).await;
     // None was admitted twice, and the last one was the first at the new master.
     assert_eq!(used(&limiter).await, 11);
@@ -107,19 +94,12 @@ async fn a_demoted_master_is_left_at_its_first_error() {
     old.command(&["REPLICAOF", "127.0.0.1", &new]).ok();
     // At most one round trip is spent on learning it, and its reply proves that nothing was charged.
     let first = limiter.check(key()).await;
-    let learned = match first.source() {
-        DecisionSource::Store => 1,
-        _ => {
-            assert!(
-                matches!(store_error(&first), StoreError::Server { code, .. } if &*code == "READONLY")
-            );
-            0
-        }
-    };
-    until("the new one serves", async || {
-        limiter.peek(key()).await.is_ok()
-    })
-    .await;
+    let learned = u64::from(first.source() == DecisionSource::Store);
+    if learned == 0 {
+        assert_eq!(store_error(&first).code(), "readonly");
+    }
+    let serves = async || limiter.peek(key()).await.is_ok();
+    until("the new one serves", serves).await;
     let before = used(&limiter).await;
     assert!(before <= 10 + learned);
     for _ in 0..5 {
@@ -157,10 +137,8 @@ async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
     old.kill();
     replicas().for_each(Server::resume);
     promote_another(&group);
-    until("another master serves", async || {
-        limiter.peek(key()).await.is_ok()
-    })
-    .await;
+    let serves = async || limiter.peek(key()).await.is_ok();
+    until("another master serves", serves).await;
     replaced(&group, old).await;
     let known = used(&limiter).await;
     assert!((300..=500).contains(&known), "{known}");
@@ -174,7 +152,7 @@ async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
 /// The replica has the key of the epoch, which was copied before, and not the counts.
 #[tokio::test]
 async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_counts() {
-    const BOUND: Duration = Duration::from_secs(60);
+    const BOUND: Duration = secs(60);
     let group = Sentinel::start();
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = RedisStore::builder()
@@ -207,10 +185,8 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     let read_at = async |server: &Server| {
         let reads = server.calls("get");
         clock.advance(BOUND / 2);
-        assert_eq!(
-            limiter.check(key()).await.source(),
-            DecisionSource::RejectionCache
-        );
+        let source = limiter.check(key()).await.source();
+        assert_eq!(source, DecisionSource::RejectionCache);
         until("the epoch is read", async || server.calls("get") > reads).await;
         wait_for_it().await;
     };
@@ -223,10 +199,8 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     replaced(&group, old).await;
     let new = group.master();
     assert!(knows_epoch(new));
-    until("the new one serves", async || {
-        limiter.peek(other).await.is_ok()
-    })
-    .await;
+    let serves = async || limiter.peek(other).await.is_ok();
+    until("the new one serves", serves).await;
     read_at(new).await;
     clock.advance(BOUND / 2);
     assert!(limiter.check(key()).await.is_admitted());
@@ -240,20 +214,15 @@ async fn a_sentinel_that_is_down_or_does_not_know_the_master_is_skipped() {
     let all = [gone(), group.sentinel_urls()].concat();
     group.sentinels()[1].pause();
     let some = at(group.master_name(), all);
-    until("it is found", async || {
-        some.check(key()).await.source() == DecisionSource::Store
-    })
-    .await;
+    let is_found = async || some.check(key()).await.source() == DecisionSource::Store;
+    until("it is found", is_found).await;
     group.sentinels()[1].resume();
     let decision = at("unknown", group.sentinel_urls()).check(key()).await;
     let error = store_error(&decision);
-    assert!(
-        matches!(&error, StoreError::Server { code, .. } if &**code == "NOMASTER"),
-        "{decision:?}"
-    );
+    assert_eq!(error.code(), "nomaster");
     assert!(error.is_misconfiguration());
     let decision = at("m", gone()).check(key()).await;
-    assert!(matches!(store_error(&decision), StoreError::Connection(_)));
+    assert_eq!(store_error(&decision).code(), "connection");
     let mistake = RedisStore::sentinel("m", [""; 0]).expect_err("a mistake");
     assert!(mistake.to_string().contains("sentinel"), "{mistake}");
 }
@@ -268,12 +237,8 @@ async fn the_master_is_found_beside_a_sentinel_that_names_another_server() {
     // The stale one is the first to reply.
     let others = others.iter().map(|sentinel| Proxy::to(sentinel.addr()));
     let others: Vec<_> = others.collect();
-    others
-        .iter()
-        .for_each(|proxy| proxy.delay(Duration::from_millis(50)));
-    let urls = others
-        .iter()
-        .map(|proxy| format!("redis://{}", proxy.addr()));
+    others.iter().for_each(|proxy| proxy.delay(ms(50)));
+    let urls = others.iter().map(|it| format!("redis://{}", it.addr()));
     let urls: Vec<_> = [stale.url()].into_iter().chain(urls).collect();
     let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let silent = silent.local_addr().expect("a port has a number").port();
@@ -282,14 +247,11 @@ async fn the_master_is_found_beside_a_sentinel_that_names_another_server() {
         let name = group.master_name();
         stale.command(&["SENTINEL", "REMOVE", name]).ok();
         let port = port.to_string();
-        stale
-            .command(&["SENTINEL", "MONITOR", name, "127.0.0.1", &port, "9"])
-            .ok();
+        let monitor = ["SENTINEL", "MONITOR", name, "127.0.0.1", &port, "9"];
+        stale.command(&monitor).ok();
         let store = RedisStore::builder().sentinel(name, urls.clone());
         let limiter = limiter(patient(store), 9);
-        until("the master is found", async || {
-            limiter.check(key()).await.source() == DecisionSource::Store
-        })
-        .await;
+        let is_found = async || limiter.check(key()).await.source() == DecisionSource::Store;
+        until("the master is found", is_found).await;
     }
 }

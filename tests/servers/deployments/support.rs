@@ -1,23 +1,19 @@
 //! What the tests share.
 
-use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore, store::RedisStoreBuilder};
-
-pub(crate) use crate::deployments::{
-    results::{admitted_by_store, store_error},
-    until::{TEST_TIMEOUT, until},
-};
+use tollgate::store::RedisStoreBuilder;
+pub(crate) use tollgate_tests::prelude::*;
 
 /// A limiter under one policy `p` of `n` a week, which reports store failures.
 pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
     let policy = Policy::new("p", Quota::requests(quota).per_week());
     let limiter = Limiter::builder().store(store).policy(policy);
     let limiter = limiter.on_store_error(OnStoreError::Reject);
-    limiter.build().expect("a limiter")
+    limiter.built()
 }
 
 /// A store that waits for replies as long as it takes.
 pub(crate) fn patient(store: RedisStoreBuilder) -> RedisStore {
-    store.timeout(TEST_TIMEOUT).build().expect("a store")
+    store.timeout(TEST_TIMEOUT).built()
 }
 
 /// A limiter on the server that `url` names.

@@ -1,14 +1,7 @@
 //! Calls other than a request's check report that the store is down, whatever is configured for requests.
 
-use std::time::Duration;
-
-use testkit::Server;
-use tollgate::{
-    Ban, CallError, Limiter, ListWindow, LocalFallback, OnStoreError, Policy, Quota, RedisStore,
-    StoreError, limiter::SettleError,
-};
-
-use crate::faults::support::{KEY, nowhere, policy, store};
+use crate::faults::support::*;
+use tollgate::limiter::SettleError;
 
 /// A limiter of every kind of policy that a call may be about.
 fn limiter(store: RedisStore, response: OnStoreError) -> Limiter {
@@ -17,8 +10,8 @@ fn limiter(store: RedisStore, response: OnStoreError) -> Limiter {
     let limiter = limiter
         .policy(policy(100))
         .policy(Policy::new("list", minute).strategy(ListWindow))
-        .policy(Policy::new("ban", minute).strategy(Ban::for_duration(Duration::from_secs(60))));
-    limiter.on_store_error(response).build().expect("a limiter")
+        .policy(Policy::new("ban", minute).strategy(Ban::for_duration(secs(60))));
+    limiter.on_store_error(response).built()
 }
 
 fn actions() -> [OnStoreError; 3] {
@@ -34,7 +27,7 @@ async fn no_direct_call_succeeds_while_the_store_is_down() {
     for response in actions() {
         let limiter = limiter(nowhere(), response);
         let [p, list, ban] = ["p", "list", "ban"].map(|name| limiter.policy(name).expect(name));
-        let minute = Duration::from_secs(60);
+        let minute = secs(60);
         let calls = [
             ("peek", limiter.peek(KEY).await.map(drop)),
             ("reset", limiter.reset(KEY).await.map(drop)),

@@ -1,9 +1,6 @@
 //! What becomes of the connections of a store when the server reports an error.
 
-use testkit::Server;
-use tollgate::StoreError;
-
-use crate::faults::support::{KEY, builder, order, rejecting, store_error, until};
+use crate::faults::support::*;
 
 /// A connection of a store, by the number that the server gave it.
 pub(crate) struct Connection(i64);
@@ -29,10 +26,8 @@ impl Connection {
     }
 
     pub(crate) async fn is_dropped(&self, server: &Server) {
-        until("the connection is closed", async || {
-            !connections(server).contains(&self.0)
-        })
-        .await;
+        let is_closed = async || !connections(server).contains(&self.0);
+        until("the connection is closed", is_closed).await;
     }
 }
 
@@ -53,8 +48,8 @@ async fn an_unauthenticated_connection_is_dropped() {
     // The test's own connection is open before, and stays so.
     server.command(&["PING"]).ok();
     let store = builder(server.url()).max_overrides(0).no_circuit_breaker();
-    let store = store.build();
-    let limiter = rejecting(store.expect("a store"), 10);
+    let store = store.built();
+    let limiter = rejecting(store, 10);
     order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
     let opened = || {
         let opened = server.info("stats", "total_connections_received");
@@ -63,10 +58,7 @@ async fn an_unauthenticated_connection_is_dropped() {
     let before = opened().expect("a number");
     for connections in 1..=3 {
         let error = store_error(&limiter.check(KEY).await);
-        assert!(
-            matches!(&error, StoreError::Server { code, .. } if &**code == "NOAUTH"),
-            "{error:?}"
-        );
+        assert_eq!(error.code(), "noauth");
         assert_eq!(opened(), Some(before + connections));
     }
 }

@@ -1,25 +1,15 @@
 //! A steady load from several processes, and what became of its requests.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use tokio::runtime::{Builder, Handle};
-use tollgate::{Key, Limiter, observe::DecisionSource};
+use crate::faults::support::*;
+use tokio::runtime::Handle;
 use tollgate_tests::lateness::Lateness;
-
-use crate::faults::support::{KEY, until};
 
 /// Tasks that send requests, for each process.
 const TASKS: u64 = 8;
 /// How long each of them rests between two requests.
-const REST: Duration = Duration::from_millis(2);
+const REST: Duration = ms(2);
 
 /// Processes that send requests for a shared key and for keys of their own in turn. Each is a thread with a runtime of its own.
 pub(crate) struct Load {
@@ -48,8 +38,7 @@ impl Load {
         let process = |limiter| {
             let (counts, is_over) = (Arc::<Counts>::default(), is_over.clone());
             let load = run(limiter, timeout, counts.clone(), is_over);
-            let runtime = Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.expect("a runtime");
+            let runtime = one_thread();
             (thread::spawn(move || runtime.block_on(load)), counts)
         };
         Self {
@@ -133,8 +122,6 @@ async fn run(limiter: Limiter, timeout: Duration, counts: Arc<Counts>, is_over: 
         task.await.expect("it is in time");
     }
     drop((limiter, lateness));
-    until("all tasks have ended", async || {
-        Handle::current().metrics().num_alive_tasks() == 0
-    })
-    .await;
+    let have_ended = async || Handle::current().metrics().num_alive_tasks() == 0;
+    until("all tasks have ended", have_ended).await;
 }

@@ -1,30 +1,17 @@
 //! Servers that are configured so that nothing can be counted there: unlike an outage, that admits no request by default.
 
-use std::{
-    future::{Future, IntoFuture},
-    time::{Duration, Instant},
-};
-
-use testkit::{Proxy, Reply, Server};
-use tollgate::{
-    Decision, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RedisStore, StoreError,
-    limiter::{DecisionKind, OnMisconfiguration},
-    observe::DecisionSource,
-};
-
-use crate::faults::support::{
-    KEY, Log, NOWHERE, TEST_TIMEOUT, admitted_in_process, builder, is_open, nowhere, opened, order,
-    policy, quota, resumed, store, store_error, until,
-};
+use crate::faults::support::*;
+use testkit::Reply;
+use tollgate::limiter::OnMisconfiguration;
 
 /// A limiter with the default action on failures.
 fn plain(store: RedisStore) -> Limiter {
     let limiter = Limiter::builder().store(store).policy(policy(1_000));
-    limiter.build().expect("a limiter")
+    limiter.built()
 }
 
 fn at(url: impl Into<String>) -> RedisStore {
-    builder(url).build().expect("a store")
+    builder(url).built()
 }
 
 fn as_user(server: &Server, password: &str) -> RedisStore {
@@ -67,7 +54,7 @@ async fn a_request_that_fails_for_a_missing_right_holds_no_permit() {
     let [limiter, other] = [as_user(&server, "secret"), at(server.url())].map(|store| {
         let policy = Policy::new("p", Quota::concurrent(1));
         let limiter = Limiter::builder().store(store).policy(policy);
-        limiter.build().expect("a limiter")
+        limiter.built()
     });
     let _held = other.admit(KEY).await.expect("a permit");
     let key = server.only_key();
@@ -161,16 +148,12 @@ async fn a_server_that_comes_back_with_another_password_rejects_every_request() 
     let limiter = plain(as_user(&server, "secret"));
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     server.kill();
-    until("the outage is met", async || {
-        limiter.check(KEY).await.source() == DecisionSource::Fallback
-    })
-    .await;
+    let is_met = async || limiter.check(KEY).await.source() == DecisionSource::Fallback;
+    until("the outage is met", is_met).await;
     assert!(limiter.check(KEY).await.is_admitted(), "an outage admits");
     server.restart();
-    until("the password is known to be wrong", async || {
-        !limiter.check(KEY).await.is_admitted()
-    })
-    .await;
+    let is_wrong = async || !limiter.check(KEY).await.is_admitted();
+    until("the password is known to be wrong", is_wrong).await;
     for _ in 0..20 {
         store_error(&limiter.check(KEY).await);
     }
@@ -181,9 +164,8 @@ async fn a_server_that_comes_back_with_another_password_rejects_every_request() 
 #[tokio::test]
 async fn a_server_without_a_command_that_scripts_need_rejects_every_request() {
     for command in ["EVALSHA", "SET"] {
-        let server = Server::builder()
-            .arg("rename-command", &format!("{command} \"\""))
-            .start();
+        let server = Server::builder().arg("rename-command", &format!("{command} \"\""));
+        let server = server.start();
         let limiter = plain(store(&server));
         for _ in 0..10 {
             let error = store_error(&limiter.check(KEY).await);
@@ -199,7 +181,7 @@ async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
     let cluster = RedisStore::builder()
         .timeout(TEST_TIMEOUT)
         .cluster([server.url()]);
-    let limiter = plain(cluster.build().expect("a store"));
+    let limiter = plain(cluster.built());
     for _ in 0..10 {
         store_error(&limiter.check(KEY).await);
     }
@@ -207,38 +189,24 @@ async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
 }
 
 #[test]
-fn a_thread_without_a_runtime_is_rejected() {
+fn a_thread_without_a_runtime_is_rejected_and_a_health_check_says_so() {
     let limiter = plain(nowhere());
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    let mut check = limiter.check(KEY).into_future();
-    match std::pin::Pin::new(&mut check).poll(&mut context) {
-        std::task::Poll::Ready(decision) => drop(store_error(&decision)),
-        std::task::Poll::Pending => panic!("it is answered at once"),
-    }
-}
-
-#[test]
-fn a_health_check_on_a_thread_without_a_runtime_says_so() {
-    let limiter = plain(nowhere());
-    let health = futures_util::FutureExt::now_or_never(limiter.health_check());
+    let decision = limiter.check(KEY).into_future().now_or_never();
+    store_error(&decision.expect("a decision at once"));
+    let health = limiter.health_check().now_or_never();
     let health = health.expect("a result at once");
-    assert!(
-        health
-            .issues()
-            .iter()
-            .any(|issue| issue.to_string().contains("tokio runtime")),
-        "{health:?}"
-    );
+    let [issue] = health.issues() else {
+        panic!("{health:?}");
+    };
+    assert_contains(issue.to_string(), ["tokio runtime"]);
 }
 
 #[tokio::test]
 async fn an_outage_admits_by_default() {
     let limiter = plain(nowhere());
     for _ in 0..10 {
-        assert!(matches!(
-            limiter.check(KEY).await.kind(),
-            DecisionKind::Admitted
-        ));
+        let decision = limiter.check(KEY).await;
+        assert!(matches!(decision.kind(), DecisionKind::Admitted));
     }
 }
 
@@ -255,20 +223,15 @@ async fn misconfiguration_is_handled_like_an_outage_where_configured() {
             let limiter = Limiter::builder().store(store.clone()).policy(policy(4));
             let limiter = limiter.on_store_error(response);
             let limiter = limiter.on_misconfiguration(misconfigured);
-            limiter.build().expect("a limiter")
+            limiter.built()
         };
-        let alike = limiter(OnMisconfiguration::AsStoreError);
-        assert_eq!(
-            admitted_in_process(&alike, KEY, 10).await,
-            admitted,
-            "{response:?}"
-        );
-        let rejecting = limiter(OnMisconfiguration::Reject);
-        assert_eq!(
-            admitted_in_process(&rejecting, KEY, 10).await,
-            0,
-            "{response:?}"
-        );
+        for (misconfigured, expected) in [
+            (OnMisconfiguration::AsStoreError, admitted),
+            (OnMisconfiguration::Reject, 0),
+        ] {
+            let admitted = admitted_in_process(&limiter(misconfigured), KEY, 10).await;
+            assert_eq!(admitted, expected, "{response:?} {misconfigured:?}");
+        }
     }
 }
 
@@ -276,7 +239,7 @@ async fn misconfiguration_is_handled_like_an_outage_where_configured() {
 async fn shadow_policies_reject_nothing_on_misconfiguration() {
     let (_server, store) = without_scripts();
     let limiter = Limiter::builder().store(store).policy(policy(4).shadow());
-    let limiter = limiter.build().expect("a limiter");
+    let limiter = limiter.built();
     assert_eq!(admitted_in_process(&limiter, KEY, 10).await, 10);
 }
 
@@ -284,11 +247,8 @@ async fn shadow_policies_reject_nothing_on_misconfiguration() {
 #[tokio::test]
 async fn outgoing_calls_do_not_wait_on_misconfiguration() {
     let (_server, store) = without_scripts();
-    let limiter = plain(store);
-    let rejected = limiter
-        .wait(KEY, Duration::MAX)
-        .await
-        .expect_err("it is rejected");
+    let rejected = plain(store).wait(KEY, Duration::MAX).await;
+    let rejected = rejected.expect_err("it is rejected");
     assert_eq!(code(rejected.decision()), "NOPERM");
 }
 
@@ -297,9 +257,7 @@ async fn outgoing_calls_do_not_wait_on_misconfiguration() {
 fn assert_logged(lines: &[String], since: Instant, parts: &[&str]) {
     let most = 1 + since.elapsed().as_secs() / 10;
     assert!((1..=most).contains(&(lines.len() as u64)), "{lines:?}");
-    for part in parts {
-        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
-    }
+    assert_contains(&lines[0], parts.iter().copied());
 }
 
 #[tokio::test]

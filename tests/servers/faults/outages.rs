@@ -1,20 +1,10 @@
 //! Each way in which a store can go away and come back, under a steady load from two processes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use testkit::{Proxy, Server};
 use tokio::time::sleep;
-use tollgate::observe::DecisionSource;
 
 use crate::faults::{
     load::{Counts, Load, admitted, faults},
-    support::{
-        KEY, NOWHERE, SHORT_TIMEOUT, TEST_TIMEOUT, builder, network, order, sharing, store, until,
-        url, used_on_the_store,
-    },
+    support::*,
 };
 
 /// What the shared key is allowed: it is used up before the outage, and again in it.
@@ -33,7 +23,7 @@ async fn outage(
 ) -> Vec<Arc<Counts>> {
     let limiters = [1, 4].map(|connections| {
         let store = builder(url).connections(connections).timeout(timeout);
-        sharing(store.build().expect("a store"), QUOTA, 2)
+        sharing(store.built(), QUOTA, 2)
     });
     let load = Load::start(limiters, timeout);
     load.wait_for_decisions(DecisionSource::Store, 200).await;

@@ -1,8 +1,6 @@
 //! A network that sends a reply twice: each that follows on the connection would be taken for the reply to another request.
 
-use tollgate::{Decision, Key, Limiter, OnStoreError, Policy, StoreError, limiter::DecisionKind};
-
-use crate::faults::support::{builder, network, permits, policy, store, under, url};
+use crate::faults::support::*;
 
 /// The store's error in a rejection.
 #[track_caller]
@@ -19,8 +17,8 @@ async fn a_repeated_reply_decides_no_other_request() {
         let (server, network) = network();
         // The version of overrides is read over a connection of its own.
         let one = builder(url(network.addr())).max_overrides(0).connections(1);
-        let one = one.build();
-        let limiter = under(policy(1), one.expect("a store"), OnStoreError::Reject);
+        let one = one.built();
+        let limiter = under(policy(1), one, OnStoreError::Reject);
         let other = under(policy(1), store(&server), OnStoreError::Reject);
         let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;
         let used = check(&other, "used").await;

@@ -1,18 +1,9 @@
 //! What is queued in a process is sent to the store before the process ends, or the error lists what is not.
 
-use std::{thread, time::Duration};
-
-use futures_util::FutureExt;
-use testkit::Server;
+use crate::faults::support::*;
 use tokio::runtime::Builder;
-use tollgate::{Admission, FixedWindow, Limiter, LocalFallback, OnStoreError, RedisStore};
 
-use crate::faults::support::{
-    KEY, TEST_TIMEOUT, flushed, network, opened, opened_in_process, policy, rejecting, store,
-    through, under, used_on_the_store,
-};
-
-const MOMENT: Duration = Duration::from_millis(50);
+const MOMENT: Duration = ms(50);
 
 fn permits(store: RedisStore) -> Limiter {
     under(
@@ -122,16 +113,14 @@ async fn with_nothing_queued_a_shutdown_is_done_at_once() {
 
 #[test]
 fn a_shutdown_in_process_needs_no_runtime() {
-    let limiter = Limiter::builder().policy(policy(9)).build();
-    let limiter = limiter.expect("a limiter");
+    let limiter = Limiter::builder().policy(policy(9)).built();
     assert_eq!(limiter.shutdown(TEST_TIMEOUT).now_or_never(), Some(Ok(())));
 }
 
 #[test]
 fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
     let (server, network) = network();
-    let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = one_thread();
     let limiter = permits(through(&network));
     let held = runtime.block_on(held(&limiter, 3));
     network.cut();

@@ -1,15 +1,10 @@
 //! A process that stands still most of the time, with all of its threads, finds out that its server is silent.
 
+use crate::faults::support::*;
 use std::{
     env,
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
-
-use testkit::Server;
-
-use crate::faults::support::{TEST_TIMEOUT, builder, opened, rejecting};
 
 const URL: &str = "TOLLGATE_STOPPED_URL";
 
@@ -17,8 +12,8 @@ const URL: &str = "TOLLGATE_STOPPED_URL";
 #[tokio::test]
 async fn child_process() {
     let Ok(url) = env::var(URL) else { return };
-    let store = builder(url).timeout(Duration::from_secs(1)).build();
-    let limiter = rejecting(store.expect("a store"), 1_000_000);
+    let store = builder(url).timeout(secs(1)).built();
+    let limiter = rejecting(store, 1_000_000);
     opened(&limiter).await;
 }
 
@@ -39,7 +34,7 @@ fn a_silent_server_is_found_out_by_a_process_that_is_stopped_for_most_of_each_se
     let (mut child, start) = (child.expect("a process"), Instant::now());
     while server.calls("evalsha") == 0 {
         assert!(start.elapsed() < TEST_TIMEOUT, "it does not connect");
-        thread::sleep(Duration::from_millis(2));
+        thread::sleep(ms(2));
     }
     server.pause();
     let ended = loop {
@@ -51,9 +46,9 @@ fn a_silent_server_is_found_out_by_a_process_that_is_stopped_for_most_of_each_se
             panic!("the breaker does not open");
         }
         signal(&child, "STOP");
-        thread::sleep(Duration::from_millis(900));
+        thread::sleep(ms(900));
         signal(&child, "CONT");
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(ms(100));
     };
     assert!(ended.success(), "{ended}");
 }

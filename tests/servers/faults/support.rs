@@ -1,27 +1,12 @@
 //! What the tests share.
 
-use std::{future::IntoFuture, sync::Arc, time::Duration};
-
-use futures_util::FutureExt;
-use testkit::{Proxy, Server};
-use tollgate::{
-    CalendarWindow, CallError, Concurrency, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow,
-    LocalFallback, OnStoreError, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, StoreError,
-    TokenBucket,
-    limiter::{DecisionKind, LimitStatus},
-    observe::DecisionSource,
-    store::RedisStoreBuilder,
-};
-pub(crate) use tollgate_tests::{
-    log::Log,
-    still_time::StillTime,
-    until::{TEST_TIMEOUT, until},
-};
+use tollgate::{limiter::LimitStatus, store::RedisStoreBuilder};
+pub(crate) use tollgate_tests::{prelude::*, still_time::StillTime};
 
 pub(crate) const KEY: Key = Key::global();
 
 /// For stores whose servers are made silent. Calls to servers that are well may take longer, where the machine is busy.
-pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+pub(crate) const SHORT_TIMEOUT: Duration = ms(300);
 
 /// Where nothing listens: a port that needs rights, so that no other test's server gets it.
 pub(crate) const NOWHERE: &str = "redis://127.0.0.1:1";
@@ -39,18 +24,17 @@ pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
 }
 
 pub(crate) fn store(server: &Server) -> RedisStore {
-    builder(server.url()).build().expect("a store")
+    builder(server.url()).built()
 }
 
 /// A store whose calls time out soon.
 pub(crate) fn hasty(url: impl Into<String>) -> RedisStore {
-    let store = builder(url).timeout(SHORT_TIMEOUT).build();
-    store.expect("a store")
+    builder(url).timeout(SHORT_TIMEOUT).built()
 }
 
 /// A store at whose address nothing listens.
 pub(crate) fn nowhere() -> RedisStore {
-    builder(NOWHERE).build().expect("a store")
+    builder(NOWHERE).built()
 }
 
 /// A server, and the network before it. A network that cuts connections makes calls fail at once.
@@ -61,7 +45,7 @@ pub(crate) fn network() -> (Server, Arc<Proxy>) {
 }
 
 pub(crate) fn through(network: &Proxy) -> RedisStore {
-    builder(url(network.addr())).build().expect("a store")
+    builder(url(network.addr())).built()
 }
 
 #[track_caller]
@@ -81,7 +65,7 @@ pub(crate) fn policy(units: u64) -> Policy {
 /// Every strategy that counts a rate.
 pub(crate) fn every(units: u64) -> [Policy; 7] {
     // A window that ends in 2049, whatever the day of the test is.
-    let forty_years = Quota::requests(units).per(Duration::from_secs(40 * 365 * 86_400));
+    let forty_years = Quota::requests(units).per(secs(40 * 365 * 86_400));
     [
         policy(units).strategy(Gcra),
         policy(units).strategy(TokenBucket),
@@ -95,7 +79,7 @@ pub(crate) fn every(units: u64) -> [Policy; 7] {
 
 /// Permits that are not free again by themselves within a test.
 pub(crate) fn permits(many: u64) -> Policy {
-    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let hour = Concurrency::with_ttl(secs(3_600));
     Policy::new("p", Quota::concurrent(many)).strategy(hour)
 }
 
@@ -107,7 +91,7 @@ pub(crate) fn under(
 ) -> Limiter {
     let limiter = Limiter::builder().store(store).policy(policy);
     let limiter = limiter.on_store_error(response);
-    limiter.build().expect("a limiter")
+    limiter.built()
 }
 
 /// A limiter of so many requests that reports store failures.
@@ -200,14 +184,13 @@ pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> LimitStatu
 /// How many units of policy `p` are left, by the store's count.
 pub(crate) async fn left_on_the_store(limiter: &Limiter, key: Key) -> u64 {
     let seen = seen_by_the_store(limiter, key).await;
-    seen.policy("p").expect("a policy").remaining()
+    seen.left("p")
 }
 
 /// How many units of policy `p` are used, by the store's count.
 pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
     let seen = seen_by_the_store(limiter, key).await;
-    let policy = seen.policy("p").expect("a policy");
-    policy.limit() - policy.remaining()
+    seen.used("p")
 }
 
 /// Waits until every queued operation was sent.

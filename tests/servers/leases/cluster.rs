@@ -1,22 +1,14 @@
 //! A Redis Cluster: requests with keys in one slot are leased, others are not.
 
-use std::{slice, time::Duration};
-
-use futures_util::future::join_all;
-use testkit::Cluster;
-use tollgate::{Key, Limiter, Policy, RedisStore, observe::DecisionSource};
-
-use crate::leases::support::{
-    KEY, Scene, StrategyKind, TEST_TIMEOUT, hold, leased, limiter, ms, scene, stats, until,
-    until_used,
-};
+use crate::leases::support::*;
+use std::slice;
 
 fn connected(cluster: &Cluster, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
         .cluster(cluster.urls())
         .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
-    limiter(store.build().expect("a store"), policies)
+    limiter(store.built(), policies)
 }
 
 /// Keys of one slot have the same tag.
@@ -33,7 +25,7 @@ fn slot(cluster: &Cluster, name: &str) -> i64 {
 
 /// Two keys of policies `p` and `q`, in one slot if `together`.
 async fn two_keys(cluster: &Cluster, together: bool, name: &str) -> [Key; 2] {
-    let probe = connected(cluster, [StrategyKind::Fixed.policy("probe", "9/month")]);
+    let probe = connected(cluster, [Fixed.policy("probe", "9/month")]);
     let mut first = None;
     for number in 0.. {
         let text = format!("{name}{number}");
@@ -65,7 +57,7 @@ async fn send(limiter: &Limiter, [p, q]: [Key; 2], requests: u64) -> (u64, u64) 
 fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
     scene(async |scene| {
         let cluster = Cluster::start(3, 0);
-        let policies = ["p", "q"].map(|name| leased(StrategyKind::Fixed, name, "1000/month"));
+        let policies = ["p", "q"].map(|name| leased(Fixed, name, "1000/month"));
         let limiter = connected(&cluster, policies);
         let [p, q] = two_keys(&cluster, true, "t").await;
         let (admitted, by_lease) = send(&limiter, [p, q], 400).await;
@@ -101,7 +93,7 @@ async fn send_all(scene: &Scene, limiters: &[Limiter], requests: usize) -> (u64,
 fn leases_go_on_while_their_slot_moves_and_a_quota_is_used_to_its_end_and_not_exceeded() {
     scene(async |scene| {
         let cluster = Cluster::start(3, 0);
-        let policy = || leased(StrategyKind::Log, "p", "4000/month");
+        let policy = || leased(Log, "p", "4000/month");
         let limiters: Vec<_> = (0..3).map(|_| connected(&cluster, [policy()])).collect();
         let mut admitted = hold(&limiters[0], KEY).await;
         let name = names(&cluster, ":p:").remove(0);

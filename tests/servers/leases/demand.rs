@@ -1,14 +1,11 @@
 //! Demand above the limit, from several limiters, while time passes by a clock that is set: no interval has more than the
 //! strategy's bound, and all of the limit is used.
 
-use std::{collections::BTreeSet, time::Duration};
-
-use futures_util::future::join_all;
-use tollgate::{Key, Lease, Limiter, observe::DecisionSource};
+use std::collections::BTreeSet;
 
 use crate::leases::{
     checker::{Admission, excess, rate, units_in},
-    support::{BEGIN, Scene, StrategyKind, held, ms, scene, until_nothing_is_held, used},
+    support::*,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -142,24 +139,19 @@ fn no_interval_has_more_than_the_bound_and_demand_above_the_limit_uses_all_of_it
     let log = Bound::Within(1_000, SECOND);
     let cases = [
         // The burst is smaller by what refills within a lease.
-        (StrategyKind::Gcra, "1000/s burst 500", Bound::Rate, 2_448),
-        (StrategyKind::Bucket, "1000/s burst 500", Bound::Rate, 2_448),
-        (
-            StrategyKind::Calendar,
-            "1000/s",
-            Bound::Seconds(1_000),
-            3_000,
-        ),
-        (StrategyKind::Fixed, "400/400ms", windows, 2_000),
-        (StrategyKind::List, "400/400ms", windows, 2_000),
-        (StrategyKind::Log, "1000/s", log, 2_000),
-        (StrategyKind::Sliding(10), "500/500ms", within_buckets, 0),
+        (Gcra, "1000/s burst 500", Bound::Rate, 2_448),
+        (Bucket, "1000/s burst 500", Bound::Rate, 2_448),
+        (Calendar, "1000/s", Bound::Seconds(1_000), 3_000),
+        (Fixed, "400/400ms", windows, 2_000),
+        (List, "400/400ms", windows, 2_000),
+        (Log, "1000/s", log, 2_000),
+        (Sliding(10), "500/500ms", within_buckets, 0),
     ];
     scene(async |scene| {
         for (strategy, quota, bound, least) in cases {
             // A lease of a log lives for a hundredth of the period at most.
             let (ttl, step, steps) = match strategy {
-                StrategyKind::Log => (ms(10), ms(8), 180),
+                Log => (ms(10), ms(8), 180),
                 _ => (ms(50), ms(20), 100),
             };
             for (limiters, steps) in [(2, steps / 4), (6, steps)] {

@@ -1,20 +1,12 @@
 //! Resets, blocks and bans reach the leases of other processes within the TTL, and those of this process at once.
 
-use futures_util::future::join_all;
-use testkit::Timers;
-use tokio::runtime::Builder;
-use tollgate::{Ban, Key, Limiter, Policy, Quota, observe::DecisionSource};
+use crate::leases::support::*;
 use tollgate_tests::set_clock::of_own_process;
-
-use crate::leases::support::{
-    KEY, Scene, StrategyKind, TTL, held, hold, leased, leases, scene, secs, send, stats,
-    until_nothing_is_held, until_used, used,
-};
 
 fn banning(scene: &Scene, quota: &str) -> Limiter {
     let ban = Policy::new("abuse", Quota::requests(3).per_hour());
     let ban = ban.strategy(Ban::for_duration(secs(600)));
-    scene.limiter([leased(StrategyKind::Fixed, "p", quota), ban])
+    scene.limiter([leased(Fixed, "p", quota), ban])
 }
 
 #[test]
@@ -43,7 +35,7 @@ fn a_reset_by_this_process_ends_its_leases_at_once() {
 #[test]
 fn of_policies_that_are_reset_together_nothing_is_refunded() {
     scene(async |scene| {
-        let policy = |name| leased(StrategyKind::Calendar, name, "100000/month");
+        let policy = |name| leased(Calendar, name, "100000/month");
         let limiter = scene.limiter([policy("p"), policy("q")]);
         hold(&limiter, KEY).await;
         let before = held(&limiter);
@@ -103,11 +95,7 @@ fn a_block_holds_at_once_also_while_requests_go_on() {
 #[track_caller]
 fn run_on_two_threads<F: AsyncFnOnce(Scene)>(test: F) {
     if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        let mut runtime = Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build();
-        runtime
-            .expect("a runtime")
-            .block_on(test(Scene::new(clock)));
+        threads(2).block_on(test(Scene::new(clock)));
     }
 }
 
@@ -164,7 +152,7 @@ fn a_ban_counts_rejected_requests_beside_a_leased_policy_and_not_rejected_leases
         assert!(admitted == 400 && by_lease > 0, "{admitted} {by_lease}");
         let left = async || {
             let seen = limiter.peek(KEY).await.expect("a response");
-            seen.policy("abuse").expect("the ban").remaining()
+            seen.left("abuse")
         };
         assert_eq!(left().await, 3, "nothing was rejected yet");
         for rest in [2, 1, 0] {

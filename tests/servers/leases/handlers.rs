@@ -1,15 +1,7 @@
 //! What handlers do with units of leases: refunds, charges, settlements, recorded callers; and requests that wait.
 
+use crate::leases::support::*;
 use std::collections::HashMap;
-
-use futures_util::future::join_all;
-use http::Request;
-use tollgate::{Decision, Key, Limiter, extract, observe::DecisionSource};
-
-use crate::leases::support::{
-    EXACT, KEY, Scene, StrategyKind, TEST_TIMEOUT, admit_by_lease, hold, leased, leases, scene,
-    until_used, used,
-};
 
 fn exact(scene: &Scene) -> impl Iterator<Item = (Limiter, Key)> {
     EXACT.into_iter().map(|strategy| {
@@ -60,7 +52,7 @@ fn a_leased_unit_is_settled_to_the_true_cost() {
 fn a_meter_settles_a_leased_unit() {
     scene(async |scene| {
         for units in [0, 1, 7] {
-            let limiter = scene.single(StrategyKind::Fixed, "100000/month");
+            let limiter = scene.single(Fixed, "100000/month");
             let key = Key::new(format!("{units}"));
             let (admission, before) = admit_by_lease(&limiter, key).await;
             let mut meter = admission.policy("p").expect("a policy").meter();
@@ -75,7 +67,7 @@ fn a_meter_settles_a_leased_unit() {
 #[test]
 fn a_refund_of_a_leased_unit_of_a_rate_is_no_more_than_what_time_has_left() {
     scene(async |scene| {
-        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
+        for strategy in [Gcra, Bucket] {
             let limiter = scene.single(strategy, "10000/month");
             let key = Key::new(format!("{strategy:?}"));
             let (admission, before) = admit_by_lease(&limiter, key).await;
@@ -94,7 +86,7 @@ fn a_refund_of_a_leased_unit_of_a_rate_is_no_more_than_what_time_has_left() {
 #[test]
 fn callers_of_leased_units_are_recorded() {
     scene(async |scene| {
-        let policy = leased(StrategyKind::List, "p", "100000/month");
+        let policy = leased(List, "p", "100000/month");
         let limiter = scene.limiter([policy.caller(extract::header("x-caller"))]);
         let callers = ["alice", "bob", "carol"];
         let mut admitted: HashMap<Key, u64> = HashMap::new();
@@ -123,7 +115,7 @@ fn callers_of_leased_units_are_recorded() {
 #[test]
 fn a_refund_by_a_handler_takes_its_own_caller_off() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::List, "100000/month");
+        let limiter = scene.single(List, "100000/month");
         let (admission, before) = admit_by_lease(&limiter, KEY).await;
         let policy = admission.policy("p").expect("a policy");
         policy.refund(1).await.expect("a response");
@@ -137,7 +129,7 @@ fn a_refund_by_a_handler_takes_its_own_caller_off() {
 #[test]
 fn requests_that_wait_are_admitted_by_leases_too_and_never_over() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::Calendar, "3000/s");
+        let limiter = scene.single(Calendar, "3000/s");
         let second = || scene.clock.micros() / 1_000_000;
         let mut seconds = HashMap::from([(second(), hold(&limiter, KEY).await)]);
         let admit = async || {

@@ -1,35 +1,30 @@
 //! Processes that hold units under several strategies, and others that take what the store has.
 
-use std::time::Duration;
-
-use futures_util::FutureExt;
-use tollgate::{Decision, Key, Lease, Limiter, RedisStore, observe::DecisionSource};
-
-use crate::leases::support::{self, Scene, StrategyKind, held, limiter, until_nothing_is_held};
+use crate::leases::{support, support::*};
 
 /// A strategy, and a quota.
 pub(crate) type Case = (StrategyKind, &'static str);
 
 /// Every strategy, with units that don't refill while a test runs.
 pub(crate) const LASTING: [Case; 8] = [
-    (StrategyKind::Gcra, "20000/month"),
-    (StrategyKind::Bucket, "20000/month"),
-    (StrategyKind::Fixed, "20000/month"),
-    (StrategyKind::Calendar, "20000/month"),
-    (StrategyKind::List, "20000/month"),
-    (StrategyKind::Log, "20000/month"),
-    (StrategyKind::Sliding(1), "20000/month"),
-    (StrategyKind::Sliding(10), "20000/month"),
+    (Gcra, "20000/month"),
+    (Bucket, "20000/month"),
+    (Fixed, "20000/month"),
+    (Calendar, "20000/month"),
+    (List, "20000/month"),
+    (Log, "20000/month"),
+    (Sliding(1), "20000/month"),
+    (Sliding(10), "20000/month"),
 ];
 
 /// Strategies with windows, or buckets, of which half a second is left at an instant that is half a second after a whole one,
 /// and longer after a multiple of ten seconds.
 pub(crate) const HALF_SECOND_LEFT: [Case; 5] = [
-    (StrategyKind::Fixed, "1000/500ms"),
-    (StrategyKind::Calendar, "1000/s"),
-    (StrategyKind::List, "1000/500ms"),
-    (StrategyKind::Sliding(1), "1000/500ms"),
-    (StrategyKind::Sliding(10), "1000/5s"),
+    (Fixed, "1000/500ms"),
+    (Calendar, "1000/s"),
+    (List, "1000/500ms"),
+    (Sliding(1), "1000/500ms"),
+    (Sliding(10), "1000/5s"),
 ];
 
 /// A process with a limiter for each strategy, each with connections and a key of its own.
@@ -115,7 +110,7 @@ impl LeasingLimiter {
         let mut taken = 0;
         loop {
             let seen = self.limiter.peek(self.key).await.expect("a response");
-            let left = seen.policy("p").expect("a policy").remaining().max(1);
+            let left = seen.left("p").max(1);
             let decision = self.limiter.check(self.key).cost(left).await;
             let (source, strategy) = (decision.source(), self.strategy);
             assert_eq!(source, DecisionSource::Store, "{strategy:?}");

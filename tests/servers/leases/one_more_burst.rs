@@ -1,15 +1,9 @@
 //! Counts that are lost, by a reset of another process, a restart or a failover: what a process holds is spent beside the fresh
 //! quota within the TTL, and nothing else is. What has ended is neither spent nor refunded.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use testkit::Cluster;
-use tollgate::RedisStore;
-
 use crate::leases::{
     holder::{Case, HALF_SECOND_LEFT, Holder, LASTING},
-    support::{Scene, TTL, ms, scene, secs, until},
+    support::*,
 };
 
 /// A process that holds units under each strategy, and others that have the rest.
@@ -101,7 +95,7 @@ fn after_a_failover_of_a_cluster_what_was_held_is_spent_once() {
                 .cluster(cluster.urls())
                 .timeout(ms(500))
                 .rejection_cache_staleness(Duration::ZERO);
-            store.build().expect("a store")
+            store.built()
         };
         let ledger = Ledger::begin(store).await;
         let [master, replica] = cluster.nodes() else {

@@ -2,21 +2,15 @@
 
 use std::{
     env,
-    fs::{self, OpenOptions},
+    fs::OpenOptions,
     io::Write,
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
-
-use futures_util::future::join_all;
-use testkit::Server;
-use tollgate::{Lease, Limiter};
-use tollgate_tests::until::until;
 
 use crate::leases::{
     checker::{Admission, excess, rate, units_in},
-    support::{KEY, StrategyKind, TEST_TIMEOUT, builder, limiter, ms, used},
+    support::*,
 };
 
 const URL: &str = "TOLLGATE_LEASES_URL";
@@ -34,14 +28,14 @@ const REQUESTS: u64 = 16;
 
 fn process_limiter(url: &str, strategy: &str) -> Limiter {
     let (strategy, quota) = match strategy {
-        "gcra" => (StrategyKind::Gcra, format!("{RATE}/s burst {BURST}")),
-        "calendar" => (StrategyKind::Calendar, format!("{RATE}/s")),
-        "plenty" => (StrategyKind::Fixed, "100000000/month".to_owned()),
+        "gcra" => (Gcra, format!("{RATE}/s burst {BURST}")),
+        "calendar" => (Calendar, format!("{RATE}/s")),
+        "plenty" => (Fixed, "100000000/month".to_owned()),
         other => panic!("{other}"),
     };
     let policy = strategy.policy("p", &quota);
     let policy = policy.lease(Lease::max_units(MAX_UNITS).ttl(LEASE_TTL));
-    limiter(builder(url).build().expect("a store"), [policy])
+    limiter(builder(url).built(), [policy])
 }
 
 fn now() -> u64 {

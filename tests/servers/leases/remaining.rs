@@ -1,18 +1,15 @@
 //! What is reported as remaining by a lease: what the store reports, and the units that this process holds.
 
-use http::{Request, request::Parts};
-use tollgate::{Decision, Key, Lease, Limiter, observe::DecisionSource};
-
-use crate::leases::support::{StrategyKind, TTL, held, hold, leases, ms, scene, until};
+use crate::leases::support::*;
 
 fn remaining(decision: &Decision) -> u64 {
-    decision.policy("p").expect("a policy").remaining()
+    decision.left("p")
 }
 
 /// What remains by the store's count, where leased units are used.
 async fn in_store(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek(key).await.expect("a response");
-    seen.policy("p").expect("a policy").remaining()
+    seen.left("p")
 }
 
 /// Sends requests until so many were admitted by leases, and looks at each of these decisions; returns how many were admitted.
@@ -48,10 +45,8 @@ fn remaining_is_what_the_store_has_and_what_is_held() {
                 assert!(expected.contains(&shown), "{strategy:?}: {shown} {exact}");
             })
             .await;
-            until("no lease is on its way", async || {
-                in_store(&other, key).await + held(&own) == left
-            })
-            .await;
+            let none_on_its_way = async || in_store(&other, key).await + held(&own) == left;
+            until("no lease is on its way", none_on_its_way).await;
 
             // It sees what others charge by the next response at the latest.
             assert!(other.check(key).cost(OTHERS).await.is_admitted());
@@ -102,7 +97,7 @@ fn what_a_process_holds_stays_spendable_when_its_count_is_lowered_and_nothing_mo
 #[test]
 fn remaining_of_a_rate_is_no_more_than_the_store_has_and_what_is_held() {
     scene(async |scene| {
-        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
+        for strategy in [Gcra, Bucket] {
             let [own, other] = [0, 1].map(|_| scene.single(strategy, "100/s burst 4000"));
             let key = Key::new(format!("{strategy:?}"));
             hold(&own, key).await;
@@ -140,11 +135,7 @@ fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_
         &[20_000, 50_000_001, 1_000, u64::MAX],
     ];
     scene(async |scene| {
-        for strategy in [
-            StrategyKind::Gcra,
-            StrategyKind::Bucket,
-            StrategyKind::Fixed,
-        ] {
+        for strategy in [Gcra, Bucket, Fixed] {
             for costs in COSTS {
                 let lease = Lease::max_units(LEASE).ttl(TTL);
                 let policy = |name, quota| strategy.policy(name, quota).lease(lease);
@@ -169,9 +160,9 @@ fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_
                     let seen = other.peek(key).parts(&of_cost(1)).await;
                     let seen = seen.expect("a response");
                     for policy in ["p", "bytes"] {
-                        let in_store = seen.policy(policy).expect("a policy").remaining();
+                        let in_store = seen.left(policy);
                         let held = leases(&own, policy).map_or(0, |stats| stats.held);
-                        let shown = decision.policy(policy).expect("a policy").remaining();
+                        let shown = decision.left(policy);
                         let off = shown.abs_diff(in_store + held);
                         let text = format!("{strategy:?}, {policy}: {shown}, {in_store} + {held}");
                         assert!(off <= LEASE, "{text}");

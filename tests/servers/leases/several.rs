@@ -1,18 +1,13 @@
 //! Several policies, costs and tiers.
 
-use http::{Request, request::Parts};
-use tollgate::{Key, Lease, Quota, RetryAfter, observe::DecisionSource};
-
-use crate::leases::support::{
-    KEY, StrategyKind, hold, leased, leases, ms, scene, send, until, until_used, used_of,
-};
+use crate::leases::support::*;
 
 #[test]
 fn beside_a_policy_without_leases_none_are_used() {
     scene(async |scene| {
         let limiter = scene.limiter([
-            leased(StrategyKind::Fixed, "p", "1000/month"),
-            StrategyKind::Fixed.policy("q", "300/month"),
+            leased(Fixed, "p", "1000/month"),
+            Fixed.policy("q", "300/month"),
         ]);
         assert_eq!(send(&limiter, 400).await, (300, 0));
         assert!(leases(&limiter, "p").is_none());
@@ -25,11 +20,7 @@ fn beside_a_policy_without_leases_none_are_used() {
 #[test]
 fn two_leased_policies_are_charged_together_or_not_at_all() {
     scene(async |scene| {
-        for [p, q] in [
-            [StrategyKind::Fixed, StrategyKind::List],
-            [StrategyKind::Log, StrategyKind::Fixed],
-            [StrategyKind::Fixed, StrategyKind::Sliding(10)],
-        ] {
+        for [p, q] in [[Fixed, List], [Log, Fixed], [Fixed, Sliding(10)]] {
             let two = || [leased(p, "p", "2000/month"), leased(q, "q", "900/month")];
             let limiters = [0, 1].map(|_| scene.limiter(two()));
             let mut sums = (0, 0);
@@ -42,10 +33,8 @@ fn two_leased_policies_are_charged_together_or_not_at_all() {
             assert!(sums.0 == 900 && sums.1 > 0, "{p:?} {q:?}: {sums:?}");
             scene.refund_leases(&limiters).await;
             for policy in ["p", "q"] {
-                until("what was left is refunded", async || {
-                    used_of(&limiters[0], KEY, policy).await == 900
-                })
-                .await;
+                let is_refunded = async || used_of(&limiters[0], KEY, policy).await == 900;
+                until("what was left is refunded", is_refunded).await;
             }
             limiters[0].reset(KEY).await.expect("a response");
         }
@@ -56,8 +45,8 @@ fn two_leased_policies_are_charged_together_or_not_at_all() {
 fn two_policies_with_keys_of_their_own_are_leased_by_pairs() {
     scene(async |scene| {
         let limiter = scene.limiter([
-            leased(StrategyKind::Fixed, "p", "500/month"),
-            leased(StrategyKind::Fixed, "q", "100000/month"),
+            leased(Fixed, "p", "500/month"),
+            leased(Fixed, "q", "100000/month"),
         ]);
         let keys = |user: &str| [("p", Key::new("all")), ("q", Key::new(user))];
         let (mut admitted, mut by_lease) = (0, 0);
@@ -79,7 +68,7 @@ fn two_policies_with_keys_of_their_own_are_leased_by_pairs() {
 fn requests_of_any_cost_are_charged_what_they_cost() {
     scene(async |scene| {
         for costs in [&[3][..], &[1, 3, 2, 7], &[1, 0, 5]] {
-            let limiters = [0, 1].map(|_| scene.single(StrategyKind::Fixed, "3000/month"));
+            let limiters = [0, 1].map(|_| scene.single(Fixed, "3000/month"));
             let key = Key::new(format!("{costs:?}"));
             let (mut units, mut by_lease) = (0, 0);
             for (round, cost) in costs.iter().cycle().take(900).enumerate() {
@@ -98,7 +87,7 @@ fn requests_of_any_cost_are_charged_what_they_cost() {
 #[test]
 fn a_request_that_costs_more_than_is_held_is_up_to_the_store() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::Fixed, "100000/month");
+        let limiter = scene.single(Fixed, "100000/month");
         let units = hold(&limiter, KEY).await;
         for _ in 0..5 {
             let decision = limiter.check(KEY).cost(1_000).await;
@@ -124,7 +113,7 @@ fn parts(paid: bool) -> Parts {
 #[test]
 fn tiers_lease_units_of_one_count() {
     scene(async |scene| {
-        for strategy in [StrategyKind::Fixed, StrategyKind::List] {
+        for strategy in [Fixed, List] {
             let policy = || {
                 let policy = leased(strategy, "p", "500/month");
                 policy.quota_with(|parts| {
@@ -156,7 +145,7 @@ fn tiers_lease_units_of_one_count() {
 #[test]
 fn a_burst_is_smaller_by_what_refills_within_a_lease() {
     scene(async |scene| {
-        for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
+        for strategy in [Gcra, Bucket] {
             let policy = strategy.policy("p", "100/s").lease(Lease::max_units(8));
             let limiter = scene.limiter([policy]);
             // 51.05 ms, in which more than five units refill.
@@ -182,14 +171,14 @@ fn a_burst_is_smaller_by_what_refills_within_a_lease() {
 #[test]
 fn remaining_is_at_most_the_limit_also_after_a_window_has_ended() {
     scene(async |scene| {
-        let policy = StrategyKind::Fixed.policy("p", "5000/60ms");
+        let policy = Fixed.policy("p", "5000/60ms");
         let limiter = scene.limiter([policy.lease(Lease::max_units(64).ttl(ms(50)))]);
         let mut by_lease = 0;
         for _ in 0..120 {
             scene.advance(ms(7));
             for _ in 0..20 {
                 let decision = limiter.check(KEY).await;
-                let shown = decision.policy("p").expect("a policy").remaining();
+                let shown = decision.left("p");
                 assert!(shown <= 4_999 || !decision.is_admitted(), "{shown}");
                 by_lease += u64::from(decision.source() == DecisionSource::Lease);
             }

@@ -2,16 +2,8 @@
 
 use std::slice;
 
-use futures_util::future::join_all;
-use testkit::Timers;
-use tokio::runtime::{Builder, Runtime};
-use tollgate::{Key, Limiter, observe::DecisionSource};
+use crate::leases::support::*;
 use tollgate_tests::set_clock::of_own_process;
-
-use crate::leases::support::{
-    EXACT, KEY, Scene, StrategyKind, TEST_TIMEOUT, TTL, held, hold, leases, ms, scene, stats,
-    until, until_nothing_is_held, used,
-};
 
 async fn shut_down(scene: &Scene, limiter: &Limiter) {
     let ended = scene.wait(limiter.shutdown(TEST_TIMEOUT)).await;
@@ -36,9 +28,9 @@ fn a_shutdown_refunds_what_is_held() {
 #[test]
 fn a_shutdown_after_traffic_leaves_what_was_admitted() {
     scene(async |scene| {
-        let other = scene.single(StrategyKind::Fixed, "10000000/month");
+        let other = scene.single(Fixed, "10000000/month");
         for requests in [10, 11, 12, 13, 20, 40, 80, 160] {
-            let limiter = scene.single(StrategyKind::Fixed, "10000000/month");
+            let limiter = scene.single(Fixed, "10000000/month");
             let key = Key::new(format!("{requests}"));
             let decisions = join_all((0..requests).map(|_| limiter.check(key).into_future())).await;
             assert!(decisions.iter().all(|decision| decision.is_admitted()));
@@ -65,23 +57,18 @@ fn what_is_left_when_traffic_stops_is_refunded() {
     });
 }
 
-fn current_thread() -> Runtime {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().build().expect("a runtime")
-}
-
 /// A lease outlives the runtime that requested it, which ends or is not driven any more.
 #[test]
 fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
     let test = |scene: Scene| {
         for keeps in [false, true] {
-            let limiter = scene.single(StrategyKind::Fixed, "1000000/month");
+            let limiter = scene.single(Fixed, "1000000/month");
             let key = Key::new(format!("{keeps}"));
-            let first = current_thread();
+            let first = one_thread();
             let mut admitted = first.block_on(hold(&limiter, key));
             let first = keeps.then_some(first);
             scene.advance(2 * TTL);
-            let second = current_thread();
+            let second = one_thread();
             second.block_on(async {
                 let before = stats(&limiter)[2];
                 until("a lease of this runtime is spent", async || {
@@ -115,7 +102,7 @@ fn on_own_runtimes<F: FnOnce(Scene)>(test: F) {
 #[test]
 fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::Fixed, "100000/month");
+        let limiter = scene.single(Fixed, "100000/month");
         for _ in 0..100 {
             let decision = limiter.check(KEY).await;
             assert_eq!(decision.source(), DecisionSource::Store);
@@ -129,7 +116,7 @@ fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
 #[test]
 fn leases_are_of_busy_keys_alone() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::Fixed, "1000000/month");
+        let limiter = scene.single(Fixed, "1000000/month");
         let mut by_lease = 0;
         for number in 0..200 {
             let cold = limiter.check(Key::new(format!("{number}"))).await;
@@ -147,7 +134,7 @@ fn leases_are_of_busy_keys_alone() {
 #[test]
 fn many_busy_keys_are_all_counted() {
     scene(async |scene| {
-        let limiter = scene.single(StrategyKind::Fixed, "200/month");
+        let limiter = scene.single(Fixed, "200/month");
         let limiters = slice::from_ref(&limiter);
         let use_all = async |number: u64| {
             let key = Key::new(format!("{number}"));

@@ -1,22 +1,19 @@
 //! What the tests share: processes on clocks that are set, and limiters that hold units.
 
-use std::{pin::pin, time::Duration};
+use std::pin::pin;
 
 use futures_util::future::{Either, select};
-use testkit::{Clock, Server, Timers};
-use tokio::runtime::Builder;
-use tollgate::{
-    Admission, Key, Lease, Limiter, Policy, RedisStore,
-    observe::{DecisionSource, LeaseStats},
-    store::RedisStoreBuilder,
-};
+use testkit::Clock;
+use tollgate::{observe::LeaseStats, store::RedisStoreBuilder};
 use tollgate_tests::set_clock::of_own_process;
+pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{
+    Bucket, Calendar, Fixed, Gcra, List, Log, Sliding,
+};
 pub(crate) use tollgate_tests::{
     load::limiter,
+    prelude::*,
     set_clock::{real_pause, until},
-    strategy_kind::StrategyKind,
-    until::TEST_TIMEOUT,
-    world::{KEY, ms, secs},
+    world::KEY,
 };
 
 /// The TTL of leases, unless a test says otherwise. No time passes unless a test lets it pass.
@@ -26,13 +23,7 @@ pub(crate) const TTL: Duration = secs(10);
 pub(crate) const BEGIN: u64 = 1_799_999_999_500_000;
 
 /// Strategies that count exactly, without what refills.
-pub(crate) const EXACT: [StrategyKind; 5] = [
-    StrategyKind::Fixed,
-    StrategyKind::Calendar,
-    StrategyKind::List,
-    StrategyKind::Log,
-    StrategyKind::Sliding(10),
-];
+pub(crate) const EXACT: [StrategyKind; 5] = [Fixed, Calendar, List, Log, Sliding(10)];
 
 /// A process whose clocks stand still until they are set, and a server whose clock does. So any requests are at a rate for leases,
 /// and no lease ends by itself.
@@ -46,10 +37,7 @@ pub(crate) struct Scene {
 #[track_caller]
 pub(crate) fn scene<F: AsyncFnOnce(Scene)>(test: F) {
     if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        runtime
-            .expect("a runtime")
-            .block_on(test(Scene::new(clock)));
+        one_thread().block_on(test(Scene::new(clock)));
     }
 }
 
@@ -111,7 +99,7 @@ pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
 
 /// A store that calls Redis for each request, also for rejected keys.
 pub(crate) fn store(server: &Server) -> RedisStore {
-    builder(server.url()).build().expect("a store")
+    builder(server.url()).built()
 }
 
 /// A policy with leases.
@@ -193,8 +181,7 @@ pub(crate) async fn used(limiter: &Limiter, key: Key) -> u64 {
 pub(crate) async fn used_of(limiter: &Limiter, key: Key, policy: &str) -> u64 {
     let seen = limiter.peek(key).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let policy = seen.policy(policy).expect("a policy");
-    policy.limit() - policy.remaining()
+    seen.used(policy)
 }
 
 /// Waits until so many units are used by the store's count.

@@ -1,14 +1,8 @@
 //! Calls that are decided at once, by leases that they alone have asked for.
 
-use std::thread;
-
-use tollgate::{Key, Limiter, error::NotNow, observe::DecisionSource};
+use crate::leases::support::*;
+use tollgate::error::NotNow;
 use tollgate_tests::bare_thread::on_bare_thread;
-
-use crate::leases::support::{
-    KEY, StrategyKind, TTL, leased, leases, scene, stats, until_nothing_is_held, until_used, used,
-    used_of,
-};
 
 /// Calls until so many are admitted, on a thread without a runtime, while that of the test stands still.
 fn admit_now(limiter: &Limiter, key: Key, requests: u64) {
@@ -35,8 +29,8 @@ fn admit_now(limiter: &Limiter, key: Key, requests: u64) {
 fn their_demand_gets_leases_which_admit_the_quota_and_no_more() {
     scene(async |scene| {
         let limiter = scene.limiter([
-            leased(StrategyKind::Fixed, "p", "300/month"),
-            leased(StrategyKind::Gcra, "q", "1000/month"),
+            leased(Fixed, "p", "300/month"),
+            leased(Gcra, "q", "1000/month"),
         ]);
         admit_now(&limiter, KEY, 300);
         for _ in 0..100 {
@@ -54,7 +48,7 @@ fn their_demand_gets_leases_which_admit_the_quota_and_no_more() {
 #[test]
 fn what_they_leave_of_a_lease_is_refunded_by_the_background_thread() {
     scene(async |scene| {
-        let limiter = scene.limiter([leased(StrategyKind::Fixed, "p", "100000/month")]);
+        let limiter = scene.limiter([leased(Fixed, "p", "100000/month")]);
         admit_now(&limiter, KEY, 200);
         scene.advance(TTL * 9 / 10);
         // The thread sees that time has passed when something happens.
@@ -69,7 +63,7 @@ fn what_they_leave_of_a_lease_is_refunded_by_the_background_thread() {
 #[test]
 fn no_lease_is_requested_for_a_call_that_none_can_admit() {
     scene(async |scene| {
-        let limiter = scene.limiter([leased(StrategyKind::Fixed, "p", "100000/month")]);
+        let limiter = scene.limiter([leased(Fixed, "p", "100000/month")]);
         for _ in 0..100 {
             // A lease has 64 units at most, and admits single requests.
             for check in [limiter.check(KEY).cost(65), limiter.check(KEY).times(2)] {
