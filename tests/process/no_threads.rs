@@ -1,19 +1,8 @@
 //! A process that can start no thread: the store is probed by the application's own runtime.
 
-use std::{
-    env,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{env, process::Command};
 
-use testkit::Server;
-use tokio::runtime::Builder;
-use tollgate::{
-    Decision, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, RedisStore, StoreError,
-    limiter::DecisionKind, observe::DecisionSource,
-};
-use tollgate_tests::{child, log::Log, until::until};
+use tollgate_tests::{child, prelude::*};
 
 const URL: &str = "TOLLGATE_NO_THREADS_URL";
 const SERVER: &str = "TOLLGATE_NO_THREADS_SERVER";
@@ -22,23 +11,16 @@ const SERVER: &str = "TOLLGATE_NO_THREADS_SERVER";
 const STACK: u64 = 1 << 47;
 
 fn limiter(url: String) -> Limiter {
-    let policy = Policy::new("p", Quota::requests(1_000_000).per_day()).strategy(FixedWindow);
-    let store = RedisStore::builder()
-        .url(url)
-        .timeout(Duration::from_millis(500))
-        .rejection_cache_staleness(Duration::ZERO)
-        .build();
-    let limiter = Limiter::builder().store(store.expect("a store"));
+    let policy = Policy::new("p", quota("1000000/day")).strategy(FixedWindow);
+    let store = RedisStore::builder().url(url).timeout(ms(500));
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    let limiter = Limiter::builder().store(store.built());
     let limiter = limiter.policy(policy).on_store_error(OnStoreError::Reject);
-    limiter.build().expect("a limiter")
+    limiter.built()
 }
 
 fn is_open(decision: &Decision) -> bool {
-    let kind = decision.kind();
-    matches!(
-        kind,
-        DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
-    )
+    store_error(decision).code() == "circuit_open"
 }
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
@@ -53,8 +35,7 @@ fn child_process() {
     };
     let (log, start) = (Log::default(), Instant::now());
     let _guard = log.errors();
-    let mut runtime = Builder::new_current_thread();
-    let runtime = runtime.enable_all().build().expect("a runtime");
+    let runtime = one_thread();
     runtime.block_on(async {
         let limiter = limiter(url);
         let counts = async || {

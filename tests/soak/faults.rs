@@ -1,10 +1,7 @@
 //! The ways in which a store, or the network before it, fails or changes.
 
-use std::{fs, time::Duration};
-
-use testkit::{Proxy, Server};
-
 use crate::{rng::Rng, topology::Topology};
+use tollgate_tests::prelude::*;
 
 /// What happens to the server. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,8 +78,8 @@ pub(crate) const NETWORK_FAULTS: [NetworkFault; 5] = [
     NetworkFault::Held,
     NetworkFault::Cut,
     NetworkFault::Halved,
-    NetworkFault::Slow(Duration::from_millis(20)),
-    NetworkFault::Slow(Duration::from_secs(1)),
+    NetworkFault::Slow(ms(20)),
+    NetworkFault::Slow(secs(1)),
 ];
 
 impl ServerFault {

@@ -1,16 +1,9 @@
 //! A stretch of time with a key of its own, and what became of the requests for it.
 
-use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
-
-use tollgate::{Decision, Key, observe::DecisionSource};
+use std::sync::{PoisonError, atomic::Ordering::Relaxed};
 
 use crate::PROCESSES;
+use tollgate_tests::prelude::*;
 
 /// What one process's requests became.
 #[derive(Debug, Default)]
@@ -147,7 +140,7 @@ impl Now {
             next,
         );
         while Arc::strong_count(&over) > 1 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(ms(1)).await;
         }
         over
     }

@@ -1,11 +1,12 @@
 //! What must hold of an epoch that is over.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::{
     interval::Interval,
     limiters::{MAX_PERMITS, QUOTA, SHARE},
 };
+use tollgate_tests::prelude::*;
 
 /// What the store holds of an interval that is over.
 #[derive(Debug)]

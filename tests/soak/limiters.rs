@@ -1,19 +1,13 @@
 //! The limiters that count on a store, each process's three.
 
-use std::time::{Duration, Instant};
-
 use tokio::{runtime::Handle, task::block_in_place};
-use tollgate::{
-    Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-};
-
-use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::{
     PROCESSES, TIMEOUT,
     sums::{CountedLimiter, Sums},
     topology::Topology,
 };
+use tollgate_tests::prelude::*;
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;
@@ -22,7 +16,7 @@ pub(crate) const SHARE: u64 = QUOTA.div_ceil(PROCESSES as u64);
 /// How many may be in flight, by all processes together.
 pub(crate) const MAX_PERMITS: u64 = 5;
 /// A permit that is not released is free again after this. No outage is as long.
-const PERMIT_TTL: Duration = Duration::from_secs(15);
+const PERMIT_TTL: Duration = secs(15);
 
 /// A process: its limiters share its store.
 #[derive(Clone)]
@@ -72,7 +66,7 @@ impl Limiters {
             if start.elapsed() > TEST_TIMEOUT {
                 return None;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(ms(20)).await;
         }
         Some(start.elapsed())
     }
@@ -123,38 +117,35 @@ impl Limiters {
                 ));
                 return wrong;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(ms(20)).await;
         }
     }
 }
 
 impl Process {
     fn new(topology: &Topology, process: usize) -> Self {
-        let store = topology.store(process).timeout(TIMEOUT).build();
-        let store = store.expect("a store");
+        let store = topology.store(process).timeout(TIMEOUT).built();
         let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
         let wide = Quota::requests(10 * QUOTA).per_month();
         // A rejected request would owe nothing.
         let debt = Quota::requests(1_000_000).per_month();
-        let limiter = || Limiter::builder().store(store.clone());
+        let counted = |policies: Vec<Policy>, action: OnStoreError| {
+            let limiter = Limiter::builder()
+                .store(store.clone())
+                .on_store_error(action);
+            let policies = policies.into_iter();
+            CountedLimiter::build(policies.fold(limiter, |all, one| all.policy(one)))
+        };
+        let narrow = Policy::new("narrow", narrow);
+        let wide = Policy::new("wide", wide).strategy(FixedWindow);
+        let debt = Policy::new("debt", debt).strategy(FixedWindow);
+        let share = LocalFallback::shared_by(processes);
         let in_flight = Policy::new("flight", Quota::concurrent(MAX_PERMITS));
+        let in_flight = in_flight.strategy(Concurrency::with_ttl(PERMIT_TTL));
         Self {
-            gate: CountedLimiter::build(
-                limiter()
-                    .policy(Policy::new("narrow", narrow))
-                    .policy(Policy::new("wide", wide).strategy(FixedWindow))
-                    .on_store_error(LocalFallback::shared_by(processes)),
-            ),
-            debt: CountedLimiter::build(
-                limiter()
-                    .policy(Policy::new("debt", debt).strategy(FixedWindow))
-                    .on_store_error(LocalFallback::shared_by(processes).write_back(true)),
-            ),
-            in_flight: CountedLimiter::build(
-                limiter()
-                    .policy(in_flight.strategy(Concurrency::with_ttl(PERMIT_TTL)))
-                    .on_store_error(OnStoreError::Reject),
-            ),
+            gate: counted(vec![narrow, wide], share.into()),
+            debt: counted(vec![debt], share.write_back(true).into()),
+            in_flight: counted(vec![in_flight], OnStoreError::Reject),
         }
     }
 
@@ -171,8 +162,7 @@ async fn used(limiter: &Limiter, key: Key, policy: &str) -> u64 {
             Ok(status) => break status,
             Err(error) => assert!(start.elapsed() < TEST_TIMEOUT, "{error}"),
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(ms(20)).await;
     };
-    let verdict = status.policy(policy).expect("a policy");
-    verdict.limit() - verdict.remaining()
+    status.used(policy)
 }

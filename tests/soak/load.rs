@@ -1,18 +1,9 @@
 //! A steady load from several processes' tasks.
 
-use std::{
-    future::IntoFuture,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use futures_util::FutureExt;
-use tokio::{runtime::Builder, task::JoinHandle};
-use tollgate::Key;
-use tollgate_tests::lateness::Lateness;
+use tokio::task::JoinHandle;
+use tollgate_tests::{lateness::Lateness, prelude::*};
 
 use crate::{
     interval::Now,
@@ -27,7 +18,7 @@ const TASKS: u64 = 5;
 /// Tasks that take permits in flight, for each process: together more than there are permits.
 const HOLDERS: u64 = 3;
 /// How long each of them rests between two requests.
-const REST: Duration = Duration::from_millis(2);
+const REST: Duration = ms(2);
 /// Callers of each process's own.
 const CALLERS: u64 = 3_000;
 
@@ -150,8 +141,7 @@ struct Stalling {
 
 impl Stalling {
     fn run(mut self, is_over: Arc<AtomicBool>) {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("a runtime");
+        let runtime = one_thread();
         self.task.lateness = runtime.block_on(async { Lateness::measure() });
         while !is_over.load(Relaxed) {
             runtime.block_on(async {

@@ -19,18 +19,18 @@ use std::{
     env,
     process::ExitCode,
     sync::LazyLock,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use tokio::runtime::Runtime;
-use tollgate_tests::rng;
+use tollgate_tests::{prelude::*, rng};
 
 use crate::{report::Report, topology::Topology};
 
 /// Limiters with stores and connections of their own.
 const PROCESSES: usize = 3;
 /// Longer than the default. On a busy machine a call may time out where nothing fails: then less is known of the counts.
-const TIMEOUT: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = ms(300);
 
 /// A ground's name, how it is made, and its part of the time.
 type TopologyShare = (&'static str, fn() -> Topology, u32);
@@ -62,11 +62,11 @@ fn main() -> ExitCode {
             }
         }
     }
-    let runtime = runtime(2);
+    let runtime = threads(2);
     println!("soak: {seconds} s, --seed {seed}");
     let mut report = Report::default();
     for (_, topology, share) in topologies {
-        let (time, start) = (Duration::from_secs(seconds) * share / 100, Instant::now());
+        let (time, start) = (secs(seconds) * share / 100, Instant::now());
         let topology = topology();
         // What it took to start counts.
         let time = time.saturating_sub(start.elapsed());
@@ -83,14 +83,8 @@ fn main() -> ExitCode {
 /// The runtime of a process, of one thread: so it can be measured how late its tasks are woken.
 fn runtime_of(process: usize) -> &'static Runtime {
     static RUNTIMES: LazyLock<[Runtime; PROCESSES]> =
-        LazyLock::new(|| [(); PROCESSES].map(|()| runtime(1)));
+        LazyLock::new(|| [(); PROCESSES].map(|()| threads(1)));
     &RUNTIMES[process]
-}
-
-fn runtime(threads: usize) -> Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(threads).enable_all().build();
-    runtime.expect("a runtime")
 }
 
 fn now() -> u64 {

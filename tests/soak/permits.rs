@@ -1,17 +1,11 @@
 //! Permits, and the tasks that take them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::sync::atomic::Ordering::SeqCst;
 
 use tokio::time::sleep;
-use tollgate::Key;
 
 use crate::{rng::Rng, sums::CountedLimiter};
+use tollgate_tests::prelude::*;
 
 /// The permits that all processes hold together, as they know it: never more than the store has given.
 #[derive(Debug, Default)]
@@ -48,7 +42,7 @@ pub(crate) async fn hold_permits(
 ) {
     while !is_over.load(SeqCst) {
         hold_permit(&in_flight, &permits, rng.ms(0, 40)).await;
-        sleep(Duration::from_millis(5)).await;
+        sleep(ms(5)).await;
     }
 }
 

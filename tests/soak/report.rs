@@ -1,6 +1,6 @@
 //! The results of a soak.
 
-use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duration};
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     interval::{Counts, Interval},
@@ -8,6 +8,7 @@ use crate::{
     limiters::MAX_PERMITS,
     sums::Sums,
 };
+use tollgate_tests::prelude::*;
 
 /// How much memory a process may gain on a ground once it is warm, in kB.
 const GAIN: u64 = 8 * 1024;

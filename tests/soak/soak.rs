@@ -1,12 +1,8 @@
 //! Calm stretches and faults in turn.
 
-use std::{
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::{Duration, Instant},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
 use tokio::{task::block_in_place, time::sleep};
-use tollgate_tests::until::TEST_TIMEOUT;
 
 use crate::{
     faults::{Change, Fault},
@@ -19,9 +15,10 @@ use crate::{
     rng::Rng,
     topology::Topology,
 };
+use tollgate_tests::prelude::*;
 
 /// The service is stable once there has been no failure for this long.
-const STABLE: Duration = Duration::from_millis(300);
+const STABLE: Duration = ms(300);
 
 struct Soak<'a> {
     limiters: Limiters,
@@ -191,7 +188,7 @@ impl Soak<'_> {
     async fn recovered(&self, interval: &Interval, back: Instant) -> Duration {
         let before = completed_by_store(interval);
         loop {
-            sleep(Duration::from_millis(10)).await;
+            sleep(ms(10)).await;
             let last = interval.last_fault().filter(|last| *last > back);
             let since = last.map_or(Duration::ZERO, |last| last - back);
             let mut completed = completed_by_store(interval).into_iter().zip(&before);

@@ -1,16 +1,11 @@
 //! What the callers of a limiter saw, and its metrics, which must say the same.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::Ordering::Relaxed;
 
-use tollgate::{
-    Decision, Limiter,
-    limiter::{DecisionKind, LimiterBuilder},
+use tollgate_tests::{
+    exposition::{Exposition, Observed},
+    prelude::*,
 };
-
-use tollgate_tests::exposition::{Exposition, Observed};
 
 /// A limiter whose requests are counted by its callers and by its metrics.
 #[derive(Clone)]
@@ -84,9 +79,9 @@ impl Sums {
 impl CountedLimiter {
     pub(crate) fn build(builder: LimiterBuilder) -> Self {
         let observed = Arc::new(Observed::default());
-        let limiter = builder.observe(observed.metrics.clone()).build();
+        let limiter = builder.observe(observed.metrics.clone()).built();
         Self {
-            limiter: limiter.expect("a limiter"),
+            limiter: limiter,
             seen: Arc::default(),
             observed,
         }

@@ -1,12 +1,10 @@
 //! What a soak runs on: one server, a cluster, or a master that sentinels watch.
 
-use std::time::{Duration, Instant};
-
-use testkit::{Cluster, Proxy, Reply, Sentinel, Server};
-use tollgate::{RedisStore, store::RedisStoreBuilder};
-use tollgate_tests::until::TEST_TIMEOUT;
+use testkit::{Reply, Sentinel};
+use tollgate::store::RedisStoreBuilder;
 
 use crate::PROCESSES;
+use tollgate_tests::prelude::*;
 
 pub(crate) enum Topology {
     /// A server, and the network before it.
@@ -19,10 +17,8 @@ pub(crate) enum Topology {
 impl Topology {
     pub(crate) fn one() -> Self {
         // A killed server has written what it replied. It doesn't wait for the disk, which others use, too.
-        let server = Server::builder()
-            .arg("appendonly", "yes")
-            .arg("appendfsync", "no")
-            .start();
+        let server = Server::builder().arg("appendonly", "yes");
+        let server = server.arg("appendfsync", "no").start();
         let proxy = Proxy::to(server.addr());
         Self::One(server, proxy)
     }
@@ -34,9 +30,8 @@ impl Topology {
         let proxy = Proxy::to(first.addr());
         // The others, and all clients, take the proxy for the node.
         let port = proxy.addr().port().to_string();
-        first
-            .command(&["CONFIG", "SET", "cluster-announce-port", &port])
-            .ok();
+        let announce = ["CONFIG", "SET", "cluster-announce-port", &port];
+        first.command(&announce).ok();
         until("all nodes tell of the proxy", || {
             let agrees = |node: &Server| {
                 let nodes = node.command(&["CLUSTER", "NODES"]).text();
@@ -111,10 +106,8 @@ impl Topology {
                 let before = masters();
                 master.kill();
                 until("a replica takes over", || {
-                    let live = cluster.nodes()[1..]
-                        .iter()
-                        .filter(|node| node.pid().is_some());
-                    live.filter(|node| is(node, "master")).count() == before && self.serves()
+                    let nodes = cluster.nodes()[1..].iter();
+                    nodes.filter(|node| is(node, "master")).count() == before && self.serves()
                 });
             }
             Self::Watched(group) => drop(group.fail_over()),
@@ -123,11 +116,7 @@ impl Topology {
 
     /// Brings back the servers that were killed, as replicas, and waits until all is as it was.
     pub(crate) fn repair(&self) {
-        let dead = self
-            .servers()
-            .iter()
-            .filter(|server| server.pid().is_none());
-        for server in dead {
+        for server in self.servers().iter().filter(|it| it.pid().is_none()) {
             server.restart();
             if let Self::Watched(group) = self {
                 // The sentinels would do so, in their own time.
@@ -141,10 +130,9 @@ impl Topology {
                 link.is_none_or(|link| link == "up")
             };
             let masters = self.servers().iter().filter(|server| is(server, "master"));
-            let due = if matches!(self, Self::Cluster(..)) {
-                3
-            } else {
-                1
+            let due = match self {
+                Self::Cluster(..) => 3,
+                _ => 1,
             };
             masters.count() == due && self.servers().iter().all(linked) && self.serves()
         });
@@ -178,13 +166,11 @@ impl Topology {
             return;
         };
         let slot = from.command(&["CLUSTER", "KEYSLOT", key]).int();
-        let to = cluster
-            .nodes()
-            .iter()
-            .position(|node| node.port() == to.port());
+        let mut nodes = cluster.nodes().iter();
+        let to = nodes.position(|node| node.port() == to.port());
         let moving = cluster.begin_move(slot, to.expect("a node"));
         while moving.keys(20) > 0 {
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(ms(5));
         }
         moving.end();
     }
@@ -206,9 +192,8 @@ impl Topology {
     pub(crate) fn clients(&self) -> usize {
         let clients = |server: &Server| {
             let list = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).text();
-            let clients = list
-                .lines()
-                .filter(|line| !line.contains(" name=sentinel-"));
+            let clients = list.lines();
+            let clients = clients.filter(|line| !line.contains(" name=sentinel-"));
             clients.count() - 1
         };
         self.servers().iter().map(clients).sum()
@@ -235,10 +220,8 @@ fn is(server: &Server, role: &str) -> bool {
 pub(crate) fn until(what: &str, mut probe: impl FnMut() -> bool) {
     let start = Instant::now();
     while !probe() {
-        assert!(
-            start.elapsed() < TEST_TIMEOUT,
-            "did not happen in time: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(10));
+        let in_time = start.elapsed() < TEST_TIMEOUT;
+        assert!(in_time, "did not happen in time: {what}");
+        std::thread::sleep(ms(10));
     }
 }

@@ -1,26 +1,11 @@
 //! Files that cannot be loaded change nothing.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{os::unix::fs::symlink, process::Command};
 
-use http::request::Parts;
-use tollgate::{
-    KeyExtractor, Limiter, Policy, Quota,
-    config::{Registry, Watch},
-    error::InvalidValue,
-    extract::Extracted,
-};
-use tollgate_tests::until::until;
+use tollgate::{config::Watch, error::InvalidValue, extract::Extracted};
 
 use crate::config_reload::{SOON, Watched, document, writes::NAME};
+use tollgate_tests::prelude::*;
 
 const BETTER: &str = "[policies.api]\nquota = \"20/hour\"\nkey = \"global\"\n";
 
@@ -28,10 +13,8 @@ const BETTER: &str = "[policies.api]\nquota = \"20/hour\"\nkey = \"global\"\n";
 async fn tried_again(watched: &Watched) {
     for _ in 0..2 {
         let last = watched.watcher.status().last_attempt();
-        until("another attempt", async || {
-            watched.watcher.status().last_attempt() != last
-        })
-        .await;
+        let attempted = async || watched.watcher.status().last_attempt() != last;
+        until("another attempt", attempted).await;
     }
 }
 
@@ -160,21 +143,16 @@ async fn a_document_that_cannot_be_loaded_is_built_again_only_when_it_or_a_file_
     );
     let builds = Arc::new(AtomicUsize::new(0));
     let registry = Registry::new().key("counted", Counted(builds.clone()));
-    let policy = Policy::new("api", Quota::requests(10).per_minute());
-    let limiter = Limiter::builder()
-        .policy(policy)
-        .build()
-        .expect("a limiter");
+    let policy = Policy::new("api", quota("10/min"));
+    let limiter = Limiter::builder().policy(policy).built();
     let watch = Watch::new(&path).registry(registry).every(SOON);
     let watcher = watch.start(&limiter).expect("a watch");
     until("a failure", async || watcher.status().error().is_some()).await;
     let built = builds.load(Ordering::Relaxed);
     for _ in 0..10 {
         let last = watcher.status().last_attempt();
-        until("another attempt", async || {
-            watcher.status().last_attempt() != last
-        })
-        .await;
+        let attempted = async || watcher.status().last_attempt() != last;
+        until("another attempt", attempted).await;
         assert!(watcher.status().error().is_some());
     }
     assert_eq!(builds.load(Ordering::Relaxed), built);

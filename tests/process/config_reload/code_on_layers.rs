@@ -1,11 +1,8 @@
 //! Settings that code has set on a layer whose document is watched.
 
-use std::fs;
-
 use testkit::{TempDir, folder};
 use tollgate::{
-    RateLimitHeaders, RateLimitLayer,
-    config::{Document, Registry, Watch, WatchError, Watcher},
+    config::{Watch, WatchError, Watcher},
     layer::Rejections,
 };
 
@@ -13,6 +10,7 @@ use crate::config_reload::{
     NEVER, document,
     writes::{NAME, renamed},
 };
+use tollgate_tests::prelude::*;
 
 /// A layer that was built of a document with these settings of the layer, in a folder of its own.
 fn built(settings: &str) -> (TempDir, RateLimitLayer) {

@@ -1,11 +1,9 @@
 //! Four processes on one Redis, under load, whose limits are changed.
 
-use std::{fs, path::Path, time::Duration};
-
-use testkit::{Server, folder};
+use testkit::folder;
 use tollgate_tests::{
     example::{Example, Stage},
-    until::until,
+    prelude::*,
 };
 
 use crate::config_reload::{
@@ -37,8 +35,8 @@ fn document(quota: u64) -> String {
 /// Waits, and lets the processes poll the file meanwhile, which they do every two seconds of their clock. Requests wake them.
 async fn while_polled(processes: &Stage, what: &str, probe: impl Fn() -> bool) {
     until(what, async || {
-        processes.clock.advance(Duration::from_secs(2));
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        processes.clock.advance(secs(2));
+        tokio::time::sleep(ms(50)).await;
         probe()
     })
     .await;

@@ -1,17 +1,9 @@
 //! Requests to several processes at once, and an account of what they may be answered.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeSet;
 
 use tokio::task::JoinHandle;
-use tollgate_tests::plain_http;
+use tollgate_tests::{plain_http, prelude::*};
 
 /// Tasks for each process, each with a connection of its own.
 const TASKS: usize = 2;
@@ -133,7 +125,7 @@ async fn send(url: String, process: usize, account: Arc<Mutex<Account>>, ends: A
         account.lock().expect("the account").sent += 1;
         let response = client.get(&url).send().await;
         account.lock().expect("the account").add(process, response);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(ms(1)).await;
     }
 }
 

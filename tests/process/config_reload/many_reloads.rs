@@ -1,29 +1,13 @@
 //! Hundreds of reloads while requests are served: nothing is left behind.
 
-use std::{
-    env, fs,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::env;
 
-use http::{Request, Response};
-use testkit::{Server, folder};
-use tokio::{
-    runtime::{Builder, Handle},
-    time::sleep,
-};
-use tollgate::{
-    RateLimitLayer,
-    config::{Document, Registry, Watch},
-    extract::PeerAddr,
-};
-use tollgate_tests::until::until;
-use tower::{Layer, ServiceExt, service_fn};
+use testkit::folder;
+use tokio::{runtime::Handle, time::sleep};
+use tollgate::config::Watch;
 
 use crate::config_reload::writes::{NAME, renamed};
+use tollgate_tests::prelude::*;
 
 /// Set in the process of its own.
 const CHILD: &str = "TOLLGATE_MANY_RELOADS";
@@ -69,11 +53,7 @@ fn child_process() {
     if env::var(CHILD).is_err() {
         return;
     }
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(reload_often());
+    threads(2).block_on(reload_often());
 }
 
 #[test]
@@ -96,9 +76,7 @@ async fn reload_often() {
     let registry = Registry::new();
     let layer = Document::load(&file).expect("a document").layer(&registry);
     let layer = layer.expect("a layer");
-    let watch = Watch::new(&file)
-        .registry(registry)
-        .every(Duration::from_millis(50));
+    let watch = Watch::new(&file).registry(registry).every(ms(50));
     let watcher = watch.start(&layer).expect("a watch");
     // Reloads while requests are served, and then waits until none is.
     let reload = async |times: usize| {
@@ -117,7 +95,7 @@ async fn reload_often() {
     };
     reload(WARM_UP).await;
     // Permits of policies that are gone are renewed no more.
-    sleep(Duration::from_secs(1)).await;
+    sleep(secs(1)).await;
     let before = State::now(&server);
     let served = reload(RELOADS).await;
     let mut after = State::now(&server);
@@ -149,7 +127,7 @@ async fn serve(layer: RateLimitLayer, ends: Arc<AtomicBool>) -> u64 {
         assert!(response.headers().contains_key("ratelimit"), "{response:?}");
         served += 1;
         // The reloads need the processor as well.
-        sleep(Duration::from_millis(1)).await;
+        sleep(ms(1)).await;
     }
     served
 }

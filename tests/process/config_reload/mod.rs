@@ -11,23 +11,20 @@ mod shipped;
 mod triggers;
 mod writes;
 
-use std::{fs, path::PathBuf, sync::LazyLock, time::Duration};
+use std::sync::LazyLock;
 
 use testkit::{TempDir, folder};
-use tollgate::{
-    Limiter,
-    config::{Document, Registry, Watch, Watcher},
-};
-use tollgate_tests::{log::Log, until::until};
+use tollgate::config::{Watch, Watcher};
 use tracing::Level;
 
+use tollgate_tests::prelude::*;
 use writes::{NAME, renamed};
 
 /// Longer than any test takes.
-const NEVER: Duration = Duration::from_secs(3_600);
+const NEVER: Duration = secs(3_600);
 
 /// The time between two polls of a file that tests wait for.
-const SOON: Duration = Duration::from_millis(5);
+const SOON: Duration = ms(5);
 
 /// What all threads log: files are loaded on threads of their own.
 static LOG: LazyLock<Log> = LazyLock::new(|| {

@@ -1,16 +1,9 @@
 //! Loads of a watched file are reported to the observers of its limiter.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering},
-};
-
-use tollgate::{
-    config::Registry,
-    observe::{DecisionEvent, Event, Observer},
-};
+use tollgate::observe::{DecisionEvent, Event, Observer};
 
 use crate::config_reload::{NEVER, Watched, document};
+use tollgate_tests::prelude::*;
 
 /// Keeps the hash of each load, or `None` for one that failed; and counts decisions.
 #[derive(Debug, Default)]

@@ -1,24 +1,13 @@
 //! Several watches of one limiter, and a watch whose runtime ends during a reload.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
-};
-
-use tokio::runtime::{Builder, Runtime};
 use tollgate::{
-    FixedWindow, Quota,
-    config::{Registry, Watch},
+    config::Watch,
     error::InvalidValue,
     strategy::{Rule, Strategy, Terms},
 };
-use tollgate_tests::until::until;
 
 use crate::config_reload::{SOON, Watched, document};
+use tollgate_tests::prelude::*;
 
 #[tokio::test]
 async fn two_watches_of_one_limiter_reload_each_change_and_the_counts_change_once() {
@@ -60,16 +49,10 @@ impl Strategy for SlowStrategy {
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         while self.0.is_held.load(Ordering::Acquire) {
             self.0.waits.store(true, Ordering::Release);
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(ms(1));
         }
         FixedWindow.bind(quota, terms)
     }
-}
-
-fn runtime() -> Runtime {
-    let mut runtime = Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(1).enable_all().build();
-    runtime.expect("a runtime")
 }
 
 #[test]
@@ -77,7 +60,7 @@ fn a_reload_outlives_its_runtime_and_is_in_force_on_another() {
     let document = |quota| document(quota) + "strategy = \"slow\"\n";
     let held = Arc::new(Held::default());
     let registry = || Registry::new().strategy("slow", SlowStrategy(held.clone()));
-    let (first, second) = (runtime(), runtime());
+    let (first, second) = (threads(1), threads(1));
     let text = document(10);
     let watched = Watched::with(registry, &text, SOON);
     let watched = Arc::new(first.block_on(watched));

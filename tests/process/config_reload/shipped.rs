@@ -1,7 +1,6 @@
 //! The example as it is shipped.
 
-use tollgate::config::{Document, Format};
-use tollgate_tests::{example::Stage, repository};
+use tollgate_tests::{example::Stage, prelude::*, repository};
 
 fn shipped(name: &str) -> String {
     let folder = repository("examples/configured");

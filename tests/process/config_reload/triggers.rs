@@ -1,16 +1,13 @@
 //! What makes a watch reload, and what ends it.
 
-use std::{fs, sync::Arc, time::Duration};
-
 use testkit::folder;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tollgate::{
-    Gcra, Limiter, Policy, Quota,
-    config::{Registry, Watch, WatchError},
+    config::{Watch, WatchError},
     error::InvalidValue,
     strategy::{Rule, Strategy, Terms},
 };
-use tollgate_tests::{example::Stage, until::until};
+use tollgate_tests::{example::Stage, prelude::*};
 
 use crate::config_reload::{
     NEVER, SOON, Watched, document,
@@ -133,9 +130,9 @@ fn a_reload_after_its_runtime_has_ended_is_an_error() {
 
 #[test]
 fn a_watch_that_cannot_run_is_an_error_where_it_is_started() {
-    let policy = Policy::new("api", Quota::requests(1).per_hour());
-    let limiter = Limiter::builder().policy(policy).build();
-    let limiter: Limiter = limiter.expect("a limiter");
+    let policy = Policy::new("api", quota("1/h"));
+    let limiter = Limiter::builder().policy(policy).built();
+    let limiter: Limiter = limiter;
     let watch = || Watch::new("limits.toml");
     let error = watch().start(&limiter).expect_err("no runtime");
     assert!(matches!(error, WatchError::NoTimers), "{error}");

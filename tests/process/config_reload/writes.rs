@@ -1,6 +1,7 @@
 //! The ways in which a file is changed.
 
-use std::{fs, io::Write, os::unix::fs::symlink, path::Path};
+use std::{io::Write, os::unix::fs::symlink};
+use tollgate_tests::prelude::*;
 
 /// The file's name in its folder.
 pub(crate) const NAME: &str = "limits.toml";

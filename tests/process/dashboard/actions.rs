@@ -1,11 +1,10 @@
 //! What an operator changes in the page is changed in the store, once it is confirmed.
 
-use serde_json::json;
-
 use crate::dashboard::{
     page::Page,
     service::{LIMIT, Service},
 };
+use tollgate_tests::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed() {

@@ -1,17 +1,13 @@
 //! A browser, driven over the DevTools protocol as a user would: by keys, clicks and looks.
 
-use std::{fs, net::Ipv4Addr, path::Path, time::Duration};
+use std::net::Ipv4Addr;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{SinkExt, StreamExt};
-use serde_json::{Value, json};
 use testkit::Program;
 use tokio::{net::TcpStream, time::Instant};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite::Message};
-use tollgate_tests::{
-    chromium, plain_http,
-    until::{TEST_TIMEOUT, until},
-};
+use tollgate_tests::{chromium, plain_http, prelude::*};
 
 /// A browser with one page, and what it has reported since the page was opened.
 pub(crate) struct Browser {
@@ -88,7 +84,7 @@ impl Browser {
                 let page = self.value("document.body.innerText").await;
                 panic!("not within {TEST_TIMEOUT:?}: {expression}; the page shows {page}");
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(ms(20)).await;
         }
     }
 

@@ -1,32 +1,24 @@
 //! What the page shows can be read: on a screen and on a phone, in light and in dark.
 
-use std::{
-    env, fs,
-    future::IntoFuture,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::env;
 
-use axum::Router;
 use tokio::net::TcpListener;
 use tollgate::{
-    RateLimitLayer,
     admin::{Activity, Admin},
-    config::{Document, Registry, Watch, Watcher},
+    config::{Watch, Watcher},
 };
 
 use crate::dashboard::{
     page::Page,
     service::{LIMIT, Service, TOKEN},
 };
+use tollgate_tests::prelude::*;
 
 /// A folder for pictures of the page: this test writes them there if it is set.
 const PICTURES: &str = "TOLLGATE_DASHBOARD_PICTURES";
 
 /// How long the load lasts before the pictures are taken, while it goes on: as long as the charts reach back.
-const PICTURED: Duration = Duration::from_secs(130);
+const PICTURED: Duration = secs(130);
 
 /// Requests that come and go in waves, until the task is dropped.
 async fn load_in_waves(service: Arc<Service>) {
@@ -42,7 +34,7 @@ async fn load_in_waves(service: Arc<Service>) {
         service.send("bob", 3 + second % 5).await;
         service.send("carol", second % 2).await;
         second += 1;
-        let next = start + Duration::from_secs(1) * u32::try_from(second).expect("few");
+        let next = start + secs(1) * u32::try_from(second).expect("few");
         tokio::time::sleep_until(next.into()).await;
     }
 }
@@ -84,7 +76,7 @@ async fn the_page_is_legible_in_both_themes_on_a_screen_and_on_a_phone() {
             .await;
         if let (Some(folder), Some(name)) = (&pictures, name) {
             // The charts are drawn for this width by the next event.
-            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            tokio::time::sleep(ms(1_500)).await;
             let admits = "parseFloat(document.querySelector('#tile-admitted').innerText) > 0";
             page.browser.until(admits).await;
             let path = folder.join(format!("dashboard-{name}.png"));
@@ -102,8 +94,8 @@ async fn start(file: &Path) -> (SocketAddr, Arc<Watcher>) {
     let document = Document::load(file).expect("a document");
     let activity = Arc::new(Activity::new());
     let builder = document.builder(&Registry::new()).expect("a builder");
-    let limiter = builder.observe(activity.clone()).build();
-    let layer = RateLimitLayer::new(limiter.expect("a limiter"));
+    let limiter = builder.observe(activity.clone()).built();
+    let layer = RateLimitLayer::new(limiter);
     let watcher = Watch::new(file).start(&layer).expect("a watcher");
     let watcher = Arc::new(watcher);
     let admin = Admin::new(&layer)

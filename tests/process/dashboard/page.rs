@@ -1,13 +1,10 @@
 //! The dashboard in a browser.
 
-use std::net::SocketAddr;
-
-use serde_json::{Value, json};
-
 use crate::dashboard::{
     browser::Browser,
     service::{Service, TOKEN},
 };
+use tollgate_tests::prelude::*;
 
 /// Lists what is wrong with what the page shows.
 const FAULTS: &str = include_str!("faults.js");

@@ -1,16 +1,10 @@
 //! What the page shows is what the process and the store counted.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
-
-use testkit::Proxy;
-
 use crate::dashboard::{
     page::Page,
     service::{LIMIT, Service, TOKEN},
 };
+use tollgate_tests::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_are_those_that_the_process_counted_and_move_under_load_and_a_request_is_explained()

@@ -1,11 +1,10 @@
 //! The token lets in, and stays in the page's memory.
 
-use serde_json::json;
-
 use crate::dashboard::{
     page::Page,
     service::{PATHS, Service},
 };
+use tollgate_tests::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_token_does_not_sign_in() {
@@ -14,23 +13,19 @@ async fn a_wrong_token_does_not_sign_in() {
     for wrong in ["a-token-of-other-people", "ключ"] {
         page.browser.type_text(wrong).await;
         page.browser.press("Enter").await;
-        page.browser
+        let browser = &mut page.browser;
+        browser
             .until_shows("#sign-in-error", "This token is wrong.")
             .await;
-        let signed_in = page
-            .browser
-            .value("document.querySelector('#dashboard').checkVisibility()");
+        let signed_in = browser.value("document.querySelector('#dashboard').checkVisibility()");
         assert_eq!(signed_in.await, json!(false));
-        page.browser
-            .value("document.querySelector('#sign-in-error').textContent = ''")
-            .await;
+        let clear = "document.querySelector('#sign-in-error').textContent = ''";
+        browser.value(clear).await;
     }
     // The browser itself reports the status of the response.
-    let complaints = page.browser.complaints();
-    assert!(
-        complaints.iter().all(|text| text.contains("status of 401")),
-        "{complaints:?}"
-    );
+    for complaint in page.browser.complaints() {
+        assert_contains(&complaint, ["status of 401"]);
+    }
     page.sign_in().await;
     page.assert_secret().await;
 }
@@ -46,17 +41,11 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown_wherever_
     page.ask("Reset").await;
     page.answer("Cancel").await;
     page.browser.click("#sign-out", "Sign out").await;
-    page.browser
-        .until("document.activeElement.id === 'token'")
-        .await;
-    let rest = page
-        .browser
-        .value("document.documentElement.outerHTML")
-        .await;
+    let browser = &mut page.browser;
+    browser.until("document.activeElement.id === 'token'").await;
+    let rest = browser.value("document.documentElement.outerHTML").await;
     assert!(!rest.to_string().contains("alice"), "{rest}");
-    let key = page
-        .browser
-        .value("document.querySelector('#lookup-key').value");
+    let key = browser.value("document.querySelector('#lookup-key').value");
     assert_eq!(key.await, json!(""));
 
     page.sign_in().await;
@@ -65,10 +54,8 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown_wherever_
     for path in PATHS {
         page.go(path).await;
         let shown = page.browser.text("body").await;
-        assert!(
-            shown.contains("Access token") && !shown.contains("pages"),
-            "{shown}"
-        );
+        assert_contains(&shown, ["Access token"]);
+        assert!(!shown.contains("pages"), "{shown}");
         page.sign_in().await;
         page.assert_clean().await;
     }

@@ -1,17 +1,9 @@
 //! A service with limits on Redis and an admin API, which the page belongs to.
 
-use std::{future::IntoFuture, net::SocketAddr, sync::Arc, time::Duration};
-
-use axum::{Router, routing::get};
 use reqwest::Client;
-use testkit::Server;
 use tokio::net::TcpListener;
-use tollgate::{
-    FixedWindow, Lease, Policy, Quota, RateLimitLayer, RedisStore,
-    admin::{Activity, Admin},
-    extract,
-};
-use tollgate_tests::{plain_http, until::TEST_TIMEOUT};
+use tollgate::admin::{Activity, Admin};
+use tollgate_tests::{plain_http, prelude::*};
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
@@ -43,9 +35,9 @@ fn policies() -> [Policy; 3] {
 
 /// A policy whose hot keys are leased.
 fn leased() -> Policy {
-    let policy = Policy::new("pages", Quota::requests(10_000_000).per_day());
+    let policy = Policy::new("pages", quota("10000000/day"));
     let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
-    policy.lease(Lease::max_units(500).ttl(Duration::from_secs(10)))
+    policy.lease(Lease::max_units(500).ttl(secs(10)))
 }
 
 impl Service {
@@ -77,8 +69,7 @@ impl Service {
             .into_iter()
             .fold(builder, |builder, policy| builder.policy(policy));
         let activity = Arc::new(Activity::new());
-        let layer = builder.observe(activity.clone()).build();
-        let layer = layer.expect("a layer");
+        let layer = builder.observe(activity.clone()).built();
         let admin = || {
             let admin = Admin::new(&layer).activity(activity.clone()).host("api-1");
             let admin = admin.token("operators", TOKEN).router();
@@ -122,6 +113,6 @@ impl Service {
         let pages = self.layer.limiter().policy("pages").expect("a policy");
         let key = pages.key(user).expect("a key");
         let status = pages.peek(key).await.expect("a response");
-        status.policy("pages").expect("its status").remaining()
+        status.left("pages")
     }
 }

@@ -1,9 +1,9 @@
 //! The example with everything at once: each part does its work, and none gets into another's way.
 
-use std::thread;
-
-use testkit::Timers;
-use tollgate_tests::example::{HttpResponse, Stage};
+use tollgate_tests::{
+    example::{HttpResponse, Stage},
+    prelude::*,
+};
 
 use crate::examples::admits;
 

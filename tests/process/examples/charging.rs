@@ -1,11 +1,8 @@
 //! The examples that charge by the outcome, by the true cost, and by tiers.
 
-use std::time::{Duration, Instant};
-
-use testkit::Timers;
 use tollgate_tests::{
     example::{HttpResponse, Stage},
-    until::TEST_TIMEOUT,
+    prelude::*,
 };
 
 use crate::examples::admits;
@@ -114,5 +111,5 @@ fn a_look_up_of_a_tier_that_hangs_falls_back_to_the_free_one() {
     let start = stage.clock.micros();
     admits(10, || tiers.get("/", &[("x-api-key", "slow-carol")]));
     let elapsed = Duration::from_micros(stage.clock.micros() - start);
-    assert!(elapsed >= Duration::from_millis(12 * 50), "{elapsed:?}");
+    assert!(elapsed >= ms(12 * 50), "{elapsed:?}");
 }

@@ -1,15 +1,13 @@
 //! The gRPC example, called by tonic's client and by gRPC's own.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::net::Ipv4Addr;
 
 use futures_util::{StreamExt, stream};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpSocket;
 use tollgate_tests::{
     example::{Example, Stage},
+    prelude::*,
     repository,
 };
 use tonic::{
@@ -17,7 +15,6 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 use tonic_types::StatusExt;
-use tower::service_fn;
 
 #[allow(unreachable_pub)]
 #[path = "../../../examples/helloworld/mod.rs"]
@@ -66,7 +63,7 @@ fn assert_rejected(status: &Status) {
     let delay = status
         .get_details_retry_info()
         .and_then(|info| info.retry_delay);
-    assert_eq!(delay, Some(Duration::from_secs(10)));
+    assert_eq!(delay, Some(secs(10)));
     assert!(status.metadata().contains_key("grpc-retry-pushback-ms"));
 }
 

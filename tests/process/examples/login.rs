@@ -1,9 +1,9 @@
 //! The example of a login.
 
-use std::thread;
-
-use testkit::Timers;
-use tollgate_tests::example::{Example, HttpResponse, Stage, ask};
+use tollgate_tests::{
+    example::{Example, HttpResponse, Stage, ask},
+    prelude::*,
+};
 
 use crate::examples::DOWN;
 

@@ -12,11 +12,9 @@ mod proxy;
 mod threads;
 mod websocket;
 
-use std::time::Instant;
-
 use tollgate_tests::{
     example::{Example, HttpResponse, Stage},
-    until::TEST_TIMEOUT,
+    prelude::*,
 };
 
 /// A server that is down: nothing listens on this port, and no test gets it.

@@ -1,10 +1,10 @@
 //! The example that limits what goes out.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::sync::mpsc;
 
 use tollgate_tests::{
     example::{Example, Stage},
-    until::TEST_TIMEOUT,
+    prelude::*,
 };
 
 /// Sends twelve requests at once to an example that counts in process. All are served; returns the time that has passed, and what
@@ -19,7 +19,7 @@ fn twelve_at_once(busy: &str) -> (Duration, String) {
         assert_eq!(response.status, 200, "{response:?}");
         assert_eq!(response.body, "the upstream says hello\n");
     };
-    stage.while_time_passes(&example, Duration::from_millis(10), || {
+    stage.while_time_passes(&example, ms(10), || {
         thread::scope(|scope| (0..12).for_each(|_| drop(scope.spawn(call))));
     });
     let elapsed = Duration::from_micros(stage.clock.micros() - start);
@@ -30,10 +30,7 @@ fn twelve_at_once(busy: &str) -> (Duration, String) {
 fn outgoing_calls_its_upstream_five_times_a_second() {
     let (elapsed, _) = twelve_at_once("0");
     // The first at once, and one every 200 ms; the last takes 300 ms.
-    assert!(
-        elapsed >= Duration::from_millis(11 * 200 + 300),
-        "{elapsed:?}"
-    );
+    assert!(elapsed >= ms(11 * 200 + 300), "{elapsed:?}");
 }
 
 #[test]
@@ -42,7 +39,7 @@ fn outgoing_pauses_all_calls_when_its_upstream_responds_429_and_loses_none() {
     let pauses = output.matches("the upstream answers 429").count();
     assert!((3..=4).contains(&pauses), "of 15 or 16 calls: {output}");
     // Nothing is sent for a second after each.
-    assert!(elapsed >= Duration::from_secs(3), "{elapsed:?}");
+    assert!(elapsed >= secs(3), "{elapsed:?}");
 }
 
 #[test]
@@ -62,9 +59,9 @@ fn outgoing_shares_its_five_calls_with_another_process_and_rejects_what_would_wa
         let text = r#"quota exceeded: "upstream""#;
         assert!(rejected.body.starts_with(text), "{rejected:?}");
         let served = loop {
-            stage.clock.advance(Duration::from_millis(300));
+            stage.clock.advance(ms(300));
             examples.iter().for_each(Example::wake);
-            if let Ok(served) = responses.recv_timeout(Duration::from_millis(10)) {
+            if let Ok(served) = responses.recv_timeout(ms(10)) {
                 break served;
             }
         };

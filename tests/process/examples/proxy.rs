@@ -1,16 +1,11 @@
 //! The example behind a proxy, with nginx as that proxy: the client address comes from the proxy alone.
 
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    thread,
-    time::{Duration, Instant},
-};
+use std::net::{Ipv4Addr, TcpStream};
 
 use testkit::{Program, free_port};
 use tollgate_tests::{
     example::{HttpResponse, Stage, connect_from},
-    until::TEST_TIMEOUT,
+    prelude::*,
 };
 
 /// Where nginx calls from, which no client does.
@@ -96,7 +91,7 @@ impl Nginx {
                     break;
                 }
                 assert!(start.elapsed() < TEST_TIMEOUT, "{}", program.log());
-                thread::sleep(Duration::from_millis(5));
+                thread::sleep(ms(5));
             }
         }
         panic!("20 free ports in a row were taken by others");

@@ -1,10 +1,8 @@
 //! The example whose sockets and messages are limited.
 
-use std::time::Duration;
-
 use tollgate_tests::{
     example::{Example, Stage},
-    until::until,
+    prelude::*,
     websocket::{Message, Socket},
 };
 
@@ -75,7 +73,7 @@ async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
             assert_eq!(text, r#"quota exceeded: "messages"; retry after 2s"#);
         }
     }
-    stage.clock.advance(Duration::from_secs(2));
+    stage.clock.advance(secs(2));
     let hello = Message::text("hello");
     assert_eq!(sockets[0].say(hello.clone()).await, hello);
     assert_ne!(sockets[1].say(hello.clone()).await, hello);

@@ -10,11 +10,9 @@ mod session;
 mod shell;
 mod stand_ins;
 
-use std::fs;
-
 use lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
 use page::Page;
-use tollgate_tests::repository;
+use tollgate_tests::{prelude::*, repository};
 
 /// A test for each page with sessions, and the list of them.
 macro_rules! pages {

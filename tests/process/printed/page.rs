@@ -1,8 +1,8 @@
 //! A document, and its blocks of code.
 
-use std::{env, fmt, fs, ops::Range};
+use std::{env, fmt, ops::Range};
 
-use tollgate_tests::repository;
+use tollgate_tests::{prelude::*, repository};
 
 use crate::printed::lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
 

@@ -1,16 +1,16 @@
 //! A service whose limits are in a file, with metrics and the admin API. It is a process of its own, so that it can be on the
 //! clock of a session.
 
-use std::{env, error::Error, net::SocketAddr, sync::Arc};
+use std::{env, error::Error};
 
-use axum::{Router, routing::get};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
 use tollgate::{
     admin::{Activity, Admin},
-    config::{Document, Registry, Watch},
+    config::Watch,
     metrics::Metrics,
 };
+use tollgate_tests::prelude::*;
 
 #[test]
 fn serves_the_limits_of_a_file() {

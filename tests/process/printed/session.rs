@@ -1,16 +1,13 @@
 //! The commands of a document, run in a folder of their own on a clock of their own.
 
 use std::{
-    env, fs,
+    env,
     os::unix::fs::{PermissionsExt, symlink},
-    path::PathBuf,
-    thread,
-    time::{Duration, Instant},
 };
 
 use regex::Regex;
-use testkit::{Clock, TempDir, Timers};
-use tollgate_tests::{repository, until::TEST_TIMEOUT, world::START};
+use testkit::{Clock, TempDir};
+use tollgate_tests::{prelude::*, repository, world::START};
 
 use crate::printed::{
     page::{Block, Page},
@@ -250,7 +247,7 @@ impl Session {
                 self.compared += next.len();
                 return next.concat();
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(ms(10));
         }
     }
 }

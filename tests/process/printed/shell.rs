@@ -3,13 +3,10 @@
 use std::{
     io::{Read, Write},
     os::unix::process::CommandExt,
-    path::Path,
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
-    thread,
 };
-
-use tollgate_tests::until::TEST_TIMEOUT;
+use tollgate_tests::prelude::*;
 
 /// A running bash, killed on drop with all that it has started.
 pub(crate) struct Shell {

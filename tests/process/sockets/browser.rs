@@ -1,27 +1,21 @@
 //! A page of another origin, in a browser: what it may read of rejections, and what the browser's preflights cost.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::collections::HashMap;
 
 use axum::{
-    Router,
     extract::{Request, State},
     http::Method,
     middleware::{Next, from_fn_with_state},
-    response::{Html, IntoResponse, Response},
-    routing::{get, post},
+    response::{Html, Response},
+    routing::post,
 };
 use serde::Deserialize;
 use tokio::sync::mpsc;
-use tollgate::{Key, RateLimitLayer, layer::exposed_headers};
-use tollgate_tests::{chromium, until::TEST_TIMEOUT};
+use tollgate::layer::exposed_headers;
+use tollgate_tests::chromium;
 use tower_http::cors::{Any, CorsLayer};
 
-use crate::sockets::{grpc::serve, support::hourly};
+use crate::sockets::{grpc::serve, support::*};
 
 /// What a page could read of a response; only an error, if it may not read it.
 #[derive(Debug, Deserialize)]
@@ -59,10 +53,8 @@ fn cors() -> CorsLayer {
 }
 
 async fn record(State(received): State<Received>, request: Request, next: Next) -> Response {
-    received
-        .lock()
-        .expect("no panic")
-        .push(request.method().clone());
+    let method = request.method().clone();
+    received.lock().expect("no panic").push(method);
     next.run(request).await
 }
 
@@ -82,23 +74,13 @@ impl Api {
     /// How many requests it got, and how many preflights.
     fn received(&self) -> (usize, usize) {
         let received = self.received.lock().expect("no panic");
-        let count = |method| {
-            received
-                .iter()
-                .filter(|received| **received == method)
-                .count()
-        };
+        let count = |method| received.iter().filter(|it| **it == method).count();
         (count(Method::GET), count(Method::OPTIONS))
     }
 
     async fn left(&self) -> u64 {
-        let seen = self
-            .layer
-            .limiter()
-            .peek(Key::global())
-            .await
-            .expect("a response");
-        seen.policy("pages").expect("its policy").remaining()
+        let seen = self.layer.limiter().peek(Key::global()).await;
+        seen.expect("a response").left("pages")
     }
 }
 
@@ -111,9 +93,8 @@ async fn responses_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Pa
     };
     let page = get(async || Html(include_str!("browser.html")));
     let page = serve(Router::new().route("/", page).route("/told", post(tell))).await;
-    let asks = apis
-        .iter()
-        .map(|(name, api)| format!("{name}=http://{}/", api.address));
+    let asks = apis.iter();
+    let asks = asks.map(|(name, api)| format!("{name}=http://{}/", api.address));
     let url = format!("http://{page}/?{}", asks.collect::<Vec<_>>().join("&"));
     let browser = chromium::start(&url, &[]);
     let responses = tokio::time::timeout(TEST_TIMEOUT, responses.recv()).await;
@@ -125,32 +106,22 @@ async fn responses_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Pa
 
 /// A rejection that the page could read all of.
 fn assert_reads_rejection(response: &PageResponse) {
-    assert_eq!(
-        (response.status, &response.error),
-        (429, &None),
-        "{response:?}"
-    );
-    let wait: u64 = response
-        .retry_after
-        .as_deref()
-        .expect("a wait")
-        .parse()
-        .expect("seconds");
+    assert_eq!(response.status, 429, "{response:?}");
+    assert_eq!(response.error, None);
+    let wait = response.retry_after.as_deref().expect("a wait");
+    let wait: u64 = wait.parse().expect("seconds");
     assert!((3_000..=3_600).contains(&wait), "{response:?}");
     let ratelimit = response.ratelimit.as_deref().expect("how it stands");
     assert!(ratelimit.starts_with(r#""pages";r=0;t="#), "{response:?}");
     assert_eq!(response.policy.as_deref(), Some(r#""pages";q=2;w=3600"#));
     assert_eq!(response.kind.as_deref(), Some("application/problem+json"));
-    assert!(
-        response.text.contains(r#""violated-policies":["pages"]"#),
-        "{response:?}"
-    );
+    assert_contains(&response.text, [r#""violated-policies":["pages"]"#]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing() {
     // As documented: the CORS layer outside, which responds to preflights by itself.
-    let layer = limit().build().expect("a layer");
+    let layer = limit().built();
     let inside = layer.clone();
     let inside = Api::serve(layer, |app| app.layer(inside).layer(cors())).await;
 
@@ -160,38 +131,29 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
         ("access-control-expose-headers", "*"),
     ];
     let layer = limit()
-        .build()
-        .expect("a layer")
+        .built()
         .on_rejection(move |_, _| (http::StatusCode::TOO_MANY_REQUESTS, allow).into_response());
     let outside = layer.clone();
     let outside = Api::serve(layer, |app| app.layer(cors()).layer(outside)).await;
 
     // Where preflights count, they are half of a page's requests.
-    let layer = limit().count_preflights(true).build().expect("a layer");
+    let layer = limit().count_preflights(true).built();
     let counting = layer.clone();
     let counting = Api::serve(layer, |app| app.layer(cors()).layer(counting)).await;
 
-    let apis = [
-        ("inside", &inside),
-        ("outside", &outside),
-        ("counting", &counting),
-    ];
+    let others = [("outside", &outside), ("counting", &counting)];
+    let apis = [&[("inside", &inside)], &others[..]].concat();
     let seen = responses_in_a_browser(&apis).await;
 
     let [first, second, third, fourth] = &seen["inside"][..] else {
         panic!("four answers: {seen:?}");
     };
     for (response, left) in [(first, 1), (second, 0)] {
-        assert_eq!(
-            (response.status, &*response.text),
-            (200, "hello"),
-            "{seen:?}"
-        );
+        assert_eq!(response.status, 200, "{seen:?}");
+        assert_eq!(response.text, "hello");
         let ratelimit = response.ratelimit.as_deref().expect("how it stands");
-        assert!(
-            ratelimit.starts_with(&format!(r#""pages";r={left};t="#)),
-            "{seen:?}"
-        );
+        let start = format!(r#""pages";r={left};t="#);
+        assert!(ratelimit.starts_with(&start), "{seen:?}");
         assert_eq!(response.retry_after, None);
     }
     assert_reads_rejection(third);
@@ -199,12 +161,7 @@ async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing()
     assert_eq!(inside.received(), (4, 4));
     assert_eq!(inside.left().await, 0);
 
-    let statuses = |name: &str| {
-        seen[name]
-            .iter()
-            .map(|response| response.status)
-            .collect::<Vec<_>>()
-    };
+    let statuses = |name: &str| seen[name].iter().map(|it| it.status).collect::<Vec<_>>();
     assert_eq!(statuses("outside"), [200, 200, 429, 429], "{seen:?}");
     assert!(seen["outside"][2].retry_after.is_some(), "{seen:?}");
     assert_eq!(outside.received(), (4, 4));

@@ -1,15 +1,11 @@
 //! A gRPC service that executes the words of a request, with a codec of plain text in place of generated code.
 
 use std::{
-    convert::Infallible,
-    future::{Future, IntoFuture},
-    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use axum::Router;
+use crate::sockets::support::*;
 use bytes::{Buf, BufMut};
 use futures_util::{Stream, StreamExt, stream};
 use http::uri::PathAndQuery;
@@ -18,7 +14,6 @@ use tokio::{
     sync::mpsc,
     task::JoinHandle,
 };
-use tollgate::RateLimitLayer;
 use tonic::{
     CancellationHandle, Code, Request, Response, Status, Streaming,
     body::Body,
@@ -28,9 +23,6 @@ use tonic::{
     service::Routes,
     transport::{Channel, Endpoint, Server, server::TcpIncoming},
 };
-use tower::{Service, service_fn};
-
-use crate::sockets::support::World;
 
 /// What no codec encodes.
 const UNSPEAKABLE: &str = "\0";

@@ -1,8 +1,6 @@
 //! Streams that are cut: by the client, by the way to it, or by the server.
 
-use std::{convert::Infallible, time::Duration};
-
-use axum::{Router, body::Body, response::Response};
+use axum::response::Response;
 use tollgate::outcome::RequestEnd;
 use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
@@ -10,7 +8,7 @@ use tower_http::timeout::ResponseBodyTimeoutLayer;
 use crate::sockets::{
     grpc::{Client, ResponseStream, cable, router, serve, serve_tonic, word_channel},
     grpc_served::Served,
-    support::{ChargedLayer, DROPPED, FAILURE, NOTHING, World},
+    support::*,
 };
 
 /// A stream that has sent a word, and waits.
@@ -112,7 +110,7 @@ async fn a_stream_that_panics_half_way_is_charged() {
 
 /// Serves the router with a layer that cuts idle bodies, outside or inside of the limits.
 async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
-    let cuts = ResponseBodyTimeoutLayer::new(Duration::from_millis(100));
+    let cuts = ResponseBodyTimeoutLayer::new(ms(100));
     let router: Router = if inside {
         router().layer(cuts).layer(charged_layer.layer.clone())
     } else {
@@ -125,7 +123,7 @@ async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
 async fn a_call_that_the_server_cancels_is_charged() {
     let [world, _] = World::both();
     let charged_layer = ChargedLayer::new(&world);
-    let server = Server::builder().timeout(Duration::from_millis(50));
+    let server = Server::builder().timeout(ms(50));
     let mut client = Client::connect(serve_tonic(server, charged_layer.layer.clone()).await).await;
     client.unary("wait").await.expect_err("a timeout");
     assert_eq!(charged_layer.settled().await, (DROPPED, None));

@@ -1,7 +1,6 @@
 //! Clients are distinguished by the peer of their connection, with TLS and without.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::Ipv4Addr;
 
 use futures_util::stream;
 
@@ -12,22 +11,20 @@ use tokio_rustls::{
     TlsAcceptor,
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
-use tollgate::{Policy, Quota, RateLimitLayer};
 use tonic::transport::{
     Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig, Uri,
 };
-use tower::service_fn;
 
-use crate::sockets::grpc::{Calls, listen};
-use crate::sockets::grpc::{Client, is_rejection, serve_tonic};
+use crate::sockets::{
+    grpc::{Calls, listen},
+    grpc::{Client, is_rejection, serve_tonic},
+    support::*,
+};
 
 /// One call an hour by each client address, which is the default key.
 fn layer() -> RateLimitLayer {
-    let policy = Policy::new("clients", Quota::requests(1).per_hour());
-    RateLimitLayer::builder()
-        .policy(policy)
-        .build()
-        .expect("a layer")
+    let policy = Policy::new("clients", quota("1/h"));
+    RateLimitLayer::builder().policy(policy).built()
 }
 
 /// A connection from `local`.

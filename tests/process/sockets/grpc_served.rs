@@ -1,12 +1,12 @@
 //! A gRPC server of each kind, on each store, with a layer that records what requests are charged.
 
-use std::{net::SocketAddr, panic::Location};
+use std::panic::Location;
 
 use tollgate::outcome::RequestEnd;
 
 use crate::sockets::{
     grpc::{Client, Host},
-    support::{Charged, ChargedLayer, Ended, FAILURE, IN_FLIGHT, SUCCESS, World},
+    support::*,
 };
 
 /// A server that counts by [`ChargedLayer`], and a client of it.

@@ -1,13 +1,12 @@
 //! Streams that come to their end: their outcome is in their trailers, and they hold their permit until then.
 
 use futures_util::stream;
-use tollgate::RateLimitLayer;
 use tonic::Code;
 
 use crate::sockets::{
     grpc::{Client, Host, is_rejection, word_channel},
     grpc_served::Served,
-    support::{PERMIT_TTL, World, permit_policy, until_taken},
+    support::*,
 };
 
 fn words(words: &str) -> Vec<String> {

@@ -1,29 +1,25 @@
 //! The layers fit wherever tonic takes one, on the way in and on the way out, and no caller has to name a type parameter of theirs.
 
-use std::{error::Error, net::SocketAddr, time::Duration};
+use std::error::Error;
 
-use axum::{Router, routing::get};
 use http::uri::PathAndQuery;
-use tollgate::{Key, Limiter, OutgoingLayer, RateLimitLayer, Rejected, outgoing::Outgoing};
-use tollgate_tests::until::TEST_TIMEOUT;
+use tollgate::{OutgoingLayer, outgoing::Outgoing};
 use tonic::{
     Code, Request, Response, Status,
     client::Grpc,
     service::{InterceptorLayer, LayerExt, interceptor::InterceptedService},
     transport::{Channel, Endpoint, Server, server::TcpIncoming},
 };
-use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_http::{cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer};
 
 use crate::sockets::{
     grpc::{Calls, Client, Text, UNARY, is_rejection, listen, router, serve},
-    support::{hourly, used},
+    support::*,
 };
 
 /// Two calls an hour.
 fn limiter() -> Limiter {
-    let limiter = Limiter::builder().policy(hourly("calls", 2)).build();
-    limiter.expect("a limiter")
+    Limiter::builder().policy(hourly("calls", 2)).built()
 }
 
 fn layer() -> RateLimitLayer {
@@ -60,9 +56,8 @@ async fn the_layer_fits_among_layers_of_tonics_server() {
         .layer(InterceptorLayer::new(Ok::<Request<()>, Status>))
         .into_inner();
     let server = Server::builder().layer(stack).add_service(Calls);
-    tokio::spawn(
-        server.serve_with_incoming_shutdown(TcpIncoming::from(listener), std::future::pending()),
-    );
+    let incoming = TcpIncoming::from(listener);
+    tokio::spawn(server.serve_with_incoming_shutdown(incoming, std::future::pending()));
     assert_two(address).await;
 }
 
@@ -78,13 +73,11 @@ async fn the_layer_fits_one_of_tonics_services() {
 async fn the_layer_fits_axum_routers_that_serve_tonic() {
     let web = || Router::new().route("/", get(async || "hello"));
     // Around everything, among others,
+    let timed_out = http::StatusCode::GATEWAY_TIMEOUT;
     let stack = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
         .layer(layer())
-        .layer(TimeoutLayer::with_status_code(
-            http::StatusCode::GATEWAY_TIMEOUT,
-            TEST_TIMEOUT,
-        ));
+        .layer(TimeoutLayer::with_status_code(timed_out, TEST_TIMEOUT));
     assert_two(serve(router().merge(web()).layer(stack)).await).await;
     // around the calls alone,
     assert_two(serve(router().layer(layer()).merge(web())).await).await;
@@ -116,10 +109,8 @@ where
     S::ResponseBody:
         http_body::Body<Data = bytes::Bytes, Error: Into<tower::BoxError>> + Send + 'static,
 {
-    client
-        .ready()
-        .await
-        .map_err(|error| Status::from_error(error.into()))?;
+    let ready = client.ready().await;
+    ready.map_err(|error| Status::from_error(error.into()))?;
     let path = PathAndQuery::from_static(UNARY);
     let response = client.unary(Request::new("word".to_owned()), path, Text);
     response.await.map(Response::into_inner)
@@ -137,21 +128,14 @@ async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long()
         intercepted: Grpc::new(layer.layer(InterceptedService::new(channel, sign as Signs))),
     };
     assert_eq!(call(&mut calling.plain).await.expect("let out"), "word");
-    assert_eq!(
-        call(&mut calling.intercepted).await.expect("let out"),
-        "word"
-    );
+    let other = call(&mut calling.intercepted).await;
+    assert_eq!(other.expect("let out"), "word");
     assert_eq!(used(&limiter, "calls").await, 2);
 
     let status = call(&mut calling.plain).await.expect_err("too late");
     assert_eq!(status.code(), Code::Unknown);
-    let rejected = status
-        .source()
-        .and_then(|source| source.downcast_ref::<Rejected>());
-    let wait = rejected
-        .expect("a rejection")
-        .retry_after()
-        .duration()
-        .expect("a wait");
-    assert!(wait > Duration::from_secs(3_000), "{wait:?}");
+    let source = status.source().expect("a source");
+    let rejected = source.downcast_ref::<Rejected>().expect("a rejection");
+    let wait = rejected.retry_after().duration();
+    assert!(wait > Some(secs(3_000)), "{wait:?}");
 }

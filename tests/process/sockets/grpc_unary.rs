@@ -1,16 +1,13 @@
 //! Unary calls: their outcome is in their trailers, or in their head if that is all there is.
 
-use std::time::Duration;
-
-use tollgate::{RateLimitLayer, outcome};
+use tollgate::outcome;
 use tonic::Code;
 
 use crate::sockets::{
     grpc::{Client, Host, SERVER_STREAMING, UNARY, is_rejection},
     grpc_served::Served,
-    support::{ChargedLayer, DROPPED, NOTHING, hourly, used},
+    support::*,
 };
-use tollgate_tests::until::until;
 
 #[tokio::test]
 async fn a_calls_outcome_is_in_its_trailers_or_in_a_head_that_is_all_there_is() {
@@ -51,7 +48,7 @@ async fn a_call_that_its_client_cancels_is_charged() {
 
 #[tokio::test]
 async fn a_call_whose_deadline_passes_is_charged() {
-    let deadline = Duration::from_secs(60);
+    let deadline = secs(60);
     for served in Served::everywhere().await {
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.unary_within("wait", deadline).await });
@@ -96,10 +93,8 @@ async fn failed_calls_are_refunded_for_the_next_and_a_successful_one_stays_charg
         for word in ["fail:7", "mumble", "fail:14", "mumble"] {
             let status = client.unary(word).await.expect_err("an error");
             assert!(!is_rejection(&status), "{status}");
-            until("its permit is back", async || {
-                used(&limiter, "calls").await == 0
-            })
-            .await;
+            let refunded = async || used(&limiter, "calls").await == 0;
+            until("its permit is back", refunded).await;
         }
         assert_eq!(client.unary("word").await.expect("a response"), "word");
         for _ in 0..3 {
@@ -119,10 +114,8 @@ async fn a_limit_on_failures_rejects_after_them_and_successes_are_free() {
         for (word, failures) in [("word", 0), ("mumble", 1), ("word", 1), ("fail:7", 2)] {
             let response = client.unary(word).await;
             assert_eq!(response.is_ok(), word == "word", "{response:?}");
-            until("it is charged", async || {
-                used(&limiter, "failures").await == failures
-            })
-            .await;
+            let charged = async || used(&limiter, "failures").await == failures;
+            until("it is charged", charged).await;
         }
         let status = client.unary("word").await.expect_err("a rejection");
         assert!(is_rejection(&status), "{host:?} {}: {status}", world.name());

@@ -1,26 +1,22 @@
 //! gRPC-Web rejections: the trailers are a frame of the body, since browsers see no others. Over HTTP/1.1, byte by byte.
 
-use std::net::SocketAddr;
-
 use base64::{Engine, prelude::BASE64_STANDARD};
-use http::HeaderMap;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tollgate::{Limiter, RateLimitLayer};
 use tonic::transport::Server;
 use tower_http::cors::CorsLayer;
 
 use crate::sockets::{
     grpc::{UNARY, router, serve, serve_tonic},
-    support::hourly,
+    support::*,
 };
 
 /// A layer that rejects every request, with a message that contains a `%`.
 fn closed() -> RateLimitLayer {
     let limiter = Limiter::builder().policy(hourly("100% full", 1).cost_with(|_| 2));
-    RateLimitLayer::new(limiter.build().expect("a limiter"))
+    RateLimitLayer::new(limiter.built())
 }
 
 /// A response's status line, headers and body.

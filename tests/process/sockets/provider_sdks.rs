@@ -1,27 +1,18 @@
 //! A gateway in front of a language model, and the official SDKs of OpenAI and Anthropic as its clients.
 
-use std::{
-    collections::BTreeMap,
-    future::IntoFuture,
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
 use axum::{
-    Json, Router,
+    Json,
     extract::Request,
     middleware::{self, Next},
     routing::post,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
-use tollgate::{
-    Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, Quota, RateLimitHeaders,
-    RateLimitLayer, access::KeyList, clock::Timestamp, extract, layer::Rejections,
-};
-use tollgate_tests::{stub_store::StubStore, world::START};
+use tollgate::{clock::Timestamp, layer::Rejections};
+use tollgate_tests::world::START;
 
-use crate::sockets::grpc::listen;
+use crate::sockets::{grpc::listen, support::*};
 
 /// When requests arrived at a gateway, and the statuses of their responses.
 type Arrivals = Arc<Mutex<Vec<(Instant, u16)>>>;
@@ -99,9 +90,8 @@ fn api(provider: Provider, limiter: Limiter, clock: ManualClock) -> (Router, Arr
             let now = Instant::now();
             let first = log.lock().expect("a log").first().map(|(first, _)| *first);
             let passed = first.map_or(Duration::ZERO, |first| now - first);
-            clock.set(Timestamp::from_micros(
-                START as i64 + passed.as_micros() as i64,
-            ));
+            let shown = START as i64 + passed.as_micros() as i64;
+            clock.set(Timestamp::from_micros(shown));
             let response = next.run(request).await;
             let status = response.status().as_u16();
             log.lock().expect("a log").push((now, status));
@@ -122,22 +112,19 @@ async fn used_up(provider: Provider, period: Duration) -> (Router, Arrivals) {
     let clock = ManualClock::at(Timestamp::from_micros(START as i64));
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let limiter = Limiter::builder().store(store).policy(one_per(period));
-    let limiter = limiter.build().expect("a limiter");
+    let limiter = limiter.built();
     drop(limiter.admit(Key::global()).await.expect("admitted"));
     api(provider, limiter, clock)
 }
 
 /// Calls the APIs below these paths by the SDK, each with so many retries.
 async fn call(provider: Provider, apis: Vec<(&str, Router)>, retries: Value) -> Vec<Outcome> {
-    let calls: Vec<_> = apis
-        .iter()
-        .map(|(path, _)| json!([path, retries]))
-        .collect();
-    let gateway = apis
-        .into_iter()
-        .fold(Router::new(), |gateway, (path, api)| {
-            gateway.nest(&format!("/{path}"), api)
-        });
+    let mut gateway = Router::new();
+    let mut calls = Vec::new();
+    for (path, api) in apis {
+        gateway = gateway.nest(&format!("/{path}"), api);
+        calls.push(json!([path, retries]));
+    }
     let (listener, address) = listen().await;
     let server = tokio::spawn(axum::serve(listener, gateway).into_future());
     let sdk = move || {
@@ -153,13 +140,11 @@ async fn call(provider: Provider, apis: Vec<(&str, Router)>, retries: Value) -> 
 
 /// An SDK waits for as long as the gateway says, to the millisecond, and gives up at once if that is too long.
 async fn assert_timed(provider: Provider) {
-    let (soon, soon_arrivals) = used_up(provider, Duration::from_millis(1_200)).await;
-    let (late, late_arrivals) = used_up(provider, Duration::from_secs(90)).await;
+    let (soon, soon_arrivals) = used_up(provider, ms(1_200)).await;
+    let (late, late_arrivals) = used_up(provider, secs(90)).await;
     let apis = vec![("soon", soon), ("late", late)];
-    let [soon, late] = call(provider, apis, Value::Null)
-        .await
-        .try_into()
-        .expect("two outcomes");
+    let outcomes = call(provider, apis, Value::Null).await;
+    let [soon, late] = outcomes.try_into().expect("two outcomes");
 
     assert_eq!((&soon.error, &soon.waits), (&None, &vec![1.2]));
     let arrivals = soon_arrivals.lock().expect("a log");
@@ -167,7 +152,7 @@ async fn assert_timed(provider: Provider) {
     assert_eq!(statuses, [429, 200]);
     let between = arrivals[1].0 - arrivals[0].0;
     println!("{}: retried after {between:?}", provider.sdk);
-    assert!(between >= Duration::from_millis(1_200), "{between:?}");
+    assert!(between >= ms(1_200), "{between:?}");
 
     let [class, ..] = late.error();
     assert_eq!((class, &late.waits), ("RateLimitError", &vec![]));
@@ -189,22 +174,20 @@ async fn anthropics_sdk_waits_as_told_and_gives_up_at_once_if_the_wait_is_too_lo
 /// What each SDK makes of a rejection by a quota, by a deny list, for a missing key, and by a store that fails.
 async fn errors(provider: Provider) -> Vec<Outcome> {
     let clock = ManualClock::at(Timestamp::from_micros(START as i64));
-    let hourly = || one_per(Duration::from_secs(3_600));
+    let hourly = || one_per(secs(3_600));
     let build = |policy, list: &[Key], store| {
         let deny = KeyList::new("rpm", list.iter().copied());
         let builder = Limiter::builder().store(store).policy(policy).deny(deny);
-        let limiter = builder.on_store_error(OnStoreError::Reject).build();
-        api(provider, limiter.expect("a limiter"), clock.clone()).0
+        let limiter = builder.on_store_error(OnStoreError::Reject).built();
+        api(provider, limiter, clock.clone()).0
     };
     let keyed = hourly().key(extract::header("x-tenant"));
-    let (quota, _) = used_up(provider, Duration::from_secs(90)).await;
+    let (quota, _) = used_up(provider, secs(90)).await;
+    let up = StubStore::default;
     let apis = vec![
         ("quota", quota),
-        (
-            "denied",
-            build(hourly(), &[Key::global()], StubStore::default()),
-        ),
-        ("keyless", build(keyed, &[], StubStore::default())),
+        ("denied", build(hourly(), &[Key::global()], up())),
+        ("keyless", build(keyed, &[], up())),
         ("down", build(hourly(), &[], StubStore::unreachable())),
     ];
     // With retries all but the last one would end as soon.
@@ -213,44 +196,30 @@ async fn errors(provider: Provider) -> Vec<Outcome> {
 
 #[tokio::test]
 async fn each_sdk_knows_the_errors_of_its_provider() {
-    for (provider, expected) in [
-        (
-            OPENAI,
-            [
-                ["RateLimitError", "requests", "rate_limit_exceeded"],
-                ["PermissionDeniedError", "invalid_request_error", ""],
-                ["BadRequestError", "invalid_request_error", ""],
-                ["InternalServerError", "server_error", ""],
-            ],
-        ),
-        (
-            ANTHROPIC,
-            [
-                ["RateLimitError", "rate_limit_error", ""],
-                ["PermissionDeniedError", "permission_error", ""],
-                ["BadRequestError", "invalid_request_error", ""],
-                ["ServiceUnavailableError", "overloaded_error", ""],
-            ],
-        ),
-    ] {
+    let openais = [
+        ["RateLimitError", "requests", "rate_limit_exceeded"],
+        ["PermissionDeniedError", "invalid_request_error", ""],
+        ["BadRequestError", "invalid_request_error", ""],
+        ["InternalServerError", "server_error", ""],
+    ];
+    let anthropics = [
+        ["RateLimitError", "rate_limit_error", ""],
+        ["PermissionDeniedError", "permission_error", ""],
+        ["BadRequestError", "invalid_request_error", ""],
+        ["ServiceUnavailableError", "overloaded_error", ""],
+    ];
+    for (provider, expected) in [(OPENAI, openais), (ANTHROPIC, anthropics)] {
         let outcomes = errors(provider).await;
         let errors: Vec<_> = outcomes.iter().map(Outcome::error).collect();
         assert_eq!(errors, expected, "{}", provider.sdk);
-        let retries: Vec<_> = outcomes
-            .iter()
-            .map(|outcome| {
-                (
-                    outcome.field("x-should-retry"),
-                    outcome.field("retry-after-ms"),
-                )
-            })
-            .collect();
+        let retries = outcomes.iter();
+        let retries = retries.map(|it| ["x-should-retry", "retry-after-ms"].map(|of| it.field(of)));
         let expected = [
-            ("false", "90000"),
-            ("false", ""),
-            ("false", ""),
-            ("", "1000"),
+            ["false", "90000"],
+            ["false", ""],
+            ["false", ""],
+            ["", "1000"],
         ];
-        assert_eq!(retries, expected, "{}", provider.sdk);
+        assert_eq!(retries.collect::<Vec<_>>(), expected, "{}", provider.sdk);
     }
 }

@@ -1,28 +1,13 @@
 //! What the tests share: stores whose clock only moves when it is set, and counts by a peek.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use testkit::Clock as ServerClock;
+use tollgate::outcome::{self, RequestEnd};
 
-use testkit::{Clock as ServerClock, Server};
-use tollgate::{
-    Concurrency, FixedWindow, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, extract,
-    limiter::LimiterBuilder,
-    observe::DecisionSource,
-    outcome::{self, RequestEnd},
-};
-
-use tollgate_tests::{
-    counting_clock::CountingClock,
-    until::{TEST_TIMEOUT, until},
-    world::START,
-};
+pub(crate) use tollgate_tests::prelude::*;
+use tollgate_tests::{counting_clock::CountingClock, world::START};
 
 /// The TTL of an unrenewed permit, by the store's clock.
-pub(crate) const PERMIT_TTL: Duration = Duration::from_millis(300);
+pub(crate) const PERMIT_TTL: Duration = ms(300);
 
 /// A store, and its clock.
 pub(crate) enum World {
@@ -46,7 +31,7 @@ impl World {
             .url(server.url())
             .connections(1)
             .rejection_cache_staleness(Duration::ZERO);
-        let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+        let store = store.timeout(TEST_TIMEOUT).built();
         Self::Redis(store, server, clock)
     }
 
@@ -74,7 +59,7 @@ impl World {
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         let policies = policies.into_iter();
         let builder = policies.fold(self.builder(), LimiterBuilder::policy);
-        builder.build().expect("a limiter")
+        builder.built()
     }
 
     pub(crate) fn advance(&self, by: Duration) {
@@ -113,10 +98,7 @@ pub(crate) fn hourly(name: &str, n: u64) -> Policy {
 async fn used_of<const N: usize>(limiter: &Limiter, policies: [&str; N]) -> [u64; N] {
     let seen = limiter.peek(Key::global()).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    policies.map(|name| {
-        let policy = seen.policy(name).expect(name);
-        policy.limit() - policy.remaining()
-    })
+    policies.map(|name| seen.used(name))
 }
 
 /// How many units of `policy` are used.
@@ -189,7 +171,7 @@ impl ChargedLayer {
         ];
         let policies = policies.map(|policy| policy.charge_dropped(charges));
         // No test outlasts the TTL: a permit that is free was released.
-        let permit = permit_policy(9, Duration::from_secs(3_600));
+        let permit = permit_policy(9, secs(3_600));
         let limiter = world.limiter(policies.into_iter().chain([permit]));
         Self {
             layer: RateLimitLayer::new(limiter),

@@ -1,25 +1,14 @@
 //! WebSockets that hold the permit of the request they began with, and WebSockets that don't.
 
-use std::net::SocketAddr;
-
 use axum::{
-    Router,
     extract::ws::{self, WebSocket, WebSocketUpgrade},
     response::Response,
     routing::any,
 };
-use tollgate::{Admission, Limiter, RateLimitLayer, outcome::RequestEnd};
-use tollgate_tests::{
-    until::until,
-    websocket::{Message, Socket},
-};
+use tollgate::outcome::RequestEnd;
+use tollgate_tests::websocket::{Message, Socket};
 
-use crate::sockets::{
-    grpc::serve,
-    support::{
-        ChargedLayer, FAILURE, PERMIT_TTL, SUCCESS, World, permit_policy, until_taken, used,
-    },
-};
+use crate::sockets::{grpc::serve, support::*};
 
 /// Echoes each text, until the client has closed; at `panic` it panics, at `leave` it returns.
 async fn echo(mut socket: WebSocket) {
@@ -197,10 +186,8 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
         loose.close().await;
 
         let mut held = opened(address, "/hold").await;
-        until("the handshake is sent", async || {
-            charged_layer.in_flight().await == SUCCESS
-        })
-        .await;
+        let is_sent = async || charged_layer.in_flight().await == SUCCESS;
+        until("the handshake is sent", is_sent).await;
         assert_running(&mut held).await;
         held.close().await;
         let settled = charged_layer.settled().await;

@@ -1,8 +1,7 @@
 //! The admin API, called by curl.
 
-use testkit::Timers;
-
 use crate::printed::{manifests, page::Page, session::Session};
+use tollgate_tests::prelude::*;
 
 pub(crate) fn run(page: &mut Page) {
     manifests::check(&page.expect("toml"));

@@ -1,8 +1,7 @@
 //! The command line, on files and on a service with its Redis.
 
-use testkit::{Server, Timers};
-
 use crate::printed::{page::Page, session::Session};
+use tollgate_tests::prelude::*;
 
 const TOKEN: &str = "a-token-of-the-operators";
 

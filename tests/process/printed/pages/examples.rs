@@ -1,7 +1,9 @@
 //! The list of examples: each section starts one, and calls it.
 
-use testkit::Timers;
-use tollgate_tests::websocket::{Message, Socket};
+use tollgate_tests::{
+    prelude::*,
+    websocket::{Message, Socket},
+};
 
 use crate::printed::{page::Page, session::Session};
 
@@ -49,7 +51,5 @@ fn websocket(port: u16) -> Vec<String> {
             }
         }
     };
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().build();
-    runtime.expect("a runtime").block_on(session)
+    one_thread().block_on(session)
 }

@@ -1,11 +1,9 @@
 //! From one layer to a panel and an unblocked customer.
 
-use std::time::Instant;
-
-use testkit::{Program, Timers};
-use tollgate_tests::until::TEST_TIMEOUT;
+use testkit::Program;
 
 use crate::printed::{page::Page, session::Session};
+use tollgate_tests::prelude::*;
 
 const LIMITS: &str = "
 [policies.api]

@@ -1,8 +1,7 @@
 //! The README: three examples, and the files of a project that has them.
 
-use testkit::Timers;
-
 use crate::printed::{manifests, page::Page, session::Session};
+use tollgate_tests::prelude::*;
 
 pub(crate) fn run(page: &mut Page) {
     manifests::check(&page.expect("toml"));

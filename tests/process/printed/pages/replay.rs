@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use testkit::Timers;
-use tollgate_tests::rng::Rng;
+use tollgate_tests::{prelude::*, rng::Rng};
 
 use crate::printed::{page::Page, session::Session};
 
