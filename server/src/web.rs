@@ -90,10 +90,10 @@ async fn health(State(web): State<Web>) -> Response {
 /// One at a time, and beside the threads that decide requests: with many rules it takes long.
 async fn metrics(State(web): State<Web>) -> Response {
     let _one = web.scrape.lock().await;
-    let (metrics, prometheus) = (web.metrics.clone(), web.prometheus.clone());
+    let web = web.clone();
     let rendered = tokio::task::spawn_blocking(move || {
-        metrics.collect();
-        prometheus.render()
+        web.metrics.collect();
+        web.prometheus.render() + &web.decider.engine.render_metrics()
     });
     match rendered.await {
         Ok(text) => text.into_response(),

@@ -1,9 +1,13 @@
-//! The reference server's metrics of rules.
+//! The reference server's metrics of rules. They are rendered here: the recorder of the other ones never forgets a series, and rules
+//! come and go.
 
 use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
+    collections::{HashMap, HashSet},
+    fmt::{self, Write as _},
+    sync::{
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use metrics::{Counter, Key, KeyName, Label, Level, Metadata, Recorder};
@@ -23,22 +27,33 @@ const NAMES: [&str; 5] = [
 /// The label of rules that would make too many series.
 const OTHER: &str = "other";
 
-/// The counters of all rules, by their labels.
+/// The domain and the labels of the entries.
+pub(super) type Labels = Vec<String>;
+
+/// The counters of all rules.
 pub(super) struct RuleMetrics {
-    /// `None`: nothing is recorded.
+    /// Of the other metrics. `None`: they are not recorded.
     recorder: Option<Arc<dyn Recorder + Send + Sync>>,
-    counters: RwLock<HashMap<Vec<String>, Arc<RuleCounters>>>,
+    series: RwLock<HashMap<Labels, Series>>,
+    /// Of rules that would make too many series.
+    other: Arc<RuleCounters>,
     near_percent: u8,
 }
 
+struct Series {
+    counters: Arc<RuleCounters>,
+    /// The labels of the rule, which are those of the series unless it names values of requests.
+    rule: Labels,
+}
+
 /// The counters of a rule.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RuleCounters {
-    total_hits: Counter,
-    over_limit: Counter,
-    near_limit: Counter,
-    within_limit: Counter,
-    shadow_mode: Counter,
+    total_hits: AtomicU64,
+    over_limit: AtomicU64,
+    near_limit: AtomicU64,
+    within_limit: AtomicU64,
+    shadow_mode: AtomicU64,
 }
 
 /// The most units of one descriptor that metrics count.
@@ -58,58 +73,73 @@ impl RuleMetrics {
     pub(super) fn new(recorder: Option<Arc<dyn Recorder + Send + Sync>>, near_percent: u8) -> Self {
         Self {
             recorder,
-            counters: RwLock::default(),
+            series: RwLock::default(),
+            other: Arc::default(),
             near_percent: near_percent.min(100),
         }
     }
 
-    /// The counters with these labels, the domain and those of the entries; `None` if there are too many.
-    pub(super) fn counters(&self, labels: &[String]) -> Option<Arc<RuleCounters>> {
-        let known = self.counters.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counters) = known.get(labels) {
-            return Some(counters.clone());
+    /// The counters of a rule for the values in `labels`; `None` if there are too many.
+    pub(super) fn counters(&self, rule: &[String], labels: &[String]) -> Option<Arc<RuleCounters>> {
+        let series = self.read();
+        if let Some(known) = series.get(labels) {
+            return Some(known.counters.clone());
         }
-        let is_full = known.len() >= MAX_SERIES / NAMES.len();
-        drop(known);
+        let is_full = series.len() >= MAX_SERIES / NAMES.len();
+        drop(series);
         if is_full {
             return None;
         }
-        let mut known = self
-            .counters
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let counters = known
-            .entry(labels.to_vec())
-            .or_insert_with(|| self.register(labels));
-        Some(counters.clone())
+        let mut series = self.write();
+        let added = series.entry(labels.to_vec()).or_insert_with(|| Series {
+            counters: Arc::default(),
+            rule: rule.to_vec(),
+        });
+        Some(added.counters.clone())
     }
 
     /// The counters of a rule, without values of requests; those of all other rules if there are too many.
-    pub(super) fn counters_of_rule(&self, labels: &[String]) -> Arc<RuleCounters> {
-        let of_rule = self.counters(labels);
-        of_rule.unwrap_or_else(|| self.register(&[OTHER.to_owned()]))
+    pub(super) fn counters_of_rule(&self, rule: &[String]) -> Arc<RuleCounters> {
+        let of_rule = self.counters(rule, rule);
+        of_rule.unwrap_or_else(|| self.other.clone())
     }
 
-    fn register(&self, labels: &[String]) -> Arc<RuleCounters> {
-        let labels = labels.iter().enumerate().map(|(depth, value)| match depth {
-            0 => Label::new("domain", value.clone()),
-            depth => Label::new(format!("key{depth}"), value.clone()),
-        });
-        let labels: Vec<Label> = labels.collect();
-        let [
-            total_hits,
-            over_limit,
-            near_limit,
-            within_limit,
-            shadow_mode,
-        ] = NAMES.map(|name| self.counter(name, labels.clone()));
-        Arc::new(RuleCounters {
-            total_hits,
-            over_limit,
-            near_limit,
-            within_limit,
-            shadow_mode,
-        })
+    /// Removes the series of all rules but these.
+    pub(super) fn retain(&self, rules: &HashSet<Labels>) {
+        self.write()
+            .retain(|_, series| rules.contains(&series.rule));
+    }
+
+    /// Writes all series in the text format of Prometheus.
+    pub(super) fn render(&self) -> String {
+        let series = self.read();
+        let mut all: Vec<(&[String], Arc<RuleCounters>)> = series
+            .iter()
+            .map(|(labels, series)| (&labels[..], series.counters.clone()))
+            .collect();
+        all.sort_by_key(|(labels, _)| *labels);
+        let other = [OTHER.to_owned()];
+        if self.other.total_hits.load(Relaxed) > 0 {
+            all.push((&other, self.other.clone()));
+        }
+        let mut text = String::new();
+        for (index, name) in NAMES.iter().enumerate() {
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "# TYPE {name} counter");
+            for (labels, counters) in &all {
+                let count = counters.in_order()[index].load(Relaxed);
+                let _ = writeln!(text, "{name}{{{}}} {count}", LabelText(labels));
+            }
+        }
+        text
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<Labels, Series>> {
+        self.series.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Labels, Series>> {
+        self.series.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A counter of this name.
@@ -126,22 +156,58 @@ impl RuleMetrics {
         let Counts { limit, .. } = counts;
         // Counters wrap: a client chooses the cost.
         let cost = counts.cost.min(MAX_COUNTED_COST);
-        counters.total_hits.increment(cost);
+        counters.total_hits.fetch_add(cost, Relaxed);
         if counts.over {
-            counters.over_limit.increment(cost);
+            counters.over_limit.fetch_add(cost, Relaxed);
             if counts.shadow {
-                counters.shadow_mode.increment(cost);
+                counters.shadow_mode.fetch_add(cost, Relaxed);
             }
             return;
         }
-        counters.within_limit.increment(cost);
+        counters.within_limit.fetch_add(cost, Relaxed);
         let near = u128::from(limit) * u128::from(self.near_percent) / 100;
         let near = u64::try_from(near).unwrap_or(u64::MAX);
         let used = limit.saturating_sub(counts.remaining);
         // The part of the cost above the share of the limit.
-        counters
-            .near_limit
-            .increment(used.saturating_sub(near).min(cost));
+        let near = used.saturating_sub(near).min(cost);
+        counters.near_limit.fetch_add(near, Relaxed);
+    }
+}
+
+impl RuleCounters {
+    /// As in `NAMES`.
+    fn in_order(&self) -> [&AtomicU64; NAMES.len()] {
+        [
+            &self.total_hits,
+            &self.over_limit,
+            &self.near_limit,
+            &self.within_limit,
+            &self.shadow_mode,
+        ]
+    }
+}
+
+/// The labels of a series as Prometheus reads them: `domain`, `key1`, `key2` and so on.
+struct LabelText<'a>(&'a [String]);
+
+impl fmt::Display for LabelText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (depth, value) in self.0.iter().enumerate() {
+            match depth {
+                0 => f.write_str("domain=\"")?,
+                depth => write!(f, ",key{depth}=\"")?,
+            }
+            for character in value.chars() {
+                match character {
+                    '\\' => f.write_str("\\\\")?,
+                    '"' => f.write_str("\\\"")?,
+                    '\n' => f.write_str("\\n")?,
+                    other => f.write_char(other)?,
+                }
+            }
+            f.write_char('"')?;
+        }
+        Ok(())
     }
 }
 

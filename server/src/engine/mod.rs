@@ -73,7 +73,7 @@ pub struct EngineSettings {
     pub dynamic_metadata: bool,
     /// The share of a limit, in percent, above which requests count as near it. Default: 80.
     pub near_percent: u8,
-    /// Where the metrics of rules are recorded. Default: nowhere.
+    /// Where the metrics of the service are recorded, other than those of rules. Default: nowhere.
     pub recorder: Option<Arc<dyn Recorder + Send + Sync>>,
     /// Observers of the limiter.
     pub observers: Vec<Arc<dyn Observer>>,
@@ -157,7 +157,8 @@ impl Engine {
         settings: EngineSettings,
     ) -> Result<Self, ConfigError> {
         let metrics = RuleMetrics::new(settings.recorder.clone(), settings.near_percent);
-        let tree = Tree::new(rules, &metrics);
+        let tree = Tree::new(rules);
+        tree.update_series(&metrics);
         let mut builder = builder(rules, &settings);
         if let Some(store) = store {
             builder = builder.store(store);
@@ -210,11 +211,13 @@ impl Engine {
     }
 
     fn replace(&self, rules: &Rules) -> Result<(), ConfigError> {
-        let tree = Tree::new(rules, &self.0.metrics);
+        let tree = Tree::new(rules);
         let builder = builder(rules, &self.0.settings);
         let mut in_force = self.0.tree.write().unwrap_or_else(PoisonError::into_inner);
         self.0.limiter.reconfigure(builder)?;
         *in_force = tree;
+        // Still under the lock: a request that is matched from now on may add series.
+        in_force.update_series(&self.0.metrics);
         Ok(())
     }
 
@@ -236,6 +239,11 @@ impl Engine {
             Err(_) => self.0.counters.service_errors.increment(1),
         }
         decided
+    }
+
+    /// The metrics of the rules in force, in the text format of Prometheus.
+    pub fn render_metrics(&self) -> String {
+        self.0.metrics.render()
     }
 
     /// The limiter that counts.

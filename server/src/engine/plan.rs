@@ -19,7 +19,7 @@ use super::{
     MAX_DESCRIPTORS, MAX_ENTRIES, MAX_TEXT_BYTES, MAX_TOGETHER, OnError, Refusal, Shared,
     metrics::RuleCounters,
     override_policy,
-    tree::{CompiledLimit, CompiledRule, Counted, Match, Tree, is_credential},
+    tree::{CompiledLimit, CompiledRule, Counted, Match, Tree, is_credential, of_overrides},
 };
 use crate::{
     proto::{self, RateLimitDescriptor, RateLimitRequest},
@@ -310,10 +310,8 @@ impl Shared {
         ))
     }
 
-    /// One series for all limits of descriptors in a domain: their number is up to clients.
     fn override_counters(&self, domain: &str) -> Arc<RuleCounters> {
-        let labels = [domain.to_owned(), "limit_override".to_owned()];
-        self.metrics.counters_of_rule(&labels)
+        self.metrics.counters_of_rule(&of_overrides(domain))
     }
 }
 

@@ -11,7 +11,7 @@ use tollgate::{Key, KeyExtractor, Limiter, extract, limiter::PolicyHandle};
 
 use super::{
     metadata::to_struct,
-    metrics::{RuleCounters, RuleMetrics},
+    metrics::{Labels, RuleCounters, RuleMetrics},
 };
 use crate::{
     proto::RateLimitDescriptor,
@@ -69,8 +69,10 @@ pub(super) struct CompiledRule {
     pub(super) quota_mode: bool,
     pub(super) metadata: Option<prost_types::Struct>,
     detailed_metric: bool,
-    /// Those that name no value of a request.
-    counters: Arc<RuleCounters>,
+    /// Those of its metrics.
+    labels: Labels,
+    /// Those that name no value of a request. Found once the rules are in force: only then are there no series of older ones.
+    counters: OnceLock<Arc<RuleCounters>>,
 }
 
 /// A limit of a rule.
@@ -133,13 +135,26 @@ impl fmt::Debug for Counted {
 }
 
 impl Tree {
-    pub(super) fn new(rules: &Rules, metrics: &RuleMetrics) -> Self {
+    pub(super) fn new(rules: &Rules) -> Self {
         let domains = rules.domains.iter().map(|(domain, rules)| {
             let mut labels = vec![domain.clone()];
-            (domain.clone(), Level::new(rules, &mut labels, metrics))
+            (domain.clone(), Level::new(rules, &mut labels))
         });
         Self {
             domains: domains.collect(),
+        }
+    }
+
+    /// Makes the metrics those of these rules: series of others are removed, and these have theirs.
+    pub(super) fn update_series(&self, metrics: &RuleMetrics) {
+        let mut rules = Vec::new();
+        let levels = self.domains.values();
+        levels.for_each(|level| level.add_rules(&mut rules));
+        let overrides = self.domains.keys().map(|domain| of_overrides(domain));
+        let labels = rules.iter().map(|rule| rule.labels.clone());
+        metrics.retain(&labels.chain(overrides).collect());
+        for rule in rules {
+            rule.counters(metrics);
         }
     }
 
@@ -192,10 +207,10 @@ impl Tree {
             let labels = std::iter::once(domain.to_owned()).chain(labels);
             let labels: Vec<String> = labels.collect();
             metrics
-                .counters(&labels)
-                .unwrap_or_else(|| rule.counters.clone())
+                .counters(&rule.labels, &labels)
+                .unwrap_or_else(|| rule.counters(metrics).clone())
         } else {
-            rule.counters.clone()
+            rule.counters(metrics).clone()
         };
         Some(Match {
             rule,
@@ -207,12 +222,12 @@ impl Tree {
 
 impl Level {
     /// `labels` are those of the metrics of the rule above.
-    fn new(rules: &[Rule], labels: &mut Vec<String>, metrics: &RuleMetrics) -> Self {
+    fn new(rules: &[Rule], labels: &mut Labels) -> Self {
         let mut level = Self::default();
         for rule in rules {
             let value = rule.value.as_deref().unwrap_or_default();
             labels.push(label(&rule.key, value));
-            let node = Node::new(rule, labels, metrics);
+            let node = Node::new(rule, labels);
             labels.pop();
             let nodes = level.keys.entry(rule.key.clone()).or_default();
             // The first rule of several for the same value counts.
@@ -225,6 +240,18 @@ impl Level {
             }
         }
         level
+    }
+
+    /// Adds the rules that limit, at this depth and below.
+    fn add_rules<'a>(&'a self, rules: &mut Vec<&'a CompiledRule>) {
+        for nodes in self.keys.values() {
+            let wildcards = nodes.wildcards.iter().map(|(_, node)| node);
+            let any_value = nodes.any_value.as_deref();
+            for node in nodes.by_value.values().chain(wildcards).chain(any_value) {
+                rules.extend(node.rule.as_deref());
+                node.children.add_rules(rules);
+            }
+        }
     }
 }
 
@@ -241,7 +268,7 @@ impl KeyNodes {
 }
 
 impl Node {
-    fn new(rule: &Rule, labels: &mut Vec<String>, metrics: &RuleMetrics) -> Self {
+    fn new(rule: &Rule, labels: &mut Labels) -> Self {
         let value = rule.value.clone().unwrap_or_default();
         let is_wildcard = value.contains('*');
         let counts_by = if !value.is_empty() && (!is_wildcard || rule.share_threshold) {
@@ -252,18 +279,18 @@ impl Node {
             CountsBy::Value
         };
         Self {
-            rule: CompiledRule::new(rule, labels, metrics).map(Arc::new),
+            rule: CompiledRule::new(rule, labels).map(Arc::new),
             counts_by,
             value_to_metric: rule.value_to_metric,
             value,
-            children: Level::new(&rule.descriptors, labels, metrics),
+            children: Level::new(&rule.descriptors, labels),
         }
     }
 }
 
 impl CompiledRule {
     /// `None` if the rule has no limits.
-    fn new(rule: &Rule, labels: &[String], metrics: &RuleMetrics) -> Option<Self> {
+    fn new(rule: &Rule, labels: &[String]) -> Option<Self> {
         if rule.limits.is_empty() {
             return None;
         }
@@ -281,8 +308,14 @@ impl CompiledRule {
             quota_mode: rule.quota_mode,
             metadata: rule.metadata.as_ref().map(to_struct),
             detailed_metric: rule.detailed_metric,
-            counters: metrics.counters_of_rule(labels),
+            labels: labels.to_vec(),
+            counters: OnceLock::new(),
         })
+    }
+
+    fn counters(&self, metrics: &RuleMetrics) -> &Arc<RuleCounters> {
+        let counters = || metrics.counters_of_rule(&self.labels);
+        self.counters.get_or_init(counters)
     }
 }
 
@@ -301,6 +334,11 @@ pub(super) fn label(key: &str, value: &str) -> String {
         "" => key.to_owned(),
         value => format!("{key}_{value}"),
     }
+}
+
+/// The labels of the limits that descriptors of a domain bring. They have one series: their number is up to clients.
+pub(super) fn of_overrides(domain: &str) -> Labels {
+    vec![domain.to_owned(), "limit_override".to_owned()]
 }
 
 /// Whether values under this key are credentials, by the rule of [`extract`] for names of fields.

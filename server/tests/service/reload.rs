@@ -53,6 +53,62 @@ async fn invalid_rules_leave_those_before_them_in_force() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_of_rules_that_are_gone_are_removed_and_those_that_stay_go_on() {
+    let (_clock, redis) = redis();
+    let detailed = Rule {
+        detailed_metric: true,
+        ..limit("gone", "", 9, Unit::Hour)
+    };
+    let stays = Rule {
+        value: Some("\"a\\\nb\"".to_owned()),
+        ..limit("stays", "", 9, Unit::Hour)
+    };
+    let server = server(&redis, &rules([detailed, stays.clone()]), &[]).await;
+    let client = Client::of(&server);
+    assert!(client.passes(descriptor([("gone", "1")])).await);
+    assert!(client.passes(descriptor([("stays", "\"a\\\nb\"")])).await);
+    let series = async || {
+        let metrics = get(&server, "/metrics").await.1;
+        let mut all = Vec::new();
+        for line in metrics.lines() {
+            let prefix = "ratelimit_service_rate_limit_total_hits{domain=\"test\",key1=\"";
+            all.extend(line.strip_prefix(prefix).map(str::to_owned));
+        }
+        all
+    };
+    let kept = r#"stays_\"a\\\nb\""} 1"#;
+    assert_eq!(series().await, [r#"gone"} 0"#, r#"gone_1"} 1"#, kept]);
+    let next = rules([stays, limit("new", "", 9, Unit::Hour)]);
+    server.engine().reload(&next).expect("rules");
+    assert_eq!(series().await, [r#"new"} 0"#, kept]);
+    // Rules that can't be put in force add none.
+    let twice = rules([limit("a", "", 1, Unit::Hour), limit("a", "", 2, Unit::Hour)]);
+    server.engine().reload(&twice).expect_err("a mistake");
+    assert_eq!(series().await, [r#"new"} 0"#, kept]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_rules_as_have_metrics_may_all_be_replaced() {
+    let many = |name: &str| Rules {
+        domains: [(
+            "test".to_owned(),
+            (0..1_500)
+                .map(|n| limit(&format!("{name}{n}"), "", 9, Unit::Hour))
+                .collect(),
+        )]
+        .into(),
+    };
+    let (_clock, redis) = redis();
+    let server = server(&redis, &many("old"), &[]).await;
+    server.engine().reload(&many("new")).expect("rules");
+    let client = Client::of(&server);
+    assert!(client.passes(descriptor([("new1499", "a")])).await);
+    let metrics = get(&server, "/metrics").await.1;
+    let counted = r#"ratelimit_service_rate_limit_total_hits{domain="test",key1="new1499"} 1"#;
+    assert!(metrics.contains(counted) && !metrics.contains("key1=\"old"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_request_is_decided_under_the_old_rules_or_under_the_new_ones() {
     let (_clock, redis) = redis();
