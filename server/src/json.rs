@@ -1,9 +1,14 @@
 //! The protocol in JSON, by the rules of protocol buffers: names in `camelCase`, or as in the definition; enums by name or
-//! number; 64-bit numbers as text or number; no unknown fields.
+//! number; whole numbers in any form, or as text; no unknown fields; fields with default values are left out.
+
+use std::{fmt, marker::PhantomData};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use prost_types::value::Kind;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::{Map, Value, json};
 
 use crate::proto::{
@@ -17,11 +22,31 @@ use crate::proto::{
 ///
 /// What is wrong, and where.
 pub(crate) fn parse_request(json: &[u8]) -> Result<RateLimitRequest, serde_json::Error> {
-    // Serde would take a list for the fields in their order.
-    if json.trim_ascii_start().starts_with(b"[") {
-        return Err(serde_json::Error::custom("expected an object"));
+    serde_json::from_slice::<Object<Request>>(json).map(|Object(request)| request.into())
+}
+
+/// A message. By itself serde would take a list for its fields in their order, too.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+
+        let fields = deserializer.deserialize_map(Fields(PhantomData));
+        fields.map(Self)
     }
-    serde_json::from_slice::<Request>(json).map(Into::into)
 }
 
 #[derive(Deserialize)]
@@ -30,20 +55,20 @@ struct Request {
     #[serde(default, deserialize_with = "or_default")]
     domain: String,
     #[serde(default, deserialize_with = "or_default")]
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<Object<Descriptor>>,
     #[serde(default, alias = "hits_addend", deserialize_with = "or_default")]
-    hits_addend: Number,
+    hits_addend: Number<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Descriptor {
     #[serde(default, deserialize_with = "or_default")]
-    entries: Vec<Entry>,
+    entries: Vec<Object<Entry>>,
     #[serde(default)]
-    limit: Option<Limit>,
+    limit: Option<Object<Limit>>,
     #[serde(default, alias = "hits_addend")]
-    hits_addend: Option<Number>,
+    hits_addend: Option<Number<u64>>,
     #[serde(default, alias = "is_negative_hits", deserialize_with = "or_default")]
     is_negative_hits: bool,
 }
@@ -61,26 +86,42 @@ struct Entry {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Limit {
     #[serde(default, alias = "requests_per_unit", deserialize_with = "or_default")]
-    requests_per_unit: Number,
+    requests_per_unit: Number<u32>,
     #[serde(default, deserialize_with = "unit")]
     unit: i32,
 }
 
-/// A number, which may be text.
+/// A whole number, which may be text, and have a fraction of zeros or an exponent.
 #[derive(Default)]
-struct Number(u64);
+struct Number<T>(T);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Number<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = match Value::deserialize(deserializer)? {
-            Value::Number(number) => number.as_u64(),
-            Value::String(text) => text.parse().ok(),
-            _ => None,
-        };
-        number
-            .map(Self)
-            .ok_or_else(|| D::Error::custom("expected a whole number, not negative"))
+        let value = Value::deserialize(deserializer)?;
+        let number = whole(&value).and_then(|number| u64::try_from(number).ok());
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.map(Self).ok_or_else(|| {
+            let bits = 8 * size_of::<T>();
+            D::Error::custom(format!(
+                "{value}: expected a whole number of {bits} bits, not negative"
+            ))
+        })
     }
+}
+
+fn whole(value: &Value) -> Option<i128> {
+    let number = match value {
+        Value::Number(number) => number.clone(),
+        Value::String(text) if text.trim_ascii() == text => serde_json::from_str(text).ok()?,
+        _ => return None,
+    };
+    let whole = number.as_u64().map(i128::from);
+    let whole = whole.or_else(|| number.as_i64().map(i128::from));
+    // Converted back it is the same, unless it is too large.
+    whole.or_else(|| {
+        let float = number.as_f64()?;
+        (float.fract() == 0.0 && float.abs() < 1e30).then_some(float as i128)
+    })
 }
 
 /// `null` is the default.
@@ -94,9 +135,7 @@ fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
     let value = Value::deserialize(deserializer)?;
     let unit = match &value {
         Value::Null => Some(0),
-        Value::Number(number) => number
-            .as_i64()
-            .and_then(|number| i32::try_from(number).ok()),
+        Value::Number(_) => whole(&value).and_then(|number| i32::try_from(number).ok()),
         Value::String(name) => {
             let mut units = Unit::ALL.into_iter();
             units.find(|unit| unit.name() == name).map(Into::into)
@@ -111,8 +150,10 @@ impl From<Request> for RateLimitRequest {
         let descriptors = request.descriptors.into_iter();
         Self {
             domain: request.domain,
-            descriptors: descriptors.map(Into::into).collect(),
-            hits_addend: clamp(request.hits_addend),
+            descriptors: descriptors
+                .map(|Object(descriptor)| descriptor.into())
+                .collect(),
+            hits_addend: request.hits_addend.0,
         }
     }
 }
@@ -120,24 +161,20 @@ impl From<Request> for RateLimitRequest {
 impl From<Descriptor> for RateLimitDescriptor {
     fn from(descriptor: Descriptor) -> Self {
         let entries = descriptor.entries.into_iter();
-        let entries = entries.map(|Entry { key, value }| proto::Entry {
+        let entries = entries.map(|Object(Entry { key, value })| proto::Entry {
             key,
             value: value.into_bytes(),
         });
         Self {
             entries: entries.collect(),
-            limit: descriptor.limit.map(|limit| RateLimitOverride {
-                requests_per_unit: clamp(limit.requests_per_unit),
+            limit: descriptor.limit.map(|Object(limit)| RateLimitOverride {
+                requests_per_unit: limit.requests_per_unit.0,
                 unit: limit.unit,
             }),
             hits_addend: descriptor.hits_addend.map(|Number(cost)| cost),
             is_negative_hits: descriptor.is_negative_hits,
         }
     }
-}
-
-fn clamp(Number(number): Number) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Writes a response. Fields with default values are left out.
@@ -179,12 +216,18 @@ fn status(status: &DescriptorStatus) -> Value {
     let mut fields = Map::new();
     fields.insert("code".to_owned(), status.code().name().into());
     if let Some(limit) = &status.current_limit {
-        let unit = limit.unit().name();
-        let mut current = json!({"requestsPerUnit": limit.requests_per_unit, "unit": unit});
-        if !limit.name.is_empty() {
-            current["name"] = (&*limit.name).into();
+        let mut current = Map::new();
+        if limit.requests_per_unit > 0 {
+            let number = limit.requests_per_unit.into();
+            current.insert("requestsPerUnit".to_owned(), number);
         }
-        fields.insert("currentLimit".to_owned(), current);
+        if limit.unit() != Unit::Unknown {
+            current.insert("unit".to_owned(), limit.unit().name().into());
+        }
+        if !limit.name.is_empty() {
+            current.insert("name".to_owned(), (&*limit.name).into());
+        }
+        fields.insert("currentLimit".to_owned(), current.into());
     }
     if status.limit_remaining > 0 {
         fields.insert("limitRemaining".to_owned(), status.limit_remaining.into());
@@ -209,7 +252,11 @@ fn value(value: &prost_types::Value) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(value)) => (*value).into(),
-        Some(Kind::NumberValue(number)) => (*number).into(),
+        // Whole numbers without a fraction, while they have no more digits than are exact.
+        Some(Kind::NumberValue(number)) => match *number as i64 {
+            whole if whole as f64 == *number && whole.abs() < 1 << 53 => whole.into(),
+            _ => (*number).into(),
+        },
         Some(Kind::StringValue(text)) => Value::from(&**text),
         Some(Kind::StructValue(fields)) => object(fields),
         Some(Kind::ListValue(list)) => list.values.iter().map(self::value).collect(),

@@ -4,7 +4,10 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::{Value, json};
-use tollgate_server::{rules::Unit, serve::Server};
+use tollgate_server::{
+    rules::{Rule, Unit},
+    serve::Server,
+};
 
 use crate::scene::{limit, named, redis, rules, server};
 
@@ -66,7 +69,7 @@ async fn json_has_the_names_and_forms_of_the_protocol() {
         r#"{"entries": [{"key": "user"}], "hitsAddend": "9"}"#,
         r#"{"entries": [{"key": "user"}], "hits_addend": 1, "isNegativeHits": null}"#,
         r#"{"entries": [{"key": "user"}], "limit": {"requestsPerUnit": 5, "unit": "HOUR"}}"#,
-        r#"{"entries": [{"key": "user"}], "limit": {"requests_per_unit": 5, "unit": 3}}"#,
+        r#"{"entries": [{"key": "user"}], "limit": {"requests_per_unit": 5.0, "unit": 3}}"#,
     ] {
         let request =
             format!(r#"{{"domain": "test", "descriptors": [{descriptor}], "hitsAddend": 1}}"#);
@@ -81,6 +84,29 @@ async fn json_has_the_names_and_forms_of_the_protocol() {
         };
         assert_eq!((status, left), (expected.0, &expected.1), "{descriptor}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn json_responses_leave_out_what_has_its_default_and_fractions_of_zero() {
+    let (_clock, redis) = redis();
+    let pool = serde_json::json!({"weight": 3, "share": 0.5});
+    let zero = Rule {
+        metadata: pool.as_object().cloned(),
+        ..limit("user", "", 0, Unit::Minute)
+    };
+    let flags = ["--no-response-details", "--dynamic-metadata"];
+    let server = server(&redis, &rules([zero]), &flags).await;
+    let request =
+        r#"{"domain": "test", "descriptors": [{"entries": [{"key": "user"}], "hitsAddend": 0}]}"#;
+    let (status, body) = post(&server, request).await;
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    let statuses = json!([
+        {"code": "OK", "currentLimit": {"unit": "MINUTE"}, "durationUntilReset": "60s"},
+    ]);
+    assert_eq!((status, &body["statuses"]), (200, &statuses));
+    let metadata = &body["dynamicMetadata"];
+    assert_eq!(metadata["metadata"], pool);
+    assert_eq!(metadata["descriptors"][0]["hitsAddend"], json!(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,6 +128,23 @@ async fn requests_with_mistakes_are_bad() {
         (
             r#"{"domain": "test", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#,
             "\"FORTNIGHT\" is no unit",
+        ),
+        // A list is no message, though it has the fields in order.
+        (
+            r#"{"domain": "test", "descriptors": [[[{"key": "user"}]]]}"#,
+            "expected an object",
+        ),
+        (
+            r#"{"domain": "test", "hitsAddend": 4294967296}"#,
+            "4294967296: expected a whole number of 32 bits",
+        ),
+        (
+            r#"{"domain": "test", "hitsAddend": 1.5}"#,
+            "expected a whole number",
+        ),
+        (
+            r#"{"domain": "test", "hitsAddend": "+1"}"#,
+            "expected a whole number",
         ),
         (
             r#"{"domain": "test", "descriptors": [{"isNegativeHits": true}]}"#,
