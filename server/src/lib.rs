@@ -4,7 +4,8 @@
 //! - [`document`]: reads and writes documents.
 //! - [`engine`]: decides requests by the rules, on a [`tollgate::Limiter`].
 //! - [`proto`]: the protocol's messages.
-//! - [`serve`]: the server, with the settings of [`options`]; [`reload`] replaces its rules.
+//! - [`serve`]: the server, with the settings of [`options`] and the certificates of [`tls`]; [`reload`] replaces its rules and
+//!   certificates.
 //! - [`commands`]: the program's commands on documents.
 
 pub mod commands;
@@ -13,12 +14,14 @@ pub mod engine;
 mod grpc;
 mod json;
 pub mod options;
+mod port;
 mod program;
 pub mod proto;
 mod reflection;
 pub mod reload;
 pub mod rules;
 pub mod serve;
+pub mod tls;
 mod web;
 
 pub use program::main;

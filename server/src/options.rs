@@ -25,7 +25,7 @@ pub struct Options {
     /// How the documents are read.
     #[command(flatten)]
     pub reading: document::Options,
-    /// How often the documents are checked for changes, in seconds; 0 for never.
+    /// How often the documents and the certificates of gRPC are checked for changes, in seconds; 0 for never.
     #[arg(long, value_name = "SECONDS", default_value = "5", env = "CONFIG_INTERVAL", value_parser = seconds)]
     pub config_interval: Duration,
 
@@ -116,7 +116,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t, env = "ON_ERROR")]
     pub on_error: OnError,
 
-    /// The certificate of gRPC, in PEM.
+    /// The certificate of gRPC, in PEM. It is read again when it changes, and on SIGHUP, as are its key and the clients' authorities.
     #[arg(long, value_name = "FILE", env = "TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The key of the certificate, in PEM.
@@ -143,6 +143,12 @@ pub struct Options {
     /// The most requests that are decided at once. More are answered by RESOURCE_EXHAUSTED.
     #[arg(long, value_name = "N", default_value = "10000", env = "MAX_REQUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_requests: u32,
+    /// The most connections of each port. More wait until others are closed.
+    #[arg(long, value_name = "N", default_value = "10000", env = "MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+    /// After how long a connection of gRPC is closed, in seconds, once its requests are answered; 0 for never. Clients connect again.
+    #[arg(long, value_name = "SECONDS", default_value = "86400", env = "MAX_CONNECTION_AGE", value_parser = seconds)]
+    pub max_connection_age: Duration,
     /// For how long the server goes on after SIGTERM, reported as not serving, before it closes its ports, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "0", env = "DRAIN_DELAY", value_parser = seconds)]
     pub drain_delay: Duration,

@@ -80,8 +80,10 @@ async fn run(options: Options, rules: Rules, contents: Contents) -> Result<(), B
     drop(rules);
     // Before the addresses are printed: from then on a signal may come.
     let end = end_signal()?;
+    let certificates = server.take_certificates();
     let reload = reload::watch(
         server.engine().clone(),
+        certificates,
         options.config,
         options.reading,
         contents,

@@ -1,4 +1,4 @@
-//! Documents that change while the server runs.
+//! Documents and certificates that change while the server runs.
 
 use std::{convert::Infallible, future::Future, io, path::PathBuf, time::Duration};
 
@@ -8,6 +8,7 @@ use tracing::{error, info};
 use crate::{
     document::{self, Options},
     engine::Engine,
+    tls::Certificates,
 };
 
 /// A time after which no server looks: an instant that far away can still be computed.
@@ -16,13 +17,15 @@ const NEVER: Duration = Duration::from_secs(10 * 366 * 86_400);
 const NOT_RELOADED: &str = "rules not reloaded, the previous ones stay in force";
 
 /// Reads the documents again when they have changed, and on SIGHUP, and puts their rules in force. Documents with mistakes change
-/// nothing, and are reported. `last` are the contents from which the rules in force were read. From the return on a SIGHUP is handled; the future never ends.
+/// nothing, and are reported. `last` are the contents from which the rules in force were read. The same is done with certificates. From the
+/// return on a SIGHUP is handled; the future never ends.
 ///
 /// # Errors
 ///
 /// If the signal can't be handled.
 pub fn watch(
     engine: Engine,
+    mut certificates: Option<Certificates>,
     paths: Vec<PathBuf>,
     options: Options,
     mut last: Contents,
@@ -46,6 +49,9 @@ pub fn watch(
                 load(engine.clone(), paths.clone(), options).await;
             }
             last = now;
+            if let Some(certificates) = &mut certificates {
+                certificates.reload(is_forced).await;
+            }
         }
     })
 }

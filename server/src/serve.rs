@@ -16,7 +16,6 @@ use ::metrics::Recorder;
 use axum::Router;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::TcpListener,
     sync::watch,
     task::JoinSet,
     time::{interval, sleep, timeout},
@@ -26,7 +25,6 @@ use tollgate::{
     admin::{Activity, Admin},
     metrics::Metrics,
 };
-use tonic::transport::{Certificate, Identity, ServerTlsConfig, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tracing::warn;
 
@@ -34,8 +32,10 @@ use crate::{
     engine::{Engine, EngineSettings},
     grpc::{Decider, RateLimitService},
     options::Options,
+    port::Port,
     proto, reflection,
     rules::Rules,
+    tls::Certificates,
     web::Web,
 };
 
@@ -59,6 +59,8 @@ pub struct Server {
     healthy: Arc<AtomicBool>,
     /// Closes the ports.
     close: watch::Sender<bool>,
+    /// What its certificates are reloaded by, until it is taken.
+    certificates: Option<Certificates>,
     tasks: JoinSet<Result<(), BoxError>>,
     drain_delay: Duration,
     drain_timeout: Duration,
@@ -90,10 +92,12 @@ impl Server {
         let engine = Engine::new(rules, store(options)?, settings)?;
         let admin = admin(options, &engine, activity)?;
 
-        let grpc = listen("gRPC", options.grpc).await?;
-        let http = listen("HTTP", options.http).await?;
+        let certificates = Certificates::read(options)?;
+        let open = |name, address| Port::open(name, address, options.max_connections);
+        let grpc = open("gRPC", options.grpc).await?;
+        let http = open("HTTP", options.http).await?;
         let admin = match admin {
-            Some(router) => Some((listen("the admin API", options.admin).await?, router)),
+            Some(router) => Some((open("the admin API", options.admin).await?, router)),
             None => None,
         };
         let (health, health_service) = tonic_health::server::health_reporter();
@@ -106,15 +110,13 @@ impl Server {
         let healthy = Arc::new(AtomicBool::new(true));
         let mut server = Self {
             engine: engine.clone(),
-            grpc: grpc.local_addr()?,
-            http: http.local_addr()?,
-            admin: admin
-                .as_ref()
-                .map(|(listener, _)| listener.local_addr())
-                .transpose()?,
+            grpc: grpc.address()?,
+            http: http.address()?,
+            admin: admin.as_ref().map(|(port, _)| port.address()).transpose()?,
             health,
             healthy: healthy.clone(),
             close,
+            certificates,
             tasks: JoinSet::new(),
             drain_delay: options.drain_delay,
             drain_timeout: options.drain_timeout,
@@ -129,18 +131,25 @@ impl Server {
             // A proxy sends all its requests on few connections.
             .max_concurrent_streams(options.max_requests)
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-        if let Some(tls) = tls(options)? {
-            builder = builder.tls_config(tls)?;
+        if !options.max_connection_age.is_zero() {
+            builder = builder.max_connection_age(options.max_connection_age);
         }
         let router = builder
             .add_service(service)
             .add_service(health_service)
             .add_service(reflection::service()?);
-        let incoming = TcpIncoming::from(grpc).with_nodelay(Some(true));
         let end = until_closed(&closed);
-        server
-            .tasks
-            .spawn(async move { Ok(router.serve_with_incoming_shutdown(incoming, end).await?) });
+        match server.certificates.as_ref().map(Certificates::config) {
+            Some(tls) => {
+                let incoming = grpc.encrypted_connections(tls);
+                let served = router.serve_with_incoming_shutdown(incoming, end);
+                server.tasks.spawn(async { Ok(served.await?) });
+            }
+            None => {
+                let served = router.serve_with_incoming_shutdown(grpc.connections(), end);
+                server.tasks.spawn(async { Ok(served.await?) });
+            }
+        }
 
         server
             .tasks
@@ -153,22 +162,25 @@ impl Server {
             scrape: Arc::default(),
         };
         server.serve_http(http, web.router(), &closed);
-        if let Some((listener, router)) = admin {
+        if let Some((port, router)) = admin {
             // As a service, so that `/admin/` works too.
             let router = Router::new().nest_service("/admin", router);
-            server.serve_http(listener, router, &closed);
+            server.serve_http(port, router, &closed);
         }
         Ok(server)
     }
 
-    fn serve_http(
-        &mut self,
-        listener: TcpListener,
-        router: Router,
-        closed: &watch::Receiver<bool>,
-    ) {
-        let served = axum::serve(listener, router).with_graceful_shutdown(until_closed(closed));
-        self.tasks.spawn(async move { Ok(served.await?) });
+    fn serve_http(&mut self, port: Port, router: Router, closed: &watch::Receiver<bool>) {
+        let end = until_closed(closed);
+        self.tasks.spawn(async {
+            port.serve_http(router, end).await;
+            Ok(())
+        });
+    }
+
+    /// What the certificates of gRPC are reloaded by; `None` if there are none, or it was taken already.
+    pub fn take_certificates(&mut self) -> Option<Certificates> {
+        self.certificates.take()
     }
 
     /// What decides requests.
@@ -237,11 +249,6 @@ fn until_closed(closed: &watch::Receiver<bool>) -> impl Future<Output = ()> + Se
     }
 }
 
-async fn listen(what: &str, address: SocketAddr) -> Result<TcpListener, BoxError> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| format!("{what} can't listen on {address}: {error}").into())
-}
-
 /// A recorder of its own, so that several servers in a process have metrics of their own.
 fn recorder() -> Result<(Arc<dyn Recorder + Send + Sync>, PrometheusHandle), BoxError> {
     let mut builder = PrometheusBuilder::new();
@@ -308,18 +315,6 @@ fn store(options: &Options) -> Result<Option<RedisStore>, BoxError> {
         builder = builder.client_certificate(read(certificate)?, read(key)?);
     }
     Ok(Some(builder.build()?))
-}
-
-fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, BoxError> {
-    let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else {
-        return Ok(None);
-    };
-    let identity = Identity::from_pem(read(certificate)?, read(key)?);
-    let mut tls = ServerTlsConfig::new().identity(identity);
-    if let Some(ca) = &options.tls_client_ca {
-        tls = tls.client_ca_root(Certificate::from_pem(read(ca)?));
-    }
-    Ok(Some(tls))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, BoxError> {

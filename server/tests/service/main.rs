@@ -9,11 +9,17 @@ mod foreign;
 #[cfg(unix)]
 mod json;
 #[cfg(unix)]
+#[path = "../../../tests/src/lateness.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod lateness;
+#[cfg(unix)]
 mod limits;
 #[cfg(unix)]
 mod modes;
 #[cfg(unix)]
 mod outages;
+#[cfg(unix)]
+mod ports;
 #[cfg(unix)]
 mod processes;
 #[cfg(unix)]

@@ -1,9 +1,5 @@
 //! The store fails, or is slow, and the server's own bounds.
 
-#[path = "../../../tests/src/lateness.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod lateness;
-
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -13,10 +9,10 @@ use tollgate_server::{
 };
 use tonic::Code;
 
-use self::lateness::Lateness;
 use crate::{
     client::{Client, descriptor, header, is_over, request},
     json::get,
+    lateness::Lateness,
     scene::{limit, options, redis, rules, unlimited},
 };
 

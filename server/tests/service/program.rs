@@ -16,13 +16,13 @@ use crate::{
 };
 
 /// A program that runs, with a folder of documents.
-struct Program {
+pub(crate) struct Program {
     child: Child,
-    grpc: SocketAddr,
+    pub(crate) grpc: SocketAddr,
     folder: TempDir,
 }
 
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 domain: test
 descriptors:
   - key: user
@@ -30,16 +30,31 @@ descriptors:
 ";
 
 impl Program {
-    fn start(redis: &testkit::Server, flags: &[&str]) -> Self {
+    /// With a timeout of Redis that a busy machine does not reach.
+    pub(crate) fn start(redis: &testkit::Server, flags: &[&str]) -> Self {
+        let program = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+        let flags = [&["--redis-timeout", "300000"], flags].concat();
+        Self::start_as(program, RULES, redis, &flags)
+    }
+
+    /// `program` runs the program with the arguments that are added.
+    pub(crate) fn start_as(
+        mut program: Command,
+        rules: &str,
+        redis: &testkit::Server,
+        flags: &[&str],
+    ) -> Self {
         let folder = testkit::folder();
-        write(folder.path(), RULES);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
+        write(folder.path(), rules);
+        let log = fs::File::create(folder.path().join("log")).expect("a file");
+        let mut child = program
             .arg("--config")
             .arg(folder.path())
             .args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"])
-            .args(["--redis-url", &redis.url(), "--redis-timeout", "300000"])
+            .args(["--redis-url", &redis.url()])
             .args(flags)
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .expect("the program");
         let mut lines = BufReader::new(child.stdout.as_mut().expect("its output")).lines();
@@ -52,11 +67,16 @@ impl Program {
         }
     }
 
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::to(&format!("http://{}", self.grpc))
     }
 
-    fn signal(&self, name: &str) {
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).expect("its log")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(
             Command::new("sh")

@@ -17,7 +17,8 @@ use tonic::{
 
 use crate::{
     client::{Client, cost, descriptor, request},
-    scene::{TEST_TIMEOUT, limit, limit_together, redis, rules},
+    program::Program,
+    scene::{TEST_TIMEOUT, limit, limit_together, options, redis, rules, until},
 };
 
 /// A certificate authority, and the files of the server.
@@ -38,8 +39,7 @@ impl Authority {
             pem,
             folder: testkit::folder(),
         };
-        let (certificate, key) =
-            authority.sign(&[SanType::DnsName("localhost".try_into().expect("a name"))]);
+        let (certificate, key) = authority.sign(&[dns("localhost")]);
         authority.write("cert.pem", &certificate);
         authority.write("key.pem", &key);
         authority.write("ca.pem", &authority.pem);
@@ -47,11 +47,18 @@ impl Authority {
     }
 
     fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.folder.path().join(name), text).expect("a file");
+        std::fs::write(self.path(name), text).expect("a file");
     }
 
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
+    }
+
+    /// The flags of a server with the files of this authority, and that has clients with its certificates alone.
+    fn flags(&self) -> [String; 6] {
+        let [certificate, key, ca] = FILES.map(|name| self.path(name));
+        let [one, two, three] = ["--tls-cert", "--tls-key", "--tls-client-ca"].map(str::to_owned);
+        [one, certificate, two, key, three, ca]
     }
 
     /// A certificate with these names, and its key.
@@ -69,6 +76,10 @@ impl Authority {
 
     /// A client, with a certificate if it has names.
     fn client(&self, server: &Server, names: &[SanType]) -> Client {
+        self.client_of(server.grpc().port(), names)
+    }
+
+    fn client_of(&self, port: u16, names: &[SanType]) -> Client {
         let mut tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&self.pem))
             .domain_name("localhost");
@@ -76,12 +87,19 @@ impl Authority {
             let (certificate, key) = self.sign(names);
             tls = tls.identity(Identity::from_pem(certificate, key));
         }
-        let url = format!("https://localhost:{}", server.grpc().port());
+        let url = format!("https://localhost:{port}");
         let endpoint = Endpoint::from_shared(url)
             .expect("a URL")
             .timeout(TEST_TIMEOUT);
         Client::on(endpoint.tls_config(tls).expect("TLS").connect_lazy())
     }
+}
+
+/// The names of an authority's files: the server's certificate, its key, and the authority's certificate.
+const FILES: [&str; 3] = ["cert.pem", "key.pem", "ca.pem"];
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(name.try_into().expect("a name"))
 }
 
 fn credit(descriptor: RateLimitDescriptor, units: u64) -> RateLimitDescriptor {
@@ -106,23 +124,12 @@ fn log(key: &str) -> Rule {
 async fn credits_are_taken_from_clients_with_a_listed_name_alone() {
     let (_clock, redis) = redis();
     let authority = Authority::new();
-    let files = ["cert.pem", "key.pem", "ca.pem"].map(|name| authority.path(name));
-    let [certificate, key, ca] = &files;
-    let flags = [
-        "--tls-cert",
-        certificate,
-        "--tls-key",
-        key,
-        "--tls-client-ca",
-        ca,
-        "--credit-name",
-        "gateway.internal",
-        "--credit-name",
-        "spiffe://cluster/ns/a/sa/gateway",
-    ];
+    let files = authority.flags();
+    let mut flags: Vec<&str> = files.iter().map(String::as_str).collect();
+    flags.extend(["--credit-name", "gateway.internal"]);
+    flags.extend(["--credit-name", "spiffe://cluster/ns/a/sa/gateway"]);
     let rules = rules([limit("user", "", 10, Unit::Hour), log("log")]);
     let server = crate::scene::server(&redis, &rules, &flags).await;
-    let dns = |name: &str| SanType::DnsName(name.try_into().expect("a name"));
     let uri = |name: &str| SanType::URI(name.try_into().expect("a URI"));
     let user = || descriptor([("user", "a")]);
 
@@ -170,4 +177,74 @@ async fn without_tls_no_credits_are_taken() {
         .send(request([credit(descriptor([("user", "a")]), 1)]))
         .await;
     assert_eq!(refused.expect_err("refused").code(), Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_read_again_when_they_change_and_on_sighup_and_bad_ones_change_nothing() {
+    let (_clock, redis) = redis();
+    for interval in ["0", "0.01"] {
+        let (served, next) = (Authority::new(), Authority::new());
+        let files = served.flags();
+        let mut flags: Vec<&str> = files.iter().map(String::as_str).collect();
+        flags.extend(["--config-interval", interval]);
+        let program = Program::start(&redis, &flags);
+        let replace = |name: &str, text: &str| {
+            served.write(name, text);
+            if interval == "0" {
+                program.signal("HUP");
+            }
+        };
+        let user = || cost(descriptor([("user", "a")]), 0);
+        // On a connection of its own.
+        let is_served = async |by: &Authority| {
+            let client = by.client_of(program.grpc.port(), &[dns("client")]);
+            client.send(request([user()])).await.is_ok()
+        };
+        let open = served.client_of(program.grpc.port(), &[dns("client")]);
+        assert!(open.passes(user()).await);
+        assert!(is_served(&served).await && !is_served(&next).await);
+
+        replace("cert.pem", "no certificate");
+        let kept = "certificates not reloaded, the previous ones stay in force";
+        until("it is reported", || {
+            program.log().contains(kept).then_some(())
+        })
+        .await;
+        assert!(is_served(&served).await && !is_served(&next).await);
+
+        // Between two of them the key is another certificate's.
+        for name in FILES {
+            let new = std::fs::read_to_string(next.path(name)).expect("a file");
+            replace(name, &new);
+        }
+        while !is_served(&next).await {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert!(!is_served(&served).await);
+        // Connections that are open stay.
+        assert!(open.passes(user()).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_valid_certificate_is_not_started() {
+    let authority = Authority::new();
+    let files = authority.flags();
+    let flags: Vec<&str> = files.iter().map(String::as_str).collect();
+    for (name, text, expected) in [
+        ("key.pem", "no key", "key.pem: "),
+        (
+            "cert.pem",
+            "no certificate",
+            "cert.pem: no certificate in PEM",
+        ),
+        ("ca.pem", "", "ca.pem: no certificate in PEM"),
+    ] {
+        let before = std::fs::read_to_string(authority.path(name)).expect("a file");
+        authority.write(name, text);
+        let started = Server::start(&options(&flags), &rules([])).await;
+        let error = started.expect_err("a mistake").to_string();
+        assert!(error.contains(expected), "{error}");
+        authority.write(name, &before);
+    }
 }
