@@ -5,6 +5,8 @@ mod client;
 #[cfg(unix)]
 mod documents;
 #[cfg(unix)]
+mod faults;
+#[cfg(unix)]
 mod foreign;
 #[cfg(unix)]
 mod json;
