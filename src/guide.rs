@@ -5,6 +5,7 @@
 //! - [`strategies`]: which strategy counts a quota, and what each admits at a window's edge.
 //! - [`proxies`]: which address a request is counted by behind nginx, Envoy, Cloudflare, Fly and the load balancers of AWS.
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
+//! - [`envoy`]: limits in front of a service, by `tollgate-server`, and from other languages.
 //! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
 //! - [`outgoing`]: calling services that limit you, and obeying what their responses say.
@@ -31,6 +32,9 @@ pub mod proxies {}
 
 #[doc = include_str!("../docs/guide/logins.md")]
 pub mod logins {}
+
+#[doc = include_str!("../docs/guide/envoy.md")]
+pub mod envoy {}
 
 #[doc = include_str!("../docs/guide/tiers.md")]
 pub mod tiers {}
