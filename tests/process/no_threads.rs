@@ -35,7 +35,7 @@ fn child_process() {
     };
     let (log, start) = (Log::default(), Instant::now());
     let _guard = log.errors();
-    let runtime = one_thread();
+    let runtime = current_thread();
     runtime.block_on(async {
         let limiter = limiter(url);
         let counts = async || {

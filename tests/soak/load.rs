@@ -141,7 +141,7 @@ struct Stalling {
 
 impl Stalling {
     fn run(mut self, is_over: Arc<AtomicBool>) {
-        let runtime = one_thread();
+        let runtime = current_thread();
         self.task.lateness = runtime.block_on(async { Lateness::measure() });
         while !is_over.load(Relaxed) {
             runtime.block_on(async {

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    let runtime = threads(2);
+    let runtime = multi_thread(2);
     println!("soak: {seconds} s, --seed {seed}");
     let mut report = Report::default();
     for (_, topology, share) in topologies {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
 /// The runtime of a process, of one thread: so it can be measured how late its tasks are woken.
 fn runtime_of(process: usize) -> &'static Runtime {
     static RUNTIMES: LazyLock<[Runtime; PROCESSES]> =
-        LazyLock::new(|| [(); PROCESSES].map(|()| threads(1)));
+        LazyLock::new(|| [(); PROCESSES].map(|()| multi_thread(1)));
     &RUNTIMES[process]
 }
 

@@ -56,7 +56,7 @@ fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F)
 fn a_known_key_is_evaluated_in_process_without_allocating() {
     let limiter = limiter(&["one"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    assert_eq!(each(&one_thread(), "in process, one policy", check), 0.0);
+    assert_eq!(each(&current_thread(), "in process, one policy", check), 0.0);
 }
 
 #[test]
@@ -68,10 +68,10 @@ fn a_decision_that_metrics_count_allocates_nothing_more() {
         let builder = Limiter::builder().observe(metrics.clone());
         let limiter = builder.policy(Policy::new("one", quota)).built();
         let check = async || limiter.check(Key::new("alice")).await.is_admitted();
-        assert!(one_thread().block_on(check()));
+        assert!(current_thread().block_on(check()));
         let decide = async || assert_eq!(check().await, admits);
         let each = each(
-            &one_thread(),
+            &current_thread(),
             &format!("with metrics, admitted: {admits}"),
             decide,
         );
@@ -84,16 +84,16 @@ fn a_decision_that_metrics_count_allocates_nothing_more() {
 fn a_rejection_in_process_allocates_nothing_either() {
     let limiter = limiter(&["one"], quota("1/week"));
     let check = async || limiter.check(Key::new("alice")).await;
-    let _ = one_thread().block_on(check());
+    let _ = current_thread().block_on(check());
     let rejected = async || assert!(!check().await.is_admitted());
-    assert_eq!(each(&one_thread(), "in process, rejected", rejected), 0.0);
+    assert_eq!(each(&current_thread(), "in process, rejected", rejected), 0.0);
 }
 
 #[test]
 fn three_policies_with_one_key_allocate_next_to_nothing() {
     let limiter = limiter(&["one", "two", "three"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    let each = each(&one_thread(), "in process, three policies", check);
+    let each = each(&current_thread(), "in process, three policies", check);
     assert!(each <= MAX_THREE, "{each}");
 }
 
@@ -101,7 +101,7 @@ fn three_policies_with_one_key_allocate_next_to_nothing() {
 fn a_request_through_the_layer_allocates_little() {
     let bare =
         service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(())));
-    let runtime = one_thread();
+    let runtime = current_thread();
     // What the request and the service take by themselves.
     let without = each(&runtime, "a bare service", || call(bare, 200));
     for (what, quota, status) in [
@@ -167,7 +167,7 @@ fn a_large_cost_takes_no_more_memory_in_process_than_a_small_one() {
     for policy in policies {
         let capacity = policy.quota().capacity();
         let limiter = Limiter::builder().policy(policy).build();
-        let (limiter, runtime) = (limiter.expect("a limiter"), one_thread());
+        let (limiter, runtime) = (limiter.expect("a limiter"), current_thread());
         let check = async |key, cost| {
             let decision = limiter.check(Key::new(key)).cost(cost).await;
             assert!(decision.is_admitted());

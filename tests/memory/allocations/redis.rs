@@ -12,7 +12,7 @@ fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
 #[test]
 fn a_decision_on_redis_allocates_little() {
     let server = Server::start();
-    let runtime = one_thread();
+    let runtime = current_thread();
     for (policies, most) in [
         (&["one"][..], MAX_ONE),
         (&["one", "two", "three"], MAX_OF_THREE),
@@ -30,7 +30,7 @@ fn a_decision_on_redis_allocates_little() {
 #[test]
 fn a_cached_rejection_allocates_nothing() {
     let server = Server::start();
-    let runtime = one_thread();
+    let runtime = current_thread();
     let policy = Policy::new("one", quota("1/week"));
     let limiter = on(&server, [policy]);
     let check = async || limiter.check(Key::new("alice")).await;
@@ -49,7 +49,7 @@ fn a_decision_by_a_lease_of_one_policy_allocates_nothing() {
     let one = Policy::new("one", quota).strategy(FixedWindow).lease(lease);
     let two = ["gcra", "other"].map(|name| Policy::new(name, quota).strategy(Gcra).lease(lease));
     for (policies, most) in [(vec![one], 0.0), (two.into(), MAX_LEASED_BY_TWO)] {
-        let runtime = one_thread();
+        let runtime = current_thread();
         let what = format!("by a lease, {} policies", policies.len());
         let limiter = on(&server, policies);
         let each = runtime.block_on(each_by_lease(&limiter));

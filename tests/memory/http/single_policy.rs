@@ -95,7 +95,7 @@ proptest! {
         headers in prop::sample::select(vec![RateLimitHeaders::draft(), RateLimitHeaders::none(), RateLimitHeaders::x_ratelimit()]),
         steps in prop::collection::vec(step(), 1..40),
     ) {
-        one_thread().block_on(async {
+        current_thread().block_on(async {
             let (plain, one, clock) = app(policy(strategy), headers.clone());
             // Each request might have its own quota, so that the general path is taken.
             let (full, other, other_clock) = app(policy(strategy).quota_with(|_| None), headers);

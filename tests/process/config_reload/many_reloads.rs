@@ -53,7 +53,7 @@ fn child_process() {
     if env::var(CHILD).is_err() {
         return;
     }
-    threads(2).block_on(reload_often());
+    multi_thread(2).block_on(reload_often());
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_reload_outlives_its_runtime_and_is_in_force_on_another() {
     let document = |quota| document(quota) + "strategy = \"slow\"\n";
     let held = Arc::new(Held::default());
     let registry = || Registry::new().strategy("slow", SlowStrategy(held.clone()));
-    let (first, second) = (threads(1), threads(1));
+    let (first, second) = (multi_thread(1), multi_thread(1));
     let text = document(10);
     let watched = Watched::with(registry, &text, SOON);
     let watched = Arc::new(first.block_on(watched));

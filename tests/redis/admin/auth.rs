@@ -113,7 +113,7 @@ async fn several_tokens_are_valid_at_once_and_the_log_names_the_one_that_was_use
     let (limiter, _) = support::in_process();
     let admin = Admin::new(&limiter).token("old", TOKEN).token("next", NEXT);
     let api = Api(admin.router().expect("an admin API"));
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     for (token, name) in [(TOKEN, "old"), (NEXT, "next")] {
         let body = about("api", "sk_1").to_string().into();
         let request = signed(Method::POST, "/reset", token).body(body);
@@ -139,7 +139,7 @@ async fn behind_a_middleware_of_the_application_the_log_names_the_user_that_it_f
     let (limiter, _) = support::in_process();
     let admin = Admin::new(&limiter).unprotected_behind_own_middleware();
     let router = admin.router().expect("an admin API");
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     for (user, name) in [
         (Some("alice\nforged"), r#"user="alice\nforged""#),
         (None, r#"user="application""#),

@@ -14,7 +14,7 @@ fn block(policy: &str, key: &Value, seconds: u64) -> Value {
 async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     let (limiter, clock) = support::in_process();
     let api = Api::of(&limiter);
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let by_hand = json!({"key": "192.0.2.1", "seconds": 3_600});
     let blocked = api.done("/block", by_hand).await;
     let expected = json!([
@@ -67,7 +67,7 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
 #[tokio::test]
 async fn an_unblock_of_a_key_that_is_not_blocked_says_that_nothing_was_lifted() {
     let api = support::api();
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let key = json!("192.0.2.1");
     api.done("/block", block("abuse", &key, 60)).await;
     let about = json!({"key": key});
@@ -142,7 +142,7 @@ async fn a_list_of_blocks_that_is_not_complete_says_why() {
 #[tokio::test]
 async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
     let api = support::api();
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let about = about("blocked", "sk_1");
     let free = json!({
         "policy": "blocked", "key": shown("sk_1"), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,

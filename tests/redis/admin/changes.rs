@@ -110,7 +110,7 @@ async fn a_key_on_an_access_list_has_its_status_and_is_credited() {
 #[tokio::test]
 async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after() {
     let (limiter, api) = used_up().await;
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let reset = api.done("/reset", about("api", "sk_1")).await;
     let of = |when: &str, policy: usize| reset[when][policy]["remaining"].clone();
     // The candidate has the same key.
@@ -159,7 +159,7 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
 #[tokio::test]
 async fn credit_adds_units_up_to_those_in_use() {
     let (_, api) = used_up().await;
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let credit = |units: u64| json!({"policy": "api", "key": "sk_1", "units": units});
     for (units, expected, after) in [(4, 4, 4), (u64::MAX, 6, 10)] {
         let credited = api.done("/credit", credit(units)).await;
@@ -196,7 +196,7 @@ async fn callers_are_those_whose_charges_count_now() {
 #[tokio::test]
 async fn a_change_that_fails_is_an_error_and_is_logged() {
     let api = Api::of(support::unreachable());
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let answer = api.post("/reset", &about("api", "sk_1")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     let lines = log.lines("failed, and may have been made");
@@ -209,7 +209,7 @@ async fn a_change_that_fails_is_an_error_and_is_logged() {
 #[tokio::test]
 async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_store() {
     let api = support::api();
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let block = json!({"policy": "api", "key": "sk_1", "seconds": 60});
     let credit = json!({"policy": "shared", "key": "*", "units": 1});
     api.mistake("/block", block).await;
@@ -221,7 +221,7 @@ async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_
 #[tokio::test]
 async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnects() {
     let (limiter, api) = used_up().await;
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let body = about("api", "sk_1");
     let call = api.post("/reset", &body);
     // Polled once, and dropped while the change is made.

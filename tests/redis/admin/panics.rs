@@ -20,7 +20,7 @@ pub(crate) async fn limiter() -> Limiter {
 #[tokio::test]
 async fn a_change_that_panics_is_logged_as_one_that_failed() {
     let api = Api::of(limiter().await);
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let key = shown("sk_1");
     for (change, policy) in [
         ("reset", "api"),

@@ -215,7 +215,7 @@ async fn a_credential_in_a_key_of_several_parts_is_hashed_under_every_policy_of_
         policy("user").key(by_user),
     ];
     let api = Api::of(limiter(Limiter::builder(), policies));
-    let (log, _guard) = Log::info_here();
+    let (log, _guard) = Log::of_info();
     let reset = api.done("/reset", json!({"key": [SESSION, "GET"]})).await;
     assert_eq!(reset["before"].as_array().map(Vec::len), Some(2));
     let text = format!("{reset} {}", log.text());

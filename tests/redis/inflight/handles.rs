@@ -43,7 +43,7 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
 async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let (log, _guard) = Log::errors_here();
+        let (log, _guard) = Log::of_errors();
         let taken_over = check(&limiter).await.into_result();
         drop(taken_over);
         let decision = check(&limiter).await;

@@ -198,7 +198,7 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
         assert!(held.iter().all(admitted_by_store), "{held:?}");
         held
     };
-    let (log, _guard) = Log::warnings_here();
+    let (log, _guard) = Log::of_warnings();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     let other = runtime();
     for world in World::both() {

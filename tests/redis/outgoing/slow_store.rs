@@ -215,7 +215,7 @@ fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
 async fn a_permit_for_a_request_that_has_left_is_released_without_an_error() {
     let permits = Policy::new("p", Quota::concurrent(1)).key(extract::global());
     let (limiter, store, _) = Slow::limiter_of(permits);
-    let (log, _guard) = Log::errors_here();
+    let (log, _guard) = Log::of_errors();
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
     tokio::time::sleep(ms(50)).await;

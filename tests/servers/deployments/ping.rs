@@ -59,7 +59,7 @@ fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
         // A check whose key is seen before it goes on.
         while server.keys().is_empty() {
             let limiter = limiter();
-            one_thread().block_on(async {
+            current_thread().block_on(async {
                 let check = tokio::spawn(async move { limiter.health_check().await });
                 while server.keys().is_empty() && !check.is_finished() {
                     yield_now().await;
@@ -71,7 +71,7 @@ fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
             assert!(ttl != -1 && ttl <= 10_000, "{key} for {ttl} ms");
         }
         if policy.name() == "blocked" {
-            let blocks = one_thread().block_on(limiter().blocks(10)).expect("a list");
+            let blocks = current_thread().block_on(limiter().blocks(10)).expect("a list");
             let longest = blocks.iter().map(|block| block.ends_in()).max();
             assert!(longest <= Some(secs(1)), "{blocks:?}");
         }

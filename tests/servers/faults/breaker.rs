@@ -233,13 +233,13 @@ async fn a_store_is_used_again_although_no_request_came_meanwhile() {
 fn probing_continues_when_the_runtime_that_probed_ends() {
     let server = Server::start();
     let limiter = rejecting(store(&server), UNITS);
-    let first = threads(1);
+    let first = multi_thread(1);
     first.block_on(resumed(&limiter));
     server.kill();
     first.block_on(opened(&limiter));
     drop(first);
     server.restart();
-    threads(1).block_on(resumed(&limiter));
+    multi_thread(1).block_on(resumed(&limiter));
 }
 
 /// Such as one that is driven now and then, or whose thread is busy with something else.
@@ -247,7 +247,7 @@ fn probing_continues_when_the_runtime_that_probed_ends() {
 fn a_stalled_runtime_keeps_no_other_from_probing() {
     let server = Server::start();
     let limiter = rejecting(store(&server), UNITS);
-    let (still, other) = (one_thread(), one_thread());
+    let (still, other) = (current_thread(), current_thread());
     server.kill();
     still.block_on(opened(&limiter));
     server.restart();

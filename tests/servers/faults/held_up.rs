@@ -143,7 +143,7 @@ fn flood(holds_up: bool) {
     let server = Server::start();
     let (openings, guesses) = (Arc::<Openings>::default(), Arc::<Guesses>::default());
     let limiter = logins(impatient(server.url()), &openings);
-    let (runtime, hashing) = (threads(2), Arc::new(Semaphore::new(1)));
+    let (runtime, hashing) = (multi_thread(2), Arc::new(Semaphore::new(1)));
     let address = |n: usize| Key::new(format!("{n}"));
     let (speed, start) = (Speed::measure(server.addr()), Instant::now());
     let flood = (0..64).map(|n| {
@@ -170,7 +170,7 @@ fn flood(holds_up: bool) {
     println!("{guesses:?} in {:.1?}", start.elapsed());
     let is_fast = speed.suffices();
     let other = logins(builder(server.url()).built(), &Arc::default());
-    one_thread().block_on(async {
+    current_thread().block_on(async {
         for (n, checked) in checked.into_iter().enumerate() {
             let status = other.peek([("p", address(n))]).await.expect("a status");
             let left = status.left("p");
@@ -209,7 +209,7 @@ fn a_request_of_a_process_that_was_held_up_is_decided_by_the_store() {
         let store = store.circuit_breaker_threshold(1).built();
         let limiter = rejecting(store, UNITS);
         let speed = Speed::measure(server.addr());
-        let decisions = one_thread().block_on(async {
+        let decisions = current_thread().block_on(async {
             resumed(&limiter).await;
             let first = held_up(&limiter, ms(millis)).await;
             [first, limiter.check(KEY).await]
@@ -230,7 +230,7 @@ fn requests_that_wait_through_several_stops_of_the_process_are_decided_by_the_st
     let limiter = rejecting(store.circuit_breaker_threshold(1).built(), UNITS);
     let speed = Speed::measure(server.addr());
     let mut decisions = Vec::new();
-    one_thread().block_on(async {
+    current_thread().block_on(async {
         resumed(&limiter).await;
         for stops in 1..=2 {
             proxy.hold_open();
@@ -261,7 +261,7 @@ fn requests_that_wait_through_several_stops_of_the_process_are_decided_by_the_st
 fn a_server_that_is_down_while_the_process_is_held_up_is_found_out() {
     let server = Server::start();
     let limiter = rejecting(impatient(server.url()), UNITS);
-    one_thread().block_on(async {
+    current_thread().block_on(async {
         resumed(&limiter).await;
         server.pause();
         for _ in 0..20 {
@@ -410,7 +410,7 @@ fn a_charge_by_hand_that_is_lost_with_its_runtime_is_made_by_another() {
     let limiter = rejecting(through(&proxy), UNITS);
     let other = rejecting(store(&server), UNITS);
     proxy.hold();
-    let ending = one_thread();
+    let ending = current_thread();
     ending.block_on(async {
         let charge = tokio::spawn(limiter.charge(KEY, 7).into_future());
         while proxy.connections() == 0 {
@@ -422,7 +422,7 @@ fn a_charge_by_hand_that_is_lost_with_its_runtime_is_made_by_another() {
     });
     drop(ending);
     proxy.pass();
-    one_thread().block_on(async {
+    current_thread().block_on(async {
         resumed(&limiter).await;
         flushed(&limiter).await;
         assert_eq!(used_on_the_store(&other, KEY).await, 7);

@@ -38,7 +38,7 @@ impl Load {
         let process = |limiter| {
             let (counts, is_over) = (Arc::<Counts>::default(), is_over.clone());
             let load = run(limiter, timeout, counts.clone(), is_over);
-            let runtime = one_thread();
+            let runtime = current_thread();
             (thread::spawn(move || runtime.block_on(load)), counts)
         };
         Self {

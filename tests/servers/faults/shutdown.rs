@@ -120,7 +120,7 @@ fn a_shutdown_in_process_needs_no_runtime() {
 #[test]
 fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
     let (server, network) = network();
-    let runtime = one_thread();
+    let runtime = current_thread();
     let limiter = permits(through(&network));
     let held = runtime.block_on(held(&limiter, 3));
     network.cut();

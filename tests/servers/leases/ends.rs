@@ -95,7 +95,7 @@ fn a_block_holds_at_once_also_while_requests_go_on() {
 #[track_caller]
 fn run_on_two_threads<F: AsyncFnOnce(Scene)>(test: F) {
     if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        threads(2).block_on(test(Scene::new(clock)));
+        multi_thread(2).block_on(test(Scene::new(clock)));
     }
 }
 

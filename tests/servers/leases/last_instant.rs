@@ -49,6 +49,6 @@ fn a_lease_ends_by_the_clock_that_has_moved_by_its_ttl() {
 #[track_caller]
 fn on_a_wall_clock<F: AsyncFnOnce(Scene)>(test: F) {
     if let Some(clock) = of_own_process::<F>(Timers::Real) {
-        one_thread().block_on(test(Scene::new(clock)));
+        current_thread().block_on(test(Scene::new(clock)));
     }
 }

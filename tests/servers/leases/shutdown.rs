@@ -64,11 +64,11 @@ fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
         for keeps in [false, true] {
             let limiter = scene.single(Fixed, "1000000/month");
             let key = Key::new(format!("{keeps}"));
-            let first = one_thread();
+            let first = current_thread();
             let mut admitted = first.block_on(hold(&limiter, key));
             let first = keeps.then_some(first);
             scene.advance(2 * TTL);
-            let second = one_thread();
+            let second = current_thread();
             second.block_on(async {
                 let before = stats(&limiter)[2];
                 until("a lease of this runtime is spent", async || {

@@ -37,7 +37,7 @@ pub(crate) struct Scene {
 #[track_caller]
 pub(crate) fn scene<F: AsyncFnOnce(Scene)>(test: F) {
     if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        one_thread().block_on(test(Scene::new(clock)));
+        current_thread().block_on(test(Scene::new(clock)));
     }
 }
 

@@ -51,5 +51,5 @@ fn websocket(port: u16) -> Vec<String> {
             }
         }
     };
-    one_thread().block_on(session)
+    current_thread().block_on(session)
 }
