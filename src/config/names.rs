@@ -3,7 +3,6 @@
 use crate::{
     error::{InvalidValue, Reference},
     extract::{built_in as keys, text::is_plain},
-    strategy::built_in as strategies,
 };
 
 /// The texts of the keys that need no registration.
@@ -12,10 +11,7 @@ pub(crate) fn built_in_keys() -> [&'static str; keys::BUILT_IN.len()] {
 }
 
 /// The texts of the strategies that need no registration.
-pub(crate) fn built_in_strategies() -> Vec<&'static str> {
-    let all = strategies::BUILT_IN.iter();
-    all.map(|strategy| strategy.text).collect()
-}
+pub(crate) use crate::strategy::built_in::texts as built_in_strategies;
 
 /// What is written out for code of the application without a name.
 pub(crate) use crate::setting::CODE;

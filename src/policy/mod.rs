@@ -11,10 +11,11 @@ use self::{
     skip::{ConditionMatch, Exemption, SkipRules, path::RequestPath},
 };
 use crate::{
+    error::{ConfigError, InvalidValue},
     extract::{self, KeyExtractor, MissingKey},
     quota::Quota,
     setting::{CodeId, Slot},
-    strategy::{Concurrency, Gcra, Strategy},
+    strategy::{Concurrency, Gcra, Strategy, built_in},
 };
 
 mod by_hand;
@@ -80,6 +81,36 @@ impl Policy {
     pub fn strategy(mut self, strategy: impl Strategy) -> Self {
         self.settings.strategy = Some(Slot::strategy(strategy));
         self
+    }
+
+    /// Sets the strategy that a text stands for, such as `sliding_window buckets 10`: one of those that a
+    /// [document](crate::strategy#in-a-configuration-document) can have without a registration.
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota};
+    ///
+    /// let policy = Policy::new("api", Quota::requests(100).per_hour());
+    /// let policy = policy.strategy_text("sliding_window buckets 10")?;
+    /// let error = policy.strategy_text("leaky").unwrap_err();
+    /// assert_eq!(error.value(), "an unknown strategy \"leaky\"");
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if it is the text of no strategy. Whether the strategy can count the quota is seen when a limiter is built.
+    pub fn strategy_text(mut self, text: &str) -> Result<Self, ConfigError> {
+        let unknown = |name: &str| {
+            let expected = format!("one of {}", built_in::texts().join(", "));
+            Err(InvalidValue::new(
+                format!("an unknown strategy {name:?}"),
+                expected,
+            ))
+        };
+        let strategy = built_in::parse(text, unknown);
+        let strategy = strategy.map_err(|error| ConfigError::of(&self.name, error))?;
+        self.settings.strategy = Some(Slot::shared_strategy(strategy));
+        Ok(self)
     }
 
     /// Sets the extractor of the key that a request is counted by, in place of [`by_hand`](Policy::by_hand). Default:

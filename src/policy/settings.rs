@@ -257,6 +257,11 @@ impl Slot<dyn Strategy> {
         let id = CodeId::of(&strategy);
         Self::filled(strategy.clone(), strategy.config_text(), id)
     }
+
+    /// A strategy that was parsed.
+    pub(crate) fn shared_strategy(strategy: Arc<dyn Strategy>) -> Self {
+        Self::shared(strategy.clone(), strategy.config_text())
+    }
 }
 
 impl Slot<dyn KeyExtractor> {

@@ -106,7 +106,6 @@ impl<F: ?Sized> Slot<F> {
     }
 
     /// Shared code to which a document refers by `text`; without a text each `Arc` is another one.
-    #[cfg(feature = "config")]
     pub(crate) fn shared(code: Arc<F>, text: Option<Cow<'_, str>>) -> Self {
         let id = CodeId::Address(Arc::as_ptr(&code).addr());
         Self::filled(code, text, id)

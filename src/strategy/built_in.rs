@@ -1,9 +1,15 @@
 //! The strategies of this library.
 
-use std::any::Any;
+use std::{any::Any, sync::Arc};
 
-use super::{Rule, entry::BuiltIn};
-use crate::error::InvalidValue;
+use super::{
+    Rule, Strategy,
+    entry::{BuiltIn, NO_SETTINGS},
+};
+use crate::{
+    error::InvalidValue,
+    setting::scan::{Scanner, Token},
+};
 
 /// The strategies, in the order in which they are suggested.
 pub(crate) const BUILT_IN: &[BuiltIn] = &[
@@ -17,6 +23,31 @@ pub(crate) const BUILT_IN: &[BuiltIn] = &[
     super::Concurrency::BUILT_IN,
     super::Ban::BUILT_IN,
 ];
+
+/// Parses the text of a strategy, such as `sliding_window buckets 10`: of a built-in one with its settings, or a name for `find_other`.
+pub(crate) fn parse(
+    text: &str,
+    find_other: impl FnOnce(&str) -> Result<Arc<dyn Strategy>, InvalidValue>,
+) -> Result<Arc<dyn Strategy>, InvalidValue> {
+    let mut tokens = Scanner::new("strategy", text);
+    let Some(name) = tokens.peek_word() else {
+        return Err(tokens.unexpected("a strategy such as gcra"));
+    };
+    tokens.take();
+    let (strategy, settings) = match BUILT_IN.iter().find(|built_in| built_in.name() == name) {
+        Some(built_in) => ((built_in.parse)(&mut tokens)?, built_in.settings),
+        None => (find_other(name)?, NO_SETTINGS),
+    };
+    match tokens.peek() {
+        Token::End => Ok(strategy),
+        _ => Err(tokens.unexpected(settings)),
+    }
+}
+
+/// The texts of the strategies.
+pub(crate) fn texts() -> Vec<&'static str> {
+    BUILT_IN.iter().map(|strategy| strategy.text).collect()
+}
 
 impl BuiltIn {
     /// The strategy that a rule is of; `None` for one of the application.
@@ -60,14 +91,8 @@ pub(crate) fn check_state_format(rule: &dyn Rule) -> Result<(), InvalidValue> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::{
-        quota::Quota,
-        setting::scan::Scanner,
-        strategy::{Strategy, Terms},
-    };
+    use crate::{quota::Quota, strategy::Terms};
 
     impl BuiltIn {
         /// The strategy without settings that it need not have, and with durations of a day.

@@ -6,10 +6,6 @@ use super::{Rule, Strategy};
 use crate::{error::InvalidValue, setting::scan::Scanner};
 
 /// A strategy of this library.
-#[cfg_attr(
-    not(feature = "config"),
-    allow(dead_code, reason = "documents alone have strategies as texts")
-)]
 pub(crate) struct BuiltIn {
     /// The shortest of its texts in documents: a name, and in capitals what has to follow it, such as `ban DURATION`.
     pub(crate) text: &'static str,
@@ -59,7 +55,6 @@ impl BuiltIn {
     }
 
     /// Its name in documents.
-    #[cfg(any(test, feature = "config"))]
     pub(crate) fn name(&self) -> &'static str {
         self.text.split(' ').next().unwrap_or(self.text)
     }

@@ -17,7 +17,8 @@
 //!
 //! # In a configuration document
 //!
-//! A document (feature `config`) has a strategy as text, [`Strategy::config_text`]:
+//! A document (feature `config`) has a strategy as text, [`Strategy::config_text`], which [`Policy::strategy_text`](crate::Policy::strategy_text)
+//! takes too:
 //!
 //! | text | strategy |
 //! |---|---|

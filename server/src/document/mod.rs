@@ -17,7 +17,6 @@ mod name;
 mod own;
 mod read;
 mod reference;
-mod strategy;
 #[cfg(test)]
 mod tests;
 mod unit;

@@ -1,13 +1,12 @@
 //! Limits in the format of our own.
 
-use tollgate::{CalendarWindow, Policy, Quota};
+use tollgate::{CalendarWindow, Limiter, Policy, Quota};
 
 use super::{
     fields::{Fields, text_of, wrong},
     mistake::{Report, quoted},
     name::PolicyPath,
     reference::check_replaced,
-    strategy::{CALENDAR, DEFAULT, Invalid, with_strategy},
     unit::unit_of,
     yaml::Node,
 };
@@ -23,6 +22,12 @@ const KEYS: [&str; 8] = [
     "unlimited",
     "replaces",
 ];
+
+/// The strategy without a name in a document.
+pub(super) const DEFAULT: &str = "gcra";
+
+/// The text of the strategy that `calendar: true` stands for.
+pub(super) const CALENDAR: &str = "calendar_window utc";
 
 /// The most limits of a rule.
 const MAX_LIMITS: usize = 16;
@@ -175,13 +180,20 @@ fn strategy(
         None if is_calendar => (CALENDAR, quota),
         None => (DEFAULT, quota),
     };
-    match with_strategy(policy, text) {
-        Ok(policy) => Some(policy),
-        Err(Invalid::Text(expected)) => {
-            wrong("strategy", node, &expected, report);
-            None
-        }
-        Err(Invalid::Quota(problem)) => {
+    // A request to the service has no end to wait for, and none is banned.
+    if let Some("concurrency" | "ban") = text.split_ascii_whitespace().next() {
+        wrong("strategy", node, "one of a rate, such as gcra", report);
+        return None;
+    }
+    let policy = policy.strategy_text(text).map_err(|error| {
+        let (found, expected) = (error.value(), error.expected());
+        let message = format!("strategy: {found}; expected {expected}");
+        report.add(Some(node.position), message);
+    });
+    let policy = policy.ok()?;
+    match Limiter::builder().policy(policy.clone()).build() {
+        Ok(_) => Some(policy),
+        Err(problem) => {
             let message = format!("quota under {}: {problem}", quoted(text));
             report.add(Some(quota.position), message);
             None

@@ -562,7 +562,7 @@ fn each_mistake_of_our_own_format_has_its_position() {
         ),
         (
             own("{ quota: 5/s, strategy: leaky }"),
-            "1.yaml:6:33: strategy: \"leaky\"; expected gcra",
+            "1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
         ),
         (
             own("{ quota: 5/s, strategy: ban 10min }"),

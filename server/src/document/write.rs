@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use serde_json::Value;
 
 use super::{
+    own::{CALENDAR, DEFAULT},
     read::FORMAT,
-    strategy::{CALENDAR, DEFAULT},
     yaml::Scalar,
 };
 use crate::rules::{CountedBy, Limit, Rule, Rules};

@@ -192,9 +192,7 @@ impl Build<'_> {
 }
 
 fn strategy(registry: &Registry, text: &str) -> Result<Slot<dyn Strategy>, InvalidValue> {
-    let strategy = parse_strategy(text, registry)?;
-    let text = strategy.config_text().map(|text| text.into_owned().into());
-    Ok(Slot::shared(strategy, text))
+    Ok(Slot::shared_strategy(parse_strategy(text, registry)?))
 }
 
 fn extractor(registry: &Registry, text: &str) -> Result<Slot<dyn KeyExtractor>, InvalidValue> {
