@@ -1,117 +1,69 @@
-//! The gRPC service.
+//! The gRPC service, and server reflection, by which clients such as `grpcurl` learn the messages.
 
-use std::{
-    convert::Infallible,
-    fmt,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
-use tokio::{sync::Semaphore, task::JoinError};
+use axum::{extract, routing::any};
 use tonic::{
     Code, Request, Response, Status,
-    body::Body,
-    codegen::StdError,
-    server::{Grpc, NamedService, UnaryService},
+    server::{Grpc, UnaryService},
+    service::Routes,
 };
 use tonic_prost::ProstCodec;
-use tower_service::Service;
+use tonic_reflection::server::{Builder, Error};
 
 use crate::{
     engine::{Engine, Refusal},
     proto::{self, RateLimitRequest, RateLimitResponse},
 };
 
-/// The engine, with a bound on how many requests it decides at once.
-#[derive(Clone, Debug)]
-pub(crate) struct Decider {
-    pub(crate) engine: Engine,
-    permits: Arc<Semaphore>,
-    max_requests: usize,
+/// The definition of the messages and of what they need, without the fields that the server does not know: `proto/` as `protoc` compiles it.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.binpb");
+
+/// The service, as tonic calls it.
+#[derive(Clone)]
+struct RateLimitService {
+    engine: Engine,
+    /// The names in client certificates whose holders may send credits.
+    credit_names: Arc<[String]>,
 }
 
-/// The names in client certificates whose holders may send credits.
-pub(crate) type CreditNames = Arc<[String]>;
-
-/// The service, as tonic routes to it.
-#[derive(Clone, Debug)]
-pub(crate) struct RateLimitService {
-    pub(crate) decider: Decider,
-    pub(crate) credit_names: CreditNames,
+/// The services of rate limits and of reflection.
+pub(crate) fn routes(engine: Engine, credit_names: &[String]) -> Result<Routes, Error> {
+    let service = RateLimitService {
+        engine,
+        credit_names: credit_names.into(),
+    };
+    let answer = |request: extract::Request| async {
+        Grpc::new(ProstCodec::default())
+            .unary(service, request)
+            .await
+    };
+    let routes = Routes::default().into_axum_router();
+    let routes = routes.route(proto::SHOULD_RATE_LIMIT, any(answer));
+    let reflection = Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    Ok(Routes::from(routes).add_service(reflection))
 }
 
-/// Why a request was not decided.
-pub(crate) enum Undecided {
-    /// As many as this are being decided.
-    TooMany(usize),
-    Refused(Refusal),
-}
-
-impl fmt::Display for Undecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany(max) => write!(
-                f,
-                "too many concurrent requests: at most {max} (--max-requests)"
-            ),
-            Self::Refused(refusal) => refusal.fmt(f),
-        }
-    }
-}
-
-impl Decider {
-    pub(crate) fn new(engine: Engine, max_requests: usize) -> Self {
-        let permits = Semaphore::new(max_requests.min(Semaphore::MAX_PERMITS));
-        Self {
-            engine,
-            permits: Arc::new(permits),
-            max_requests,
-        }
-    }
-
-    /// Decides a request, unless too many are being decided. What it charges stays charged if its client has given up: it may report
-    /// what a request has cost.
-    pub(crate) async fn decide(
-        &self,
-        request: RateLimitRequest,
-        may_credit: bool,
-    ) -> Result<RateLimitResponse, Undecided> {
-        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
-            self.engine.count_overload();
-            return Err(Undecided::TooMany(self.max_requests));
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal {
+            Refusal::TooMany(_) => Code::ResourceExhausted,
+            Refusal::Invalid(_) => Code::InvalidArgument,
+            Refusal::Denied => Code::PermissionDenied,
+            Refusal::Unsupported(_) => Code::FailedPrecondition,
+            Refusal::Store(_) => Code::Unavailable,
+            Refusal::Internal(_) => Code::Internal,
         };
-        let engine = self.engine.clone();
-        // A task goes on when its handle is dropped.
-        let decided = tokio::spawn(async move {
-            let decided = engine.decide(&request, may_credit).await;
-            drop(permit);
-            decided
-        });
-        let ended = |error: JoinError| Refusal::Internal(error.to_string());
-        let decided = decided.await.unwrap_or_else(|error| Err(ended(error)));
-        decided.map_err(Undecided::Refused)
-    }
-}
-
-impl From<Undecided> for Status {
-    fn from(undecided: Undecided) -> Self {
-        let code = match undecided {
-            Undecided::TooMany(_) => Code::ResourceExhausted,
-            Undecided::Refused(Refusal::Invalid(_)) => Code::InvalidArgument,
-            Undecided::Refused(Refusal::Denied) => Code::PermissionDenied,
-            Undecided::Refused(Refusal::Unsupported(_)) => Code::FailedPrecondition,
-            Undecided::Refused(Refusal::Store(_)) => Code::Unavailable,
-            Undecided::Refused(Refusal::Internal(_)) => Code::Internal,
-        };
-        Self::new(code, undecided.to_string())
+        Self::new(code, refusal.to_string())
     }
 }
 
 impl RateLimitService {
     async fn should_rate_limit(
-        &self,
+        self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let wants_credit = |request: &RateLimitRequest| {
@@ -121,7 +73,7 @@ impl RateLimitService {
                 .any(|descriptor| descriptor.is_negative_hits)
         };
         let may_credit = wants_credit(request.get_ref()) && self.is_listed(&request);
-        let decided = self.decider.decide(request.into_inner(), may_credit);
+        let decided = self.engine.decide(request.into_inner(), may_credit);
         Ok(Response::new(decided.await?))
     }
 
@@ -141,45 +93,11 @@ impl RateLimitService {
     }
 }
 
-impl NamedService for RateLimitService {
-    const NAME: &'static str = proto::SERVICE;
-}
-
-impl<B> Service<http::Request<B>> for RateLimitService
-where
-    B: http_body::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if request.uri().path() != proto::SHOULD_RATE_LIMIT {
-            let unknown = Status::unimplemented("unknown method; expected ShouldRateLimit");
-            return Box::pin(async move { Ok(unknown.into_http()) });
-        }
-        let method = ShouldRateLimit(self.clone());
-        Box::pin(async move {
-            let mut grpc = Grpc::new(ProstCodec::default());
-            Ok(grpc.unary(method, request).await)
-        })
-    }
-}
-
-/// The method, as tonic calls it.
-struct ShouldRateLimit(RateLimitService);
-
-impl UnaryService<RateLimitRequest> for ShouldRateLimit {
+impl UnaryService<RateLimitRequest> for RateLimitService {
     type Response = RateLimitResponse;
     type Future = Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>;
 
     fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let service = self.0.clone();
-        Box::pin(async move { service.should_rate_limit(request).await })
+        Box::pin(self.clone().should_rate_limit(request))
     }
 }

@@ -11,9 +11,12 @@ use serde::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::proto::{
-    self, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
-    RateLimitResponse, Unit,
+use crate::{
+    proto::{
+        self, DescriptorStatus, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
+        RateLimitResponse,
+    },
+    rules::Unit,
 };
 
 /// Reads a request.
@@ -136,10 +139,7 @@ fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
     let unit = match &value {
         Value::Null => Some(0),
         Value::Number(_) => whole(&value).and_then(|number| i32::try_from(number).ok()),
-        Value::String(name) => {
-            let mut units = Unit::ALL.into_iter();
-            units.find(|unit| unit.name() == name).map(Into::into)
-        }
+        Value::String(name) => (0..=7).find(|number| Unit::name_of(*number) == name),
         _ => None,
     };
     unit.ok_or_else(|| D::Error::custom(format!("{value} is no unit, such as \"MINUTE\"")))
@@ -221,8 +221,8 @@ fn status(status: &DescriptorStatus) -> Value {
             let number = limit.requests_per_unit.into();
             current.insert("requestsPerUnit".to_owned(), number);
         }
-        if limit.unit() != Unit::Unknown {
-            current.insert("unit".to_owned(), limit.unit().name().into());
+        if limit.unit != 0 {
+            current.insert("unit".to_owned(), Unit::name_of(limit.unit).into());
         }
         if !limit.name.is_empty() {
             current.insert("name".to_owned(), (&*limit.name).into());

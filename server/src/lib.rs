@@ -17,7 +17,6 @@ pub mod options;
 mod port;
 mod program;
 pub mod proto;
-mod reflection;
 pub mod reload;
 pub mod rules;
 pub mod serve;

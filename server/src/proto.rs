@@ -66,59 +66,9 @@ pub struct RateLimitOverride {
     /// Requests per unit.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The unit.
-    #[prost(enumeration = "Unit", tag = "2")]
+    /// The number of a [`Unit`](crate::rules::Unit), or 0 for none.
+    #[prost(int32, tag = "2")]
     pub unit: i32,
-}
-
-/// A unit of time. In requests it is a `envoy.type.v3.RateLimitUnit`, which has the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-pub enum Unit {
-    /// None.
-    Unknown = 0,
-    /// A second.
-    Second = 1,
-    /// A minute.
-    Minute = 2,
-    /// An hour.
-    Hour = 3,
-    /// A day.
-    Day = 4,
-    /// A month.
-    Month = 5,
-    /// A year.
-    Year = 6,
-    /// A week.
-    Week = 7,
-}
-
-impl Unit {
-    /// All units.
-    pub const ALL: [Self; 8] = [
-        Self::Unknown,
-        Self::Second,
-        Self::Minute,
-        Self::Hour,
-        Self::Day,
-        Self::Month,
-        Self::Year,
-        Self::Week,
-    ];
-
-    /// The name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "UNKNOWN",
-            Self::Second => "SECOND",
-            Self::Minute => "MINUTE",
-            Self::Hour => "HOUR",
-            Self::Day => "DAY",
-            Self::Month => "MONTH",
-            Self::Year => "YEAR",
-            Self::Week => "WEEK",
-        }
-    }
 }
 
 /// A response.
@@ -190,8 +140,8 @@ pub struct RateLimit {
     /// Requests per unit.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The unit.
-    #[prost(enumeration = "Unit", tag = "2")]
+    /// The number of a [`Unit`](crate::rules::Unit), or 0 for none.
+    #[prost(int32, tag = "2")]
     pub unit: i32,
     /// The limit's name.
     #[prost(string, tag = "3")]
@@ -210,18 +160,4 @@ pub struct HeaderValue {
     /// The field's value in bytes, in place of the text.
     #[prost(bytes = "vec", tag = "3")]
     pub raw_value: Vec<u8>,
-}
-
-impl From<crate::rules::Unit> for Unit {
-    fn from(unit: crate::rules::Unit) -> Self {
-        match unit {
-            crate::rules::Unit::Second => Self::Second,
-            crate::rules::Unit::Minute => Self::Minute,
-            crate::rules::Unit::Hour => Self::Hour,
-            crate::rules::Unit::Day => Self::Day,
-            crate::rules::Unit::Week => Self::Week,
-            crate::rules::Unit::Month => Self::Month,
-            crate::rules::Unit::Year => Self::Year,
-        }
-    }
 }

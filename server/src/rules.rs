@@ -1,6 +1,6 @@
 //! The rules of a service: for each domain a tree. Documents are read into it, requests are matched against it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// All domains, by name.
 #[derive(Clone, Debug, Default)]
@@ -85,26 +85,67 @@ pub struct CountedBy {
     pub independent: bool,
 }
 
-/// A unit of the protocol.
+/// A unit of the protocol, with its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
 pub enum Unit {
     /// A second.
-    Second,
+    Second = 1,
     /// A minute.
-    Minute,
+    Minute = 2,
     /// An hour.
-    Hour,
+    Hour = 3,
     /// A day.
-    Day,
+    Day = 4,
     /// A week.
-    Week,
+    Week = 7,
     /// 30 days, or a month of the calendar.
-    Month,
+    Month = 5,
     /// 365 days, or a year of the calendar.
-    Year,
+    Year = 6,
 }
 
 impl Unit {
+    /// All units, the shortest first.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// The unit of a number of the protocol; `None` if there is none.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+
+    /// The unit of a period; `None` if there is none.
+    pub fn of_period(period: Duration) -> Option<Self> {
+        let mut units = Self::ALL.into_iter();
+        units.find(|unit| unit.quota(1).period() == period)
+    }
+
+    /// The name in the protocol, such as `MINUTE`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// The name of a number of the protocol; `UNKNOWN` if there is none.
+    pub(crate) fn name_of(number: i32) -> &'static str {
+        Self::from_number(number).map_or("UNKNOWN", Self::name)
+    }
+
     /// A quota of `n` units in this time.
     pub fn quota(self, n: u64) -> tollgate::Quota {
         let quota = tollgate::Quota::units(n);

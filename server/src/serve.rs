@@ -30,10 +30,10 @@ use tracing::warn;
 
 use crate::{
     engine::{Engine, EngineSettings},
-    grpc::{Decider, RateLimitService},
+    grpc,
     options::Options,
     port::Port,
-    proto, reflection,
+    proto,
     rules::Rules,
     tls::Certificates,
     web::Web,
@@ -86,12 +86,14 @@ impl Server {
             response_details: !options.no_response_details,
             dynamic_metadata: options.dynamic_metadata,
             near_percent: options.near_limit_percent,
+            max_requests: options.max_requests as usize,
             recorder: Some(recorder),
             observers: vec![metrics.clone(), activity.clone()],
         };
         let engine = Engine::new(rules, store(options)?, settings)?;
         let admin = admin(options, &engine, activity)?;
 
+        let routes = grpc::routes(engine.clone(), &options.credit_name)?;
         let certificates = Certificates::read(options)?;
         let open = |name, address| Port::open(name, address, options.max_connections);
         let grpc = open("gRPC", options.grpc).await?;
@@ -122,11 +124,6 @@ impl Server {
             drain_timeout: options.drain_timeout,
         };
 
-        let decider = Decider::new(engine, options.max_requests as usize);
-        let service = RateLimitService {
-            decider: decider.clone(),
-            credit_names: options.credit_name.clone().into(),
-        };
         let mut builder = tonic::transport::Server::builder()
             // A proxy sends all its requests on few connections.
             .max_concurrent_streams(options.max_requests)
@@ -134,10 +131,7 @@ impl Server {
         if !options.max_connection_age.is_zero() {
             builder = builder.max_connection_age(options.max_connection_age);
         }
-        let router = builder
-            .add_service(service)
-            .add_service(health_service)
-            .add_service(reflection::service()?);
+        let router = builder.add_routes(routes.add_service(health_service));
         let end = until_closed(&closed);
         match server.certificates.as_ref().map(Certificates::config) {
             Some(tls) => {
@@ -155,7 +149,7 @@ impl Server {
             .tasks
             .spawn(upkeep(prometheus.clone(), closed.clone()));
         let web = Web {
-            decider,
+            engine,
             healthy,
             metrics,
             prometheus,

@@ -18,8 +18,7 @@ use tokio::sync::Mutex;
 use tollgate::metrics::Metrics;
 
 use crate::{
-    engine::Refusal,
-    grpc::{Decider, Undecided},
+    engine::{Engine, Refusal},
     json,
     proto::Code,
 };
@@ -30,7 +29,7 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 /// What the routes share.
 #[derive(Clone, Debug)]
 pub(crate) struct Web {
-    pub(crate) decider: Decider,
+    pub(crate) engine: Engine,
     /// Whether the server accepts requests, and is not about to end.
     pub(crate) healthy: Arc<AtomicBool>,
     pub(crate) metrics: Arc<Metrics>,
@@ -56,7 +55,7 @@ async fn decide(State(web): State<Web>, body: Bytes) -> Response {
         Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
     };
     // No client is authenticated here, so none may send credits.
-    match web.decider.decide(request, false).await {
+    match web.engine.decide(request, false).await {
         Ok(response) => {
             let status = if response.overall_code() == Code::OverLimit {
                 StatusCode::TOO_MANY_REQUESTS
@@ -66,15 +65,16 @@ async fn decide(State(web): State<Web>, body: Bytes) -> Response {
             let json = [(CONTENT_TYPE, "application/json")];
             (status, json, json::write_response(&response)).into_response()
         }
-        Err(undecided) => {
-            let status = match &undecided {
-                Undecided::Refused(
-                    Refusal::Invalid(_) | Refusal::Denied | Refusal::Unsupported(_),
-                ) => StatusCode::BAD_REQUEST,
-                Undecided::Refused(Refusal::Store(_) | Refusal::Internal(_))
-                | Undecided::TooMany(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        Err(refusal) => {
+            let status = match &refusal {
+                Refusal::Invalid(_) | Refusal::Denied | Refusal::Unsupported(_) => {
+                    StatusCode::BAD_REQUEST
+                }
+                Refusal::TooMany(_) | Refusal::Store(_) | Refusal::Internal(_) => {
+                    StatusCode::INTERNAL_SERVER_ERROR
+                }
             };
-            (status, undecided.to_string()).into_response()
+            (status, refusal.to_string()).into_response()
         }
     }
 }

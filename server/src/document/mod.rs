@@ -19,7 +19,6 @@ mod read;
 mod reference;
 #[cfg(test)]
 mod tests;
-mod unit;
 mod write;
 mod yaml;
 

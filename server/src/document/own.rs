@@ -7,10 +7,9 @@ use super::{
     mistake::{Report, quoted},
     name::PolicyPath,
     reference::check_replaced,
-    unit::unit_of,
     yaml::Node,
 };
-use crate::rules::{CountedBy, Limit};
+use crate::rules::{CountedBy, Limit, Unit};
 
 const KEYS: [&str; 8] = [
     "name",
@@ -112,7 +111,7 @@ fn counted(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report) -> Optio
         return None;
     };
     let quota = quota(&entry.node, report)?;
-    let unit = unit_of(quota.period());
+    let unit = Unit::of_period(quota.period());
     let mut policy = Policy::new(path.policy_name(), quota).by_hand();
     if charges_rejected {
         policy = policy.charge_rejected(true);
@@ -169,7 +168,7 @@ fn strategy(
         report.add(fields.position_of("calendar"), message);
         return None;
     }
-    if is_calendar && unit_of(policy.quota().period()).is_none() {
+    if is_calendar && Unit::of_period(policy.quota().period()).is_none() {
         let expected =
             "a period of one second, minute, hour, day, week, month or year under calendar: true";
         wrong("quota", quota, expected, report);

@@ -6,7 +6,6 @@ use super::{
     fields::{Fields, text_of, wrong},
     mistake::{Report, quoted},
     name::PolicyPath,
-    unit::UNITS,
     yaml::{Node, Plain, Value},
 };
 use crate::rules::{CountedBy, Limit, Unit};
@@ -45,16 +44,15 @@ pub(super) fn limit(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report)
         return Some(Limit::Unlimited { name, replaces });
     }
     let text = fields.text("unit", report).unwrap_or_default();
-    let known = |(_, name): &&(Unit, &str)| name.eq_ignore_ascii_case(text);
-    let Some((unit, _)) = UNITS.iter().find(known) else {
-        let names: Vec<_> = UNITS.iter().map(|(_, name)| *name).collect();
+    let mut units = Unit::ALL.into_iter();
+    let Some(unit) = units.find(|unit| unit.name().eq_ignore_ascii_case(text)) else {
         let found = quoted(text);
-        let expected = names.join(", ");
+        let expected = Unit::ALL.map(Unit::name).join(", ").to_ascii_lowercase();
         let message = format!("invalid unit {found}; expected one of {expected}");
         report.add(fields.position_of("unit"), message);
         return None;
     };
-    let counted = reference_limit(path, requests_per_unit, *unit);
+    let counted = reference_limit(path, requests_per_unit, unit);
     Some(Limit::Counted {
         name,
         replaces,

@@ -3,7 +3,10 @@
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde_json::{Map, Value as Json};
 
-use crate::proto::{RateLimitDescriptor, RateLimitRequest, Unit};
+use crate::{
+    proto::{RateLimitDescriptor, RateLimitRequest},
+    rules::Unit,
+};
 
 /// The fields of a rule.
 pub(super) fn to_struct(fields: &Map<String, Json>) -> Struct {
@@ -54,8 +57,7 @@ fn of_descriptor(descriptor: &RateLimitDescriptor) -> Value {
     });
     let mut fields = vec![("entries", list(entries))];
     if let Some(limit) = descriptor.limit {
-        let unit = Unit::try_from(limit.unit).unwrap_or(Unit::Unknown);
-        let (n, unit) = (limit.requests_per_unit, unit.name());
+        let (n, unit) = (limit.requests_per_unit, Unit::name_of(limit.unit));
         let limit = format!("requests_per_unit:{n} unit:{unit}");
         fields.push(("limit", text(&limit)));
     }

@@ -12,6 +12,7 @@ use std::{
 };
 
 use ::metrics::{Counter, Label, Recorder};
+use tokio::{sync::Semaphore, task::JoinError};
 use tollgate::{
     CalendarWindow, CallError, ConfigError, Limiter, OnStoreError, Policy, RedisStore, StoreError,
     limiter::LimiterBuilder, observe::Observer,
@@ -45,6 +46,8 @@ struct Shared {
     settings: EngineSettings,
     metrics: RuleMetrics,
     counters: ServiceCounters,
+    /// One for each request that may be decided at once.
+    permits: Arc<Semaphore>,
 }
 
 /// The reference server's counters of the service.
@@ -73,6 +76,8 @@ pub struct EngineSettings {
     pub dynamic_metadata: bool,
     /// The share of a limit, in percent, above which requests count as near it. Default: 80.
     pub near_percent: u8,
+    /// The most requests that are decided at once. Default: no bound.
+    pub max_requests: usize,
     /// Where the metrics of the service are recorded, other than those of rules. Default: nowhere.
     pub recorder: Option<Arc<dyn Recorder + Send + Sync>>,
     /// Observers of the limiter.
@@ -88,6 +93,7 @@ impl Default for EngineSettings {
             response_details: true,
             dynamic_metadata: false,
             near_percent: 80,
+            max_requests: Semaphore::MAX_PERMITS,
             recorder: None,
             observers: Vec::new(),
         }
@@ -109,6 +115,8 @@ pub enum OnError {
 /// Why a request has no answer.
 #[derive(Clone, Debug)]
 pub enum Refusal {
+    /// As many requests as this are being decided.
+    TooMany(usize),
     /// The request is invalid: how.
     Invalid(String),
     /// The client may not send credits.
@@ -124,6 +132,10 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooMany(max) => write!(
+                f,
+                "too many concurrent requests: at most {max} (--max-requests)"
+            ),
             Self::Invalid(reason) | Self::Unsupported(reason) | Self::Internal(reason) => {
                 f.write_str(reason)
             }
@@ -176,12 +188,14 @@ impl Engine {
             overloads: error("overload"),
         };
         counters.loads.increment(1);
+        let permits = Semaphore::new(settings.max_requests.min(Semaphore::MAX_PERMITS));
         Ok(Self(Arc::new(Shared {
             limiter: builder.build()?,
             tree: RwLock::new(tree),
             settings,
             metrics,
             counters,
+            permits: Arc::new(permits),
         })))
     }
 
@@ -205,11 +219,6 @@ impl Engine {
         self.0.counters.load_errors.increment(1);
     }
 
-    /// Counts a request that was not decided because too many were.
-    pub(crate) fn count_overload(&self) {
-        self.0.counters.overloads.increment(1);
-    }
-
     fn replace(&self, rules: &Rules) -> Result<(), ConfigError> {
         let tree = Tree::new(rules);
         let builder = builder(rules, &self.0.settings);
@@ -221,24 +230,41 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides a request. `may_credit`: whether its client may send credits.
+    /// Decides a request, unless too many are being decided. `may_credit`: whether its client may send credits.
+    ///
+    /// What it charges stays charged if the future is dropped, as when its client has given up: it may report what a request has cost.
     ///
     /// # Errors
     ///
-    /// [`Refusal`]. If it is [`Invalid`](Refusal::Invalid) or [`Denied`](Refusal::Denied), nothing was charged; otherwise some descriptors
-    /// may have been.
+    /// [`Refusal`]. If it is [`TooMany`](Refusal::TooMany), [`Invalid`](Refusal::Invalid) or [`Denied`](Refusal::Denied), nothing was
+    /// charged; otherwise some descriptors may have been.
+    ///
+    /// # Panics
+    ///
+    /// If it is polled outside of a tokio runtime.
     pub async fn decide(
         &self,
-        request: &RateLimitRequest,
+        request: RateLimitRequest,
         may_credit: bool,
     ) -> Result<RateLimitResponse, Refusal> {
-        let decided = self.0.decide(request, may_credit).await;
-        match &decided {
-            Ok(_) => {}
-            Err(Refusal::Store(_)) => self.0.counters.redis_errors.increment(1),
-            Err(_) => self.0.counters.service_errors.increment(1),
-        }
-        decided
+        let shared = self.0.clone();
+        let Ok(permit) = shared.permits.clone().try_acquire_owned() else {
+            shared.counters.overloads.increment(1);
+            return Err(Refusal::TooMany(shared.settings.max_requests));
+        };
+        // A task goes on when its handle is dropped.
+        let decided = tokio::spawn(async move {
+            let decided = shared.decide(&request, may_credit).await;
+            drop(permit);
+            match &decided {
+                Ok(_) => {}
+                Err(Refusal::Store(_)) => shared.counters.redis_errors.increment(1),
+                Err(_) => shared.counters.service_errors.increment(1),
+            }
+            decided
+        });
+        let ended = |error: JoinError| Err(Refusal::Internal(error.to_string()));
+        decided.await.unwrap_or_else(ended)
     }
 
     /// The metrics of the rules in force, in the text format of Prometheus.
@@ -287,7 +313,7 @@ fn builder(rules: &Rules, settings: &EngineSettings) -> LimiterBuilder {
     for observer in &settings.observers {
         builder = builder.observe(observer.clone());
     }
-    for unit in UNITS {
+    for unit in Unit::ALL {
         let policy = Policy::new(override_policy(unit), unit.quota(1))
             .strategy(CalendarWindow::from_epoch())
             .charge_rejected(true)
@@ -309,16 +335,6 @@ fn with_policies(builder: LimiterBuilder, rules: &[Rule]) -> LimiterBuilder {
         with_policies(builder, &rule.descriptors)
     })
 }
-
-const UNITS: [Unit; 7] = [
-    Unit::Second,
-    Unit::Minute,
-    Unit::Hour,
-    Unit::Day,
-    Unit::Week,
-    Unit::Month,
-    Unit::Year,
-];
 
 /// The policy that counts the limits that descriptors bring, by domain, entries and unit. A changed limit keeps the counts.
 const fn override_policy(unit: Unit) -> &'static str {

@@ -18,11 +18,10 @@ use tollgate::{
 use super::{
     MAX_DESCRIPTORS, MAX_ENTRIES, MAX_TEXT_BYTES, MAX_TOGETHER, OnError, Refusal, Shared,
     metrics::RuleCounters,
-    override_policy,
     tree::{CompiledLimit, CompiledRule, Counted, Match, Tree, is_credential, of_overrides},
 };
 use crate::{
-    proto::{self, RateLimitDescriptor, RateLimitRequest},
+    proto::{RateLimitDescriptor, RateLimitRequest},
     rules::Unit,
 };
 
@@ -34,7 +33,7 @@ pub(super) struct Plan {
 
 enum Planned {
     Unlimited(Unlimited),
-    Limited(Limited, SmallVec<[(LimitInfo, DecidedBy); 1]>),
+    Limited(Limited, SmallVec<[(Arc<Counted>, DecidedBy); 1]>),
 }
 
 /// Why a descriptor has no limit.
@@ -59,17 +58,6 @@ pub(super) struct Limited {
     key: Key,
 }
 
-/// A limit of a descriptor.
-pub(super) struct LimitInfo {
-    pub(super) requests_per_unit: u64,
-    pub(super) unit: Option<Unit>,
-    pub(super) period_seconds: u64,
-    /// Empty if it has none.
-    pub(super) name: Arc<str>,
-    /// The policy's name.
-    pub(super) policy: Arc<str>,
-}
-
 /// What decides a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DecidedBy {
@@ -85,7 +73,7 @@ enum DecidedBy {
 pub(super) enum Outcome {
     Unlimited(Unlimited),
     /// With its limits, of which there is at least one.
-    Limited(Limited, SmallVec<[(LimitInfo, Standing); 1]>),
+    Limited(Limited, SmallVec<[(Arc<Counted>, Standing); 1]>),
 }
 
 /// How a descriptor stands to a limit.
@@ -224,7 +212,7 @@ impl Shared {
             let found = tree.find(domain, descriptor, &self.metrics);
             return Ok(found.map_or(Target::None, Target::Rule));
         };
-        let unit = unit(limit.unit()).ok_or_else(|| {
+        let unit = Unit::from_number(limit.unit).ok_or_else(|| {
             Refusal::Invalid(format!(
                 "the limit of a descriptor has no unit {}",
                 limit.unit
@@ -256,13 +244,6 @@ impl Shared {
                 unlimited = Unlimited::ByRule;
                 continue;
             };
-            let info = LimitInfo {
-                requests_per_unit: counted.requests_per_unit,
-                unit: counted.unit,
-                period_seconds: counted.period_seconds,
-                name: limit.name.clone(),
-                policy: counted.policy.clone(),
-            };
             let decided_by = match counted.requests_per_unit {
                 0 => DecidedBy::Zero,
                 _ => {
@@ -272,7 +253,7 @@ impl Shared {
                     calls.add(self, &limited, handle, None, is_single)
                 }
             };
-            limits.push((info, decided_by));
+            limits.push((counted.clone(), decided_by));
         }
         Ok(if limits.is_empty() {
             Planned::Unlimited(unlimited)
@@ -288,26 +269,18 @@ impl Shared {
         requests_per_unit: u64,
         calls: &mut Calls,
     ) -> Result<Planned, Refusal> {
-        let name = override_policy(unit);
-        let quota = unit.quota(requests_per_unit);
-        let info = LimitInfo {
-            requests_per_unit,
-            unit: Some(unit),
-            period_seconds: quota.period().as_secs(),
-            name: "".into(),
-            policy: name.into(),
-        };
+        let counted = Counted::of_override(unit, requests_per_unit);
         let decided_by = match requests_per_unit {
             0 => DecidedBy::Zero,
             _ => {
-                let handle = self.limiter.policy(name).map_err(|_| no_policy(name))?;
-                calls.add(self, &limited, &handle, Some(quota), true)
+                let handle = counted.handle(&self.limiter);
+                let handle = handle.ok_or_else(|| no_policy(&counted.policy))?;
+                let quota = unit.quota(requests_per_unit);
+                calls.add(self, &limited, handle, Some(quota), true)
             }
         };
-        Ok(Planned::Limited(
-            limited,
-            SmallVec::from_iter([(info, decided_by)]),
-        ))
+        let limits = SmallVec::from_iter([(Arc::new(counted), decided_by)]);
+        Ok(Planned::Limited(limited, limits))
     }
 
     fn override_counters(&self, domain: &str) -> Arc<RuleCounters> {
@@ -376,7 +349,7 @@ impl Plan {
 
 fn outcome(
     limited: Limited,
-    limits: SmallVec<[(LimitInfo, DecidedBy); 1]>,
+    limits: SmallVec<[(Arc<Counted>, DecidedBy); 1]>,
     answers: &[Answer],
     on_error: OnError,
 ) -> Result<Outcome, Refusal> {
@@ -416,7 +389,7 @@ impl Limited {
     }
 
     /// The standing to a limit of 0.
-    fn standing_of_zero(&self, info: &LimitInfo) -> Standing {
+    fn standing_of_zero(&self, info: &Counted) -> Standing {
         Standing {
             over: self.cost > 0 && !self.is_credit,
             limit: 0,
@@ -429,7 +402,7 @@ impl Limited {
     /// The standing by a policy's decision; `None` if the request was admitted uncounted.
     fn standing<'d>(
         &self,
-        info: &LimitInfo,
+        info: &Counted,
         mut decisions: impl Iterator<Item = PolicyDecision<'d>>,
         is_over: fn(&PolicyDecision<'_>) -> bool,
     ) -> Option<Standing> {
@@ -457,7 +430,7 @@ impl Answer {
     fn standing(
         &self,
         limited: &Limited,
-        info: &LimitInfo,
+        info: &Counted,
         on_error: OnError,
     ) -> Result<Option<Standing>, Refusal> {
         let standing = match self {
@@ -548,19 +521,6 @@ fn key_of_override(domain: &str, descriptor: &RateLimitDescriptor) -> Key {
         [Key::new(&entry.key), value]
     });
     Key::tuple(std::iter::once(Key::new(domain)).chain(entries))
-}
-
-fn unit(unit: proto::Unit) -> Option<Unit> {
-    Some(match unit {
-        proto::Unit::Unknown => return None,
-        proto::Unit::Second => Unit::Second,
-        proto::Unit::Minute => Unit::Minute,
-        proto::Unit::Hour => Unit::Hour,
-        proto::Unit::Day => Unit::Day,
-        proto::Unit::Month => Unit::Month,
-        proto::Unit::Year => Unit::Year,
-        proto::Unit::Week => Unit::Week,
-    })
 }
 
 fn whole_seconds(duration: Duration) -> u64 {

@@ -7,10 +7,11 @@ use serde_json::json;
 use super::{
     Shared, metadata,
     metrics::Counts,
-    plan::{LimitInfo, Limited, Outcome, Standing, Unlimited},
+    plan::{Limited, Outcome, Standing, Unlimited},
+    tree::Counted,
 };
 use crate::proto::{
-    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse, Unit,
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse,
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -95,7 +96,7 @@ enum Verdict {
 
 impl Outcome {
     /// The limit that it is over, the one with the longest wait of several; or else that with the fewest units left.
-    fn strictest(&self) -> Option<(&Limited, &LimitInfo, &Standing)> {
+    fn strictest(&self) -> Option<(&Limited, &Counted, &Standing)> {
         let Self::Limited(limited, limits) = self else {
             return None;
         };
@@ -157,23 +158,11 @@ impl Outcome {
             code: code(self.is_over()).into(),
             current_limit: Some(RateLimit {
                 requests_per_unit: clamp(standing.limit),
-                unit: info.unit.map_or(Unit::Unknown, Unit::from).into(),
+                unit: info.unit.map_or(0, |unit| unit as i32),
                 name: info.name.as_ref().to_owned(),
             }),
             limit_remaining: clamp(standing.remaining),
             duration_until_reset: Some(prost_types::Duration { seconds, nanos: 0 }),
-        }
-    }
-}
-
-impl LimitInfo {
-    /// The name that clients see: the limit's, if a header field can have it.
-    fn public_name(&self) -> &str {
-        let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if !self.name.is_empty() && self.name.bytes().all(fits) {
-            &self.name
-        } else {
-            &self.policy
         }
     }
 }
@@ -185,7 +174,7 @@ fn add_details(response: &mut RateLimitResponse, outcomes: &[Outcome], verdict: 
         _ => None,
     });
     // Of several keys under one limit that which is over it, or closest to it.
-    let mut shown = BTreeMap::<&str, (&LimitInfo, &Standing)>::new();
+    let mut shown = BTreeMap::<&str, (&Counted, &Standing)>::new();
     for (info, standing) in limits.flatten() {
         let rank = |standing: &Standing| (!standing.over, standing.remaining);
         let entry = shown.entry(info.public_name()).or_insert((info, standing));

@@ -12,6 +12,7 @@ use tollgate::{Key, KeyExtractor, Limiter, extract, limiter::PolicyHandle};
 use super::{
     metadata::to_struct,
     metrics::{Labels, RuleCounters, RuleMetrics},
+    override_policy,
 };
 use crate::{
     proto::RateLimitDescriptor,
@@ -87,6 +88,8 @@ pub(super) struct CompiledLimit {
 
 /// How a limit is counted.
 pub(super) struct Counted {
+    /// The limit's name; empty if it has none.
+    pub(super) name: Arc<str>,
     pub(super) requests_per_unit: u64,
     pub(super) unit: Option<Unit>,
     pub(super) period_seconds: u64,
@@ -105,14 +108,38 @@ pub(super) struct Match {
 }
 
 impl Counted {
-    fn new(counted: &CountedBy) -> Self {
+    fn new(name: &str, counted: &CountedBy) -> Self {
         Self {
+            name: name.into(),
             requests_per_unit: counted.requests_per_unit,
             unit: counted.unit,
             period_seconds: counted.policy.quota().period().as_secs(),
             independent: counted.independent,
             policy: counted.policy.name().into(),
             handle: OnceLock::new(),
+        }
+    }
+
+    /// A limit that a descriptor brings.
+    pub(super) fn of_override(unit: Unit, requests_per_unit: u64) -> Self {
+        Self {
+            name: Arc::default(),
+            requests_per_unit,
+            unit: Some(unit),
+            period_seconds: unit.quota(requests_per_unit).period().as_secs(),
+            independent: true,
+            policy: override_policy(unit).into(),
+            handle: OnceLock::new(),
+        }
+    }
+
+    /// The name that clients see: the limit's, if a header field can have it.
+    pub(super) fn public_name(&self) -> &str {
+        let fits = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        if !self.name.is_empty() && self.name.bytes().all(fits) {
+            &self.name
+        } else {
+            &self.policy
         }
     }
 
@@ -299,7 +326,10 @@ impl CompiledRule {
             replaces: limit.replaces().to_vec(),
             counted: match limit {
                 Limit::Unlimited { .. } => None,
-                Limit::Counted { policy, .. } => Some(Arc::new(Counted::new(policy))),
+                Limit::Counted { policy, .. } => Some(Arc::new(Counted::new(
+                    limit.name().unwrap_or_default(),
+                    policy,
+                ))),
             },
         });
         Some(Self {

@@ -2,7 +2,6 @@
 
 use tollgate_server::{
     document::{Options, Text, parse},
-    proto::Unit,
     rules::Rules,
 };
 use tonic::Code;
@@ -81,7 +80,7 @@ async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
         .current_limit
         .as_ref()
         .expect("a limit");
-    assert_eq!((limit.requests_per_unit, limit.unit()), (2, Unit::Unknown));
+    assert_eq!((limit.requests_per_unit, limit.unit), (2, 0));
     assert_eq!(
         header(&response, "ratelimit-policy"),
         Some("\"test/user\";q=2;w=30")

@@ -5,7 +5,7 @@ use std::time::Instant;
 use testkit::Reply;
 use tollgate::limiter::Override;
 use tollgate_server::{
-    proto::{RateLimitDescriptor, RateLimitOverride, Unit as ProtoUnit},
+    proto::{RateLimitDescriptor, RateLimitOverride},
     rules::{Rule, Unit},
 };
 use tonic::Code;
@@ -21,9 +21,9 @@ use crate::{
 fn with_limit(
     descriptor: RateLimitDescriptor,
     requests_per_unit: u32,
-    unit: ProtoUnit,
+    unit: impl Into<Option<Unit>>,
 ) -> RateLimitDescriptor {
-    let unit = unit.into();
+    let unit = unit.into().map_or(0, |unit| unit as i32);
     RateLimitDescriptor {
         limit: Some(RateLimitOverride {
             requests_per_unit,
@@ -46,8 +46,8 @@ async fn a_request_beyond_the_limit_is_refused_with_all_that_a_client_needs() {
     let status = &first.statuses[0];
     let current = status.current_limit.as_ref().expect("a limit");
     assert_eq!(
-        (current.requests_per_unit, current.unit(), &*current.name),
-        (2, ProtoUnit::Minute, "per-user")
+        (current.requests_per_unit, current.unit, &*current.name),
+        (2, Unit::Minute as i32, "per-user")
     );
     assert_eq!(status.limit_remaining, 1);
     // 19.877 seconds, rounded up.
@@ -245,11 +245,7 @@ async fn credentials_are_not_in_the_store_or_in_metrics() {
     let client = Client::of(&server);
     let secret = || descriptor([("authorization", "sk-secret-1")]);
     assert!(client.passes(secret()).await);
-    assert!(
-        client
-            .passes(with_limit(secret(), 5, ProtoUnit::Hour))
-            .await
-    );
+    assert!(client.passes(with_limit(secret(), 5, Unit::Hour)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
     let keys = keys(&redis).join("\n");
     assert!(!keys.contains("secret-1"), "{keys}");
@@ -383,10 +379,10 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
     let client = Client::of(&server);
     let alice = |n, unit| with_limit(descriptor([("user", "alice")]), n, unit);
     for _ in 0..3 {
-        assert!(client.passes(alice(3, ProtoUnit::Hour)).await);
+        assert!(client.passes(alice(3, Unit::Hour)).await);
     }
-    assert!(!client.passes(alice(3, ProtoUnit::Hour)).await);
-    let raised = client.ask([alice(10, ProtoUnit::Hour)]).await;
+    assert!(!client.passes(alice(3, Unit::Hour)).await);
+    let raised = client.ask([alice(10, Unit::Hour)]).await;
     assert!(!is_over(&raised));
     let status = &raised.statuses[0];
     assert_eq!(
@@ -400,13 +396,10 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
     // The refused one counts too.
     assert_eq!(status.limit_remaining, 5);
     // Another unit has a count of its own, and so has the rule.
-    assert!(client.passes(alice(1, ProtoUnit::Day)).await);
+    assert!(client.passes(alice(1, Unit::Day)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
     // Each unit can be counted.
-    for unit in ProtoUnit::ALL
-        .into_iter()
-        .filter(|unit| *unit != ProtoUnit::Unknown)
-    {
+    for unit in Unit::ALL {
         assert!(
             client
                 .passes(with_limit(descriptor([("user", "bob")]), 1, unit))
@@ -419,7 +412,7 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
         );
     }
     // In a domain without rules there are no limits.
-    let mut elsewhere = request([alice(0, ProtoUnit::Hour)]);
+    let mut elsewhere = request([alice(0, Unit::Hour)]);
     elsewhere.domain = "elsewhere".to_owned();
     assert!(!is_over(&client.send(elsewhere).await.expect("a response")));
 }
@@ -431,7 +424,7 @@ async fn a_limit_of_0_refuses_all_but_looks() {
     let client = Client::of(&server);
     for user in [
         descriptor([("user", "alice")]),
-        with_limit(descriptor([("user", "alice")]), 0, ProtoUnit::Minute),
+        with_limit(descriptor([("user", "alice")]), 0, Unit::Minute),
     ] {
         assert!(!client.passes(user.clone()).await);
         assert!(client.passes(cost(user, 0)).await);
@@ -518,7 +511,7 @@ async fn invalid_requests_are_refused_with_their_mistake() {
             "descriptor 0 has a key of more than 1024 bytes",
         ),
         (
-            request([with_limit(user(), 5, ProtoUnit::Unknown)]),
+            request([with_limit(user(), 5, None)]),
             "the limit of a descriptor has no unit 0",
         ),
     ] {

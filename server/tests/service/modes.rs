@@ -216,7 +216,7 @@ async fn metrics_name_values_where_rules_say_so_and_have_a_bound() {
     for value in 0..2_100 {
         let engine = server.engine();
         let request = crate::client::request([cost(descriptor([("d", &*format!("n{value}"))]), 0)]);
-        let _ = engine.decide(&request, false).await.expect("a response");
+        let _ = engine.decide(request, false).await.expect("a response");
     }
     let metrics = get(&server, "/metrics").await.1;
     let series = metrics
