@@ -37,37 +37,13 @@ pub struct Rule {
 
 /// What a node limits.
 #[derive(Clone, Debug)]
-pub enum Limit {
-    /// Requests pass, and are not counted.
-    Unlimited {
-        /// The limit's name.
-        name: Option<String>,
-        /// The names of the limits that it replaces in the request.
-        replaces: Vec<String>,
-    },
-    /// Requests are counted by a policy.
-    Counted {
-        /// The limit's name.
-        name: Option<String>,
-        /// The names of the limits that it replaces in the request.
-        replaces: Vec<String>,
-        /// The quota and how it is counted.
-        policy: Box<CountedBy>,
-    },
-}
-
-impl Limit {
+pub struct Limit {
     /// The limit's name.
-    pub fn name(&self) -> Option<&str> {
-        let (Self::Unlimited { name, .. } | Self::Counted { name, .. }) = self;
-        name.as_deref()
-    }
-
+    pub name: Option<String>,
     /// The names of the limits that it replaces in the request.
-    pub fn replaces(&self) -> &[String] {
-        let (Self::Unlimited { replaces, .. } | Self::Counted { replaces, .. }) = self;
-        replaces
-    }
+    pub replaces: Vec<String>,
+    /// The quota and how it is counted; `None` if requests pass, and are not counted.
+    pub counted: Option<CountedBy>,
 }
 
 /// A quota and how it is counted.

@@ -7,7 +7,7 @@ use clap::Args;
 use super::Documents;
 use crate::{
     document::{Mistakes, YamlText, counting},
-    rules::{Limit, Rule, Rules},
+    rules::{Rule, Rules},
 };
 
 /// Check documents, and print their rules and limits.
@@ -76,17 +76,17 @@ fn list(text: &mut String, rules: &[Rule], indent: usize) -> fmt::Result {
         text.push('\n');
         for limit in &rule.limits {
             write!(text, "{:indent$}  limit", "")?;
-            if let Some(name) = limit.name() {
+            if let Some(name) = &limit.name {
                 write!(text, " {}", YamlText(name))?;
             }
-            match limit {
-                Limit::Unlimited { .. } => text.push_str(": unlimited"),
-                Limit::Counted { policy, .. } => {
-                    write!(text, ": {}", counting(policy).join(", "))?;
-                    write!(text, ", counted as {}", policy.policy.name())?;
+            match &limit.counted {
+                None => text.push_str(": unlimited"),
+                Some(counted) => {
+                    write!(text, ": {}", counting(counted).join(", "))?;
+                    write!(text, ", counted as {}", counted.policy.name())?;
                 }
             }
-            for name in limit.replaces() {
+            for name in &limit.replaces {
                 write!(text, ", replaces {}", YamlText(name))?;
             }
             text.push('\n');

@@ -53,7 +53,7 @@ pub(super) fn limits(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report
                 continue;
             }
         };
-        if name.is_some() && limits.iter().any(|limit| limit.name() == name) {
+        if name.is_some() && limits.iter().any(|limit| limit.name.as_deref() == name) {
             let message = "a name that another limit of the rule has; expected each name once";
             report.add(fields.position_of("name"), message);
         }
@@ -74,20 +74,17 @@ fn limit(
         check_replaced(replaced, name, node, report)
     });
     let replaces = replaces.collect();
-    let owned_name = name.map(str::to_owned);
-    if fields.bool("unlimited", report) {
+    let counted = if fields.bool("unlimited", report) {
         let others = ["quota", "strategy", "calendar", "on_reject", "independent"];
         reject_keys(fields, &others, "an unlimited limit", report);
-        return Some(Limit::Unlimited {
-            name: owned_name,
-            replaces,
-        });
-    }
-    let policy = counted(fields, path, report)?;
-    Some(Limit::Counted {
-        name: owned_name,
+        None
+    } else {
+        Some(counted(fields, path, report)?)
+    };
+    Some(Limit {
+        name: name.map(str::to_owned),
         replaces,
-        policy: Box::new(policy),
+        counted,
     })
 }
 

@@ -41,7 +41,11 @@ pub(super) fn limit(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report)
             let message = "a unit of an unlimited limit; expected no unit";
             report.add(fields.position_of("unit"), message);
         }
-        return Some(Limit::Unlimited { name, replaces });
+        return Some(Limit {
+            name,
+            replaces,
+            counted: None,
+        });
     }
     let text = fields.text("unit", report).unwrap_or_default();
     let mut units = Unit::ALL.into_iter();
@@ -53,10 +57,10 @@ pub(super) fn limit(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report)
         return None;
     };
     let counted = reference_limit(path, requests_per_unit, unit);
-    Some(Limit::Counted {
+    Some(Limit {
         name,
         replaces,
-        policy: Box::new(counted),
+        counted: Some(counted),
     })
 }
 

@@ -31,10 +31,22 @@ fn mistakes(text: &str) -> String {
     read(text).map(drop).expect_err(text).to_string()
 }
 
+/// Asserts how the mistakes of documents begin: each case is what a document is made of, and this beginning.
+fn assert_mistakes(document: impl Fn(&str) -> String, cases: &[&str]) {
+    for case in cases {
+        let (text, expected) = case.split_once(" => ").expect("a text and a mistake");
+        let found = mistakes(&document(text));
+        assert!(found.starts_with(expected), "{case}\n{found}");
+    }
+}
+
 /// How the first limit of a rule is counted.
 fn counted(rule: &Rule) -> &CountedBy {
     match rule.limits.first() {
-        Some(Limit::Counted { policy, .. }) => policy,
+        Some(Limit {
+            counted: Some(counted),
+            ..
+        }) => counted,
         other => panic!("{other:?}"),
     }
 }
@@ -47,10 +59,10 @@ fn policy(rule: &Rule) -> &Policy {
 fn policies<'a>(rules: &'a [Rule], all: &mut Vec<&'a Policy>) {
     for rule in rules {
         for limit in &rule.limits {
-            if let Limit::Counted { policy, .. } = limit
-                && policy.requests_per_unit > 0
+            if let Some(counted) = &limit.counted
+                && counted.requests_per_unit > 0
             {
-                all.push(&policy.policy);
+                all.push(&counted.policy);
             }
         }
         policies(&rule.descriptors, all);
@@ -113,13 +125,13 @@ descriptors:
     let buy = &alice.descriptors[1];
     assert_eq!(counted(buy).requests_per_unit, 10);
     assert_eq!(counted(buy).unit, Some(Unit::Hour));
-    assert_eq!(buy.limits[0].name(), Some("buy"));
-    assert_eq!(buy.limits[0].replaces(), ["user", "tenant"]);
+    assert_eq!(buy.limits[0].name.as_deref(), Some("buy"));
+    assert_eq!(buy.limits[0].replaces, ["user", "tenant"]);
     assert!(buy.detailed_metric);
     let metadata = json!({ "team": "shop", "levels": [1, 2.5, { "deep": null }] });
     assert_eq!(buy.metadata.clone().map(Value::Object), Some(metadata));
     assert!(mallory.limits.is_empty() && mallory.descriptors.is_empty());
-    assert!(matches!(&*user.limits, [Limit::Unlimited { .. }]));
+    assert!(matches!(&*user.limits, [Limit { counted: None, .. }]));
     assert!(user.shadow_mode && user.quota_mode && user.value_to_metric);
     assert!(file.share_threshold);
 }
@@ -248,144 +260,60 @@ descriptors:
 #[test]
 fn each_mistake_of_the_reference_format_has_its_position() {
     let limit = |limit: &str| reference(&format!("{{ key: k, rate_limit: {{ {limit} }} }}"));
-    let day = "unit: day, requests_per_unit: 5";
-    for (text, expected) in [
-        ("".to_owned(), "1.yaml: the file has no document"),
-        (
-            "descriptors:".to_owned(),
-            "1.yaml:1:1: the document has no domain",
-        ),
-        (
-            "domain: ''".to_owned(),
-            "1.yaml:1:1: the document has no domain",
-        ),
-        ("'''".to_owned(), "1.yaml:1:1: invalid YAML"),
-        (
-            "domain: d\ndescriptors: [".to_owned(),
-            "1.yaml:3:1: invalid YAML",
-        ),
-        ("- a".to_owned(), "1.yaml:1:1: a list; expected a map"),
-        (
-            "domain: d\ndomain: e".to_owned(),
-            "1.yaml:2:1: the key \"domain\" for a second time",
-        ),
-        (
-            "0.25: d\ndomain: d".to_owned(),
-            "1.yaml:1:1: the key \"0.25\" is no text",
-        ),
-        (
-            "domain: d\nyes: d".to_owned(),
-            "1.yaml:2:1: the key \"yes\" is no text",
-        ),
-        (
-            "domain: d\n[a]: d".to_owned(),
-            "1.yaml:2:1: a list or a map as key",
-        ),
-        (
-            "domain: d\ndescriptors: 5".to_owned(),
-            "1.yaml:2:14: descriptors: \"5\"; expected a list",
-        ),
-        (
-            "domain: [d]".to_owned(),
-            "1.yaml:1:1: the document has no domain; expected its name\n1.yaml:1:9: domain: a list",
-        ),
-        (reference("a"), "1.yaml:3:5: \"a\"; expected a map"),
-        (reference("value: v"), "1.yaml:3:5: the rule has no key"),
-        (reference("key: ''"), "1.yaml:3:5: the rule has no key"),
-        (reference("key: a*"), "1.yaml:3:5: a * in the key"),
-        (
-            reference("{ key: k }\n  - { key: k }"),
-            "1.yaml:4:5: duplicate rule \"k\", which is at 1.yaml:3:5",
-        ),
-        (
-            reference("{ key: k, value: v }\n  - { key: k, value: v }"),
-            "1.yaml:4:5: duplicate rule \"k\" = \"v\"",
-        ),
-        (
-            reference("{ key: k, ratelimit: 5 }"),
-            "1.yaml:3:15: unknown key \"ratelimit\"",
-        ),
-        (
-            reference("{ key: k, unit: day }"),
-            "1.yaml:3:15: unknown key \"unit\"",
-        ),
-        (
-            reference("{ key: k, shadow_mode: 1 }"),
-            "1.yaml:3:28: shadow_mode: \"1\"; expected true or false",
-        ),
-        (
-            reference("{ key: k, shadow_mode: 'true' }"),
-            "1.yaml:3:28: shadow_mode: \"true\"; expected true or false",
-        ),
-        (
-            reference("{ key: k, share_threshold: true }"),
-            "1.yaml:3:15: share_threshold of a value without wildcards",
-        ),
-        (
-            reference("{ key: k, metadata: 5 }"),
-            "1.yaml:3:25: metadata: \"5\"; expected a map",
-        ),
-        (
-            reference("{ key: k, metadata: { a: .nan } }"),
-            "1.yaml:3:30: metadata: \".nan\"; expected a number",
-        ),
-        (
-            reference("{ key: k, rate_limit: 5 }"),
-            "1.yaml:3:27: \"5\"; expected a map",
-        ),
-        (
-            reference("{ key: !!binary k }"),
-            "1.yaml:3:12: the tag \"tag:yaml.org,2002:!binary\"",
-        ),
-        (reference("{ key: !k k }"), "1.yaml:3:12: the tag \"!k\""),
-        (
-            limit("unit: foo, requests_per_unit: 5"),
-            "1.yaml:3:29: invalid unit \"foo\"; expected one of second",
-        ),
-        (
-            limit("requests_per_unit: 5"),
-            "1.yaml:3:27: invalid unit \"\"",
-        ),
-        (
-            limit("unit: unknown"),
-            "1.yaml:3:29: invalid unit \"unknown\"",
-        ),
-        (
-            limit("unit: day, requestsperunit: 5"),
-            "1.yaml:3:40: unknown key \"requestsperunit\"",
-        ),
-        (
-            limit("unit: day, requests_per_unit: -1"),
-            "1.yaml:3:59: requests_per_unit: \"-1\"; expected a number from 0 to 4294967295",
-        ),
-        (
-            limit("unit: day, requests_per_unit: 4294967296"),
-            "1.yaml:3:59: requests_per_unit: \"4294967296\"",
-        ),
-        (
-            limit("unit: day, requests_per_unit: '5'"),
-            "1.yaml:3:59: requests_per_unit: \"5\"",
-        ),
-        (
-            limit("unlimited: true, unit: day"),
-            "1.yaml:3:46: a unit of an unlimited limit",
-        ),
-        (
-            limit(&format!("{day}, name: a, replaces: [{{ name: a }}]")),
-            "1.yaml:3:82: a limit that replaces itself",
-        ),
-        (
-            limit(&format!("{day}, replaces: [{{ name: }}]")),
-            "1.yaml:3:73: an empty name in replaces",
-        ),
-        (
-            limit(&format!("{day}, replaces: [a]")),
-            "1.yaml:3:73: \"a\"; expected a map",
-        ),
-    ] {
-        let found = mistakes(&text);
-        assert!(found.starts_with(expected), "{text}\n{found}\n{expected}");
-    }
+    assert_mistakes(
+        str::to_owned,
+        &[
+            " => 1.yaml: the file has no document",
+            "descriptors: => 1.yaml:1:1: the document has no domain",
+            "domain: '' => 1.yaml:1:1: the document has no domain",
+            "''' => 1.yaml:1:1: invalid YAML",
+            "domain: d\ndescriptors: [ => 1.yaml:3:1: invalid YAML",
+            "- a => 1.yaml:1:1: a list; expected a map",
+            "domain: d\ndomain: e => 1.yaml:2:1: the key \"domain\" for a second time",
+            "0.25: d\ndomain: d => 1.yaml:1:1: the key \"0.25\" is no text",
+            "domain: d\nyes: d => 1.yaml:2:1: the key \"yes\" is no text",
+            "domain: d\n[a]: d => 1.yaml:2:1: a list or a map as key",
+            "domain: d\ndescriptors: 5 => 1.yaml:2:14: descriptors: \"5\"; expected a list",
+            "domain: [d] => 1.yaml:1:1: the document has no domain; expected its name\n1.yaml:1:9: domain: a list",
+        ],
+    );
+    assert_mistakes(
+        reference,
+        &[
+            "a => 1.yaml:3:5: \"a\"; expected a map",
+            "value: v => 1.yaml:3:5: the rule has no key",
+            "key: '' => 1.yaml:3:5: the rule has no key",
+            "key: a* => 1.yaml:3:5: a * in the key",
+            "{ key: k }\n  - { key: k } => 1.yaml:4:5: duplicate rule \"k\", which is at 1.yaml:3:5",
+            "{ key: k, value: v }\n  - { key: k, value: v } => 1.yaml:4:5: duplicate rule \"k\" = \"v\"",
+            "{ key: k, ratelimit: 5 } => 1.yaml:3:15: unknown key \"ratelimit\"",
+            "{ key: k, unit: day } => 1.yaml:3:15: unknown key \"unit\"",
+            "{ key: k, shadow_mode: 1 } => 1.yaml:3:28: shadow_mode: \"1\"; expected true or false",
+            "{ key: k, shadow_mode: 'true' } => 1.yaml:3:28: shadow_mode: \"true\"; expected true or false",
+            "{ key: k, share_threshold: true } => 1.yaml:3:15: share_threshold of a value without wildcards",
+            "{ key: k, metadata: 5 } => 1.yaml:3:25: metadata: \"5\"; expected a map",
+            "{ key: k, metadata: { a: .nan } } => 1.yaml:3:30: metadata: \".nan\"; expected a number",
+            "{ key: k, rate_limit: 5 } => 1.yaml:3:27: \"5\"; expected a map",
+            "{ key: !!binary k } => 1.yaml:3:12: the tag \"tag:yaml.org,2002:!binary\"",
+            "{ key: !k k } => 1.yaml:3:12: the tag \"!k\"",
+        ],
+    );
+    assert_mistakes(
+        limit,
+        &[
+            "unit: foo, requests_per_unit: 5 => 1.yaml:3:29: invalid unit \"foo\"; expected one of second",
+            "requests_per_unit: 5 => 1.yaml:3:27: invalid unit \"\"",
+            "unit: unknown => 1.yaml:3:29: invalid unit \"unknown\"",
+            "unit: day, requestsperunit: 5 => 1.yaml:3:40: unknown key \"requestsperunit\"",
+            "unit: day, requests_per_unit: -1 => 1.yaml:3:59: requests_per_unit: \"-1\"; expected a number from 0 to 4294967295",
+            "unit: day, requests_per_unit: 4294967296 => 1.yaml:3:59: requests_per_unit: \"4294967296\"",
+            "unit: day, requests_per_unit: '5' => 1.yaml:3:59: requests_per_unit: \"5\"",
+            "unlimited: true, unit: day => 1.yaml:3:46: a unit of an unlimited limit",
+            "unit: day, requests_per_unit: 5, name: a, replaces: [{ name: a }] => 1.yaml:3:82: a limit that replaces itself",
+            "unit: day, requests_per_unit: 5, replaces: [{ name: }] => 1.yaml:3:73: an empty name in replaces",
+            "unit: day, requests_per_unit: 5, replaces: [a] => 1.yaml:3:73: \"a\"; expected a map",
+        ],
+    );
 }
 
 #[test]
@@ -414,81 +342,32 @@ fn all_mistakes_of_all_files_are_reported_in_their_order() {
 
 #[test]
 fn a_limit_of_our_own_says_how_it_is_counted() {
-    for (text, quota, strategy, charges, independent) in [
-        ("quota: 100/min", "100/min", "gcra", false, false),
-        (
-            "{ quota: 10/s burst 20, on_reject: charge }",
-            "10/s burst 20",
-            "gcra",
-            true,
-            false,
-        ),
-        (
-            "{ quota: 5000/month, calendar: true, on_reject: free }",
-            "5000/month",
-            "calendar_window utc",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 5/week, strategy: calendar_window zone Europe/Berlin week_starts_on sunday }",
-            "5/week",
-            "calendar_window zone Europe/Berlin week_starts_on sunday",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 7/30s, strategy: calendar_window from_epoch, independent: true }",
-            "7/30s",
-            "calendar_window from_epoch",
-            false,
-            true,
-        ),
-        (
-            "{ quota: 7/s, strategy: token_bucket }",
-            "7/s",
-            "token_bucket",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 7/s, strategy: fixed_window }",
-            "7/s",
-            "fixed_window",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 7/s, strategy: list_window }",
-            "7/s",
-            "list_window",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 7/s, strategy: sliding_log }",
-            "7/s",
-            "sliding_log",
-            false,
-            false,
-        ),
-        (
-            "{ quota: 7/s, strategy: sliding_window buckets 20 }",
-            "7/s",
-            "sliding_window buckets 20",
-            false,
-            false,
-        ),
+    for case in [
+        "quota: 100/min => 100/min, gcra",
+        "{ quota: 10/s burst 20, on_reject: charge } => 10/s burst 20, gcra, charged",
+        "{ quota: 5000/month, calendar: true, on_reject: free } => 5000/month, calendar_window utc",
+        "{ quota: 5/week, strategy: calendar_window zone Europe/Berlin week_starts_on sunday } => 5/week, calendar_window zone Europe/Berlin week_starts_on sunday",
+        "{ quota: 7/30s, strategy: calendar_window from_epoch, independent: true } => 7/30s, calendar_window from_epoch, independent",
+        "{ quota: 7/s, strategy: token_bucket } => 7/s, token_bucket",
+        "{ quota: 7/s, strategy: fixed_window } => 7/s, fixed_window",
+        "{ quota: 7/s, strategy: list_window } => 7/s, list_window",
+        "{ quota: 7/s, strategy: sliding_log } => 7/s, sliding_log",
+        "{ quota: 7/s, strategy: sliding_window buckets 20 } => 7/s, sliding_window buckets 20",
     ] {
+        let (text, expected) = case.split_once(" => ").expect("a limit and how it counts");
         let rules = rules(&own(text));
         let settings = policy(&rules[0]).settings();
         let slot = settings.strategy.as_ref();
-        assert_eq!(policy(&rules[0]).quota().to_string(), quota);
         // The default is none.
-        let found = slot.and_then(|slot| slot.text()).unwrap_or("gcra");
-        assert_eq!(found, strategy, "{text}");
-        assert_eq!(settings.charge_rejected == Some(true), charges, "{text}");
-        assert_eq!(counted(&rules[0]).independent, independent, "{text}");
+        let strategy = slot.and_then(|slot| slot.text()).unwrap_or("gcra");
+        let mut found = format!("{}, {strategy}", policy(&rules[0]).quota());
+        if settings.charge_rejected == Some(true) {
+            found += ", charged";
+        }
+        if counted(&rules[0]).independent {
+            found += ", independent";
+        }
+        assert_eq!(found, expected, "{text}");
     }
     let rules = rules(&own("{ quota: 7/30s }"));
     assert_eq!(counted(&rules[0]).unit, None);
@@ -503,127 +382,51 @@ fn a_descriptor_of_our_own_has_several_limits() {
     policies(&rules, &mut all);
     let names: Vec<_> = all.iter().map(|policy| policy.name()).collect();
     assert_eq!(names, ["d/k", "d/k#monthly"]);
-    assert_eq!(rules[0].limits[1].replaces(), ["a", "b"]);
-    assert_eq!(rules[0].limits[2].name(), Some("free"));
+    assert_eq!(rules[0].limits[1].replaces, ["a", "b"]);
+    assert_eq!(rules[0].limits[2].name.as_deref(), Some("free"));
 }
 
 #[test]
 fn each_mistake_of_our_own_format_has_its_position() {
-    for (text, expected) in [
-        (
-            "format: tollgate/v2\ndomain: d".to_owned(),
-            "1.yaml:1:1: unknown format; expected tollgate/v1",
-        ),
-        (
-            "format:\ndomain: d".to_owned(),
-            "1.yaml:1:1: unknown format",
-        ),
-        (
-            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }]".to_owned(),
-            "1.yaml:3:25: an empty value",
-        ),
-        (
-            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }]".to_owned(),
-            "1.yaml:3:25: unknown key \"rate_limit\"",
-        ),
-        (own("5"), "1.yaml:6:9: \"5\"; expected a map: a limit"),
-        (own("name: a"), "1.yaml:6:9: a limit without a quota"),
-        (
-            own("quota: 5"),
-            "1.yaml:6:16: quota: \"5\"; expected a quota such as 100/min",
-        ),
-        (
-            own("quota: 5/fortnight"),
-            "1.yaml:6:16: quota: \"5/fortnight\"",
-        ),
-        (
-            own("quota: 5 concurrent"),
-            "1.yaml:6:16: quota: \"5 concurrent\"; expected a rate",
-        ),
-        (
-            own("quota: 0/30s"),
-            "1.yaml:6:16: quota: \"0/30s\"; expected a quota of 0 per second",
-        ),
-        (
-            own("quota: 0/s burst 5"),
-            "1.yaml:6:16: quota: \"0/s burst 5\"",
-        ),
-        (
-            own("{ quota: 0/s, strategy: gcra }"),
-            "1.yaml:6:23: strategy of a quota of 0",
-        ),
-        (
-            own("quota: 9999999999999999/s"),
-            "1.yaml:6:16: quota under \"gcra\"",
-        ),
-        (
-            own("{ quota: 5/s burst 9, strategy: fixed_window }"),
-            "1.yaml:6:18: quota under \"fixed_window\"",
-        ),
-        (
-            own("{ quota: 5/s, strategy: leaky }"),
-            "1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
-        ),
-        (
-            own("{ quota: 5/s, strategy: ban 10min }"),
-            "1.yaml:6:33: strategy: \"ban 10min\"",
-        ),
-        (
-            own("{ quota: 5/s, strategy: concurrency }"),
-            "1.yaml:6:33: strategy: \"concurrency\"",
-        ),
-        (
-            own("{ quota: 5/s, strategy: sliding_window buckets x }"),
-            "1.yaml:6:33: strategy",
-        ),
-        (
-            own("{ quota: 5/s, strategy: calendar_window week_starts_on x }"),
-            "1.yaml:6:33: strategy",
-        ),
-        (
-            own("{ quota: 5/day, strategy: calendar_window zone Europe/Atlantis }"),
-            "1.yaml:6:18: quota under \"calendar_window zone Europe/Atlantis\"",
-        ),
-        (
-            own("{ quota: 5/s, strategy: gcra, calendar: true }"),
-            "1.yaml:6:39: calendar together with strategy",
-        ),
-        (
-            own("{ quota: 5/30s, calendar: true }"),
-            "1.yaml:6:18: quota: \"5/30s\"; expected a period of one second",
-        ),
-        (
-            own("{ quota: 5/s, on_reject: drop }"),
-            "1.yaml:6:34: on_reject: \"drop\"; expected charge or free",
-        ),
-        (
-            own("{ unlimited: true, quota: 5/s }"),
-            "1.yaml:6:28: quota of an unlimited limit",
-        ),
-        (
-            own("{ unlimited: true, independent: true }"),
-            "1.yaml:6:28: independent of an unlimited limit",
-        ),
-        (
-            own("{ quota: 5/s, name: a, replaces: [a] }"),
-            "1.yaml:6:43: a limit that replaces itself",
-        ),
-        (
-            own("{ quota: 5/s, replaces: [''] }"),
-            "1.yaml:6:34: an empty name in replaces",
-        ),
-        (
-            own("quota: 5/s\n      - quota: 6/s"),
-            "1.yaml:7:9: a limit without a name that is not the first",
-        ),
-        (
-            own("{ quota: 5/s, name: a }\n      - { quota: 6/s, name: a }"),
-            "1.yaml:7:23: a name that another limit",
-        ),
-    ] {
-        let found = mistakes(&text);
-        assert!(found.starts_with(expected), "{text}\n{found}\n{expected}");
-    }
+    assert_mistakes(
+        str::to_owned,
+        &[
+            "format: tollgate/v2\ndomain: d => 1.yaml:1:1: unknown format; expected tollgate/v1",
+            "format:\ndomain: d => 1.yaml:1:1: unknown format",
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }] => 1.yaml:3:25: an empty value",
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }] => 1.yaml:3:25: unknown key \"rate_limit\"",
+        ],
+    );
+    assert_mistakes(
+        own,
+        &[
+            "5 => 1.yaml:6:9: \"5\"; expected a map: a limit",
+            "name: a => 1.yaml:6:9: a limit without a quota",
+            "quota: 5 => 1.yaml:6:16: quota: \"5\"; expected a quota such as 100/min",
+            "quota: 5/fortnight => 1.yaml:6:16: quota: \"5/fortnight\"",
+            "quota: 5 concurrent => 1.yaml:6:16: quota: \"5 concurrent\"; expected a rate",
+            "quota: 0/30s => 1.yaml:6:16: quota: \"0/30s\"; expected a quota of 0 per second",
+            "quota: 0/s burst 5 => 1.yaml:6:16: quota: \"0/s burst 5\"",
+            "{ quota: 0/s, strategy: gcra } => 1.yaml:6:23: strategy of a quota of 0",
+            "quota: 9999999999999999/s => 1.yaml:6:16: quota under \"gcra\"",
+            "{ quota: 5/s burst 9, strategy: fixed_window } => 1.yaml:6:18: quota under \"fixed_window\"",
+            "{ quota: 5/s, strategy: leaky } => 1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
+            "{ quota: 5/s, strategy: ban 10min } => 1.yaml:6:33: strategy: \"ban 10min\"",
+            "{ quota: 5/s, strategy: concurrency } => 1.yaml:6:33: strategy: \"concurrency\"",
+            "{ quota: 5/s, strategy: sliding_window buckets x } => 1.yaml:6:33: strategy",
+            "{ quota: 5/s, strategy: calendar_window week_starts_on x } => 1.yaml:6:33: strategy",
+            "{ quota: 5/day, strategy: calendar_window zone Europe/Atlantis } => 1.yaml:6:18: quota under \"calendar_window zone Europe/Atlantis\"",
+            "{ quota: 5/s, strategy: gcra, calendar: true } => 1.yaml:6:39: calendar together with strategy",
+            "{ quota: 5/30s, calendar: true } => 1.yaml:6:18: quota: \"5/30s\"; expected a period of one second",
+            "{ quota: 5/s, on_reject: drop } => 1.yaml:6:34: on_reject: \"drop\"; expected charge or free",
+            "{ unlimited: true, quota: 5/s } => 1.yaml:6:28: quota of an unlimited limit",
+            "{ unlimited: true, independent: true } => 1.yaml:6:28: independent of an unlimited limit",
+            "{ quota: 5/s, name: a, replaces: [a] } => 1.yaml:6:43: a limit that replaces itself",
+            "{ quota: 5/s, replaces: [''] } => 1.yaml:6:34: an empty name in replaces",
+            "quota: 5/s\n      - quota: 6/s => 1.yaml:7:9: a limit without a name that is not the first",
+            "{ quota: 5/s, name: a }\n      - { quota: 6/s, name: a } => 1.yaml:7:23: a name that another limit",
+        ],
+    );
 }
 
 #[test]

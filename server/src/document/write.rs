@@ -92,14 +92,14 @@ fn descriptors(text: &mut String, rules: &[Rule], indent: usize) -> fmt::Result 
 
 fn limit(text: &mut String, limit: &Limit, indent: usize) -> fmt::Result {
     let mut lines = Vec::new();
-    if let Some(name) = limit.name() {
+    if let Some(name) = &limit.name {
         lines.push(format!("name: {}", Text(name)));
     }
-    match limit {
-        Limit::Unlimited { .. } => lines.push("unlimited: true".to_owned()),
-        Limit::Counted { policy, .. } => lines.extend(counting(policy)),
+    match &limit.counted {
+        None => lines.push("unlimited: true".to_owned()),
+        Some(counted) => lines.extend(counting(counted)),
     }
-    let replaces: Vec<_> = limit.replaces().iter().map(|name| Text(name)).collect();
+    let replaces: Vec<_> = limit.replaces.iter().map(|name| Text(name)).collect();
     if !replaces.is_empty() {
         let names: Vec<_> = replaces.iter().map(Text::to_string).collect();
         lines.push(format!("replaces: [{}]", names.join(", ")));

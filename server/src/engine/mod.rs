@@ -21,7 +21,7 @@ use tollgate::{
 use self::{metrics::RuleMetrics, tree::Tree};
 use crate::{
     proto::{RateLimitRequest, RateLimitResponse},
-    rules::{Limit, Rule, Rules, Unit},
+    rules::{Rule, Rules, Unit},
 };
 
 /// The most descriptors of a request.
@@ -326,12 +326,15 @@ fn builder(rules: &Rules, settings: &EngineSettings) -> LimiterBuilder {
 
 fn with_policies(builder: LimiterBuilder, rules: &[Rule]) -> LimiterBuilder {
     rules.iter().fold(builder, |builder, rule| {
-        let counted = rule.limits.iter().filter_map(|limit| match limit {
-            // A limit of 0 is counted nowhere.
-            Limit::Counted { policy, .. } if policy.requests_per_unit > 0 => Some(&policy.policy),
-            _ => None,
+        let counted = rule
+            .limits
+            .iter()
+            .filter_map(|limit| limit.counted.as_ref());
+        // A limit of 0 is counted nowhere.
+        let counted = counted.filter(|counted| counted.requests_per_unit > 0);
+        let builder = counted.fold(builder, |builder, counted| {
+            builder.policy(counted.policy.clone())
         });
-        let builder = counted.fold(builder, |builder, policy| builder.policy(policy.clone()));
         with_policies(builder, &rule.descriptors)
     })
 }

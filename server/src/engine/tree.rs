@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     proto::RateLimitDescriptor,
-    rules::{CountedBy, Limit, Rule, Rules, Unit},
+    rules::{CountedBy, Rule, Rules, Unit},
 };
 
 /// The rules of all domains.
@@ -321,16 +321,14 @@ impl CompiledRule {
         if rule.limits.is_empty() {
             return None;
         }
-        let limits = rule.limits.iter().map(|limit| CompiledLimit {
-            name: limit.name().unwrap_or_default().into(),
-            replaces: limit.replaces().to_vec(),
-            counted: match limit {
-                Limit::Unlimited { .. } => None,
-                Limit::Counted { policy, .. } => Some(Arc::new(Counted::new(
-                    limit.name().unwrap_or_default(),
-                    policy,
-                ))),
-            },
+        let limits = rule.limits.iter().map(|limit| {
+            let name = limit.name.as_deref().unwrap_or_default();
+            let counted = limit.counted.as_ref();
+            CompiledLimit {
+                name: name.into(),
+                replaces: limit.replaces.clone(),
+                counted: counted.map(|counted| Arc::new(Counted::new(name, counted))),
+            }
         });
         Some(Self {
             limits: limits.collect(),

@@ -118,16 +118,25 @@ pub(crate) fn limit_together(key: &str, value: &str, n: u64, unit: Unit) -> Rule
 }
 
 fn counted(rule: Rule, n: u64, unit: Unit, policy: Policy, independent: bool) -> Rule {
-    let policy = CountedBy {
+    let counted = CountedBy {
         requests_per_unit: n,
         unit: Some(unit),
         policy,
         independent,
     };
-    let limit = Limit::Counted {
+    limited(rule, Some(counted))
+}
+
+/// A rule under which requests pass uncounted.
+pub(crate) fn unlimited(key: &str, value: &str) -> Rule {
+    limited(rule(key, value), None)
+}
+
+fn limited(rule: Rule, counted: Option<CountedBy>) -> Rule {
+    let limit = Limit {
         name: None,
         replaces: Vec::new(),
-        policy: Box::new(policy),
+        counted,
     };
     Rule {
         limits: vec![limit],
@@ -135,24 +144,11 @@ fn counted(rule: Rule, n: u64, unit: Unit, policy: Policy, independent: bool) ->
     }
 }
 
-/// A rule under which requests pass uncounted.
-pub(crate) fn unlimited(key: &str, value: &str) -> Rule {
-    let limit = Limit::Unlimited {
-        name: None,
-        replaces: Vec::new(),
-    };
-    Rule {
-        limits: vec![limit],
-        ..rule(key, value)
-    }
-}
-
 /// The rule, whose limit has a name, and replaces others.
 pub(crate) fn named(mut rule: Rule, limit: &str, replaced: &[&str]) -> Rule {
     for one in &mut rule.limits {
-        let (Limit::Counted { name, replaces, .. } | Limit::Unlimited { name, replaces }) = one;
-        *name = Some(limit.to_owned()).filter(|name| !name.is_empty());
-        *replaces = replaced.iter().map(|&name| name.to_owned()).collect();
+        one.name = Some(limit.to_owned()).filter(|name| !name.is_empty());
+        one.replaces = replaced.iter().map(|&name| name.to_owned()).collect();
     }
     rule
 }

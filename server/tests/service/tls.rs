@@ -7,7 +7,7 @@ use testkit::TempDir;
 use tollgate::{Policy, SlidingLog};
 use tollgate_server::{
     proto::RateLimitDescriptor,
-    rules::{Limit, Rule, Unit},
+    rules::{Rule, Unit},
     serve::Server,
 };
 use tonic::{
@@ -112,8 +112,8 @@ fn credit(descriptor: RateLimitDescriptor, units: u64) -> RateLimitDescriptor {
 /// A limit whose strategy can't take credits.
 fn log(key: &str) -> Rule {
     let mut rule = limit_together(key, "", 10, Unit::Hour);
-    if let [Limit::Counted { policy, .. }] = &mut rule.limits[..] {
-        policy.policy = Policy::new("log", Unit::Hour.quota(10))
+    if let Some(counted) = &mut rule.limits[0].counted {
+        counted.policy = Policy::new("log", Unit::Hour.quota(10))
             .strategy(SlidingLog)
             .by_hand();
     }
