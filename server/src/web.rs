@@ -93,7 +93,7 @@ async fn metrics(State(web): State<Web>) -> Response {
     let web = web.clone();
     let rendered = tokio::task::spawn_blocking(move || {
         web.metrics.collect();
-        web.prometheus.render() + &web.decider.engine.render_metrics()
+        web.prometheus.render() + &web.engine.render_metrics()
     });
     match rendered.await {
         Ok(text) => text.into_response(),

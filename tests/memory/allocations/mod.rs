@@ -56,7 +56,10 @@ fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F)
 fn a_known_key_is_evaluated_in_process_without_allocating() {
     let limiter = limiter(&["one"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    assert_eq!(each(&current_thread(), "in process, one policy", check), 0.0);
+    assert_eq!(
+        each(&current_thread(), "in process, one policy", check),
+        0.0
+    );
 }
 
 #[test]
@@ -86,7 +89,10 @@ fn a_rejection_in_process_allocates_nothing_either() {
     let check = async || limiter.check(Key::new("alice")).await;
     let _ = current_thread().block_on(check());
     let rejected = async || assert!(!check().await.is_admitted());
-    assert_eq!(each(&current_thread(), "in process, rejected", rejected), 0.0);
+    assert_eq!(
+        each(&current_thread(), "in process, rejected", rejected),
+        0.0
+    );
 }
 
 #[test]

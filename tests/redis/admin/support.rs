@@ -11,8 +11,6 @@ use tollgate_tests::prelude::*;
 
 use crate::admin::openapi;
 
-pub(crate) use tollgate_tests::log::Log;
-
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
 /// An admin API.

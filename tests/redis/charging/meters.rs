@@ -36,7 +36,7 @@ async fn until_used(limiter: &Limiter, units: u64) {
 }
 
 /// A response that streams `pieces` pieces, one unit each.
-fn metered(mut meter: UnitMeter, pieces: usize) -> Response<Body> {
+fn metered(mut meter: UnitMeter, pieces: usize) -> Response<PiecesBody> {
     // The closure calls `add` alone, and captures the meter.
     let pieces = stream::iter(0..pieces).map(move |_| {
         meter.add(1);

@@ -39,7 +39,7 @@ pub(crate) async fn charged(layer: &RateLimitLayer) -> u64 {
 }
 
 /// What a response is charged, when its body has been read as servers do.
-pub(crate) async fn cost(layer: &RateLimitLayer, response: Response<Body>) -> u64 {
+pub(crate) async fn cost(layer: &RateLimitLayer, response: Response<PiecesBody>) -> u64 {
     forget(layer).await;
     pass(layer, response).await;
     charged(layer).await

@@ -22,7 +22,7 @@ async fn disconnect(layer: &RateLimitLayer) {
         let started = started.clone();
         async move {
             started.send(()).await.expect("a test");
-            pending::<Result<Response<Body>, Infallible>>().await
+            pending::<Result<Response<PiecesBody>, Infallible>>().await
         }
     };
     let mut starts = starts;
@@ -129,7 +129,7 @@ async fn a_service_that_panics_in_call_is_charged_too() {
     for world in World::both() {
         for layer in layers(&world, outcome::success) {
             let panics = service_fn(
-                |_: Request<()>| -> std::future::Ready<Result<Response<Body>, Infallible>> {
+                |_: Request<()>| -> std::future::Ready<Result<Response<PiecesBody>, Infallible>> {
                     panic!("a service that panics, on purpose")
                 },
             );
@@ -159,7 +159,7 @@ async fn a_body_that_fails_half_way_is_a_failed_response() {
 }
 
 /// Reads one frame, and goes.
-pub(crate) async fn disconnect_half_way(layer: &RateLimitLayer, response: Response<Body>) {
+pub(crate) async fn disconnect_half_way(layer: &RateLimitLayer, response: Response<PiecesBody>) {
     let mut body = respond(layer, response).await.into_body();
     assert!(!body.is_end_stream());
     let frame = body.frame().await.expect("a frame").expect("no error");
@@ -209,7 +209,7 @@ async fn a_response_whose_trailers_were_sent_is_completed() {
 }
 
 /// What a plain HTTP server does with a response that has no body: it checks whether it is at its end, and drops it.
-async fn drop_bodyless(response: Response<ResponseBody<Body>>) {
+async fn drop_bodyless(response: Response<ResponseBody<PiecesBody>>) {
     assert!(response.body().is_end_stream());
     drop(response);
 }
@@ -239,7 +239,7 @@ async fn responses_without_a_body_are_completed() {
     }
 }
 
-fn streamed_with(status: u16) -> Response<Body> {
+fn streamed_with(status: u16) -> Response<PiecesBody> {
     let mut response = streamed(Vec::new());
     *response.status_mut() = status.try_into().expect("a status");
     response

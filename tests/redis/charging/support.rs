@@ -111,10 +111,10 @@ pub(crate) async fn on_each_strategy(
 }
 
 /// The body of a handler's response.
-pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
+pub(crate) type PiecesBody = UnsyncBoxBody<Bytes, io::Error>;
 
 /// What comes out of a layer.
-pub(crate) type LayerResponse = Response<ResponseBody<Body>>;
+pub(crate) type LayerResponse = Response<ResponseBody<PiecesBody>>;
 
 type Piece = io::Result<Frame<Bytes>>;
 
@@ -123,7 +123,7 @@ pub(crate) fn request() -> Request<()> {
 }
 
 /// A response whose body is a text.
-pub(crate) fn text(status: u16) -> Response<Body> {
+pub(crate) fn text(status: u16) -> Response<PiecesBody> {
     let body = Full::new(Bytes::from_static(b"text"));
     let response = Response::builder().status(status);
     let body = body.map_err(|never| match never {}).boxed_unsync();
@@ -131,7 +131,7 @@ pub(crate) fn text(status: u16) -> Response<Body> {
 }
 
 /// A response whose body is streamed: its end is not known before it comes.
-pub(crate) fn streamed(pieces: Vec<Piece>) -> Response<Body> {
+pub(crate) fn streamed(pieces: Vec<Piece>) -> Response<PiecesBody> {
     Response::new(StreamBody::new(stream::iter(pieces)).boxed_unsync())
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn code(code: &'static str) -> Piece {
 }
 
 /// A gRPC response.
-pub(crate) fn grpc(pieces: Vec<Piece>) -> Response<Body> {
+pub(crate) fn grpc(pieces: Vec<Piece>) -> Response<PiecesBody> {
     let mut response = streamed(pieces);
     let content_type = "application/grpc".parse().expect("a value");
     response.headers_mut().insert("content-type", content_type);
@@ -166,13 +166,16 @@ pub(crate) async fn call<F, A, E>(
 ) -> Result<LayerResponse, E>
 where
     F: Fn(Request<()>) -> A + Clone,
-    A: Future<Output = Result<Response<Body>, E>>,
+    A: Future<Output = Result<Response<PiecesBody>, E>>,
 {
     layer.layer(service_fn(handler)).oneshot(request).await
 }
 
 /// Sends a request through `layer` to a handler that returns `response`; its body is not read yet.
-pub(crate) async fn respond(layer: &RateLimitLayer, response: Response<Body>) -> LayerResponse {
+pub(crate) async fn respond(
+    layer: &RateLimitLayer,
+    response: Response<PiecesBody>,
+) -> LayerResponse {
     let response = Arc::new(Mutex::new(Some(response)));
     let handler = move |_| {
         let response = response.lock().expect("a lock").take();
@@ -232,6 +235,6 @@ pub(crate) async fn forget(layer: &RateLimitLayer) {
 }
 
 /// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.
-pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<Body>) -> u16 {
+pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<PiecesBody>) -> u16 {
     read(respond(layer, response).await).await.unwrap_or(0)
 }

@@ -8,8 +8,6 @@ use tollgate::observe::{
 };
 use tollgate_tests::prelude::*;
 
-pub(crate) use tollgate_tests::log::Log;
-
 /// What happened so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {

@@ -71,7 +71,9 @@ fn a_check_that_ends_with_its_process_leaves_keys_of_seconds_and_no_block() {
             assert!(ttl != -1 && ttl <= 10_000, "{key} for {ttl} ms");
         }
         if policy.name() == "blocked" {
-            let blocks = current_thread().block_on(limiter().blocks(10)).expect("a list");
+            let blocks = current_thread()
+                .block_on(limiter().blocks(10))
+                .expect("a list");
             let longest = blocks.iter().map(|block| block.ends_in()).max();
             assert!(longest <= Some(secs(1)), "{blocks:?}");
         }
