@@ -244,6 +244,30 @@ fn permits_of_a_runtime_that_stalls_or_ends_are_freed() {
     }
 }
 
+/// The server has charged it, and no task is left that could hold it.
+#[test]
+fn a_permit_that_a_runtime_awaited_when_it_ended_is_freed_by_another() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let through_proxy = RedisStore::builder()
+        .url(format!("redis://{}", proxy.addr()))
+        .timeout(TEST_TIMEOUT);
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
+    let awaited = limiter(through_proxy.build().expect("a store"), [policy]);
+    let other = permit_limiter(&server);
+    let ending = current_thread();
+    ending.block_on(async {
+        assert_eq!(used(&awaited, KEY).await, [0]);
+        proxy.delay(TEST_TIMEOUT);
+        drop(tokio::spawn(awaited.check(KEY).into_future()));
+        until("it is charged", async || used(&other, KEY).await == [1]).await;
+    });
+    drop(ending);
+    proxy.pass();
+    until_all_are_free(&current_thread(), &other);
+}
+
 /// Some of them are in flight, and the others queue behind those.
 #[test]
 fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {

@@ -247,11 +247,13 @@ impl Drop for PendingRequest {
 impl PendingRequest {
     #[cold]
     fn fail_lost(&mut self) {
-        let settles = matches!(self.op, Op::ForceAcquire | Op::Refund | Op::Settle);
-        if settles
-            && self.retries_refunds()
-            && let Some(store) = store_of(&self.counters)
-        {
+        let is_kept = match self.op {
+            Op::ForceAcquire | Op::Refund | Op::Settle => self.retries_refunds(),
+            // It may have taken a permit.
+            Op::Acquire(_) => self.sent == Sent::Maybe,
+            _ => false,
+        };
+        if is_kept && let Some(store) = store_of(&self.counters) {
             store
                 .workers
                 .keep_lost(self.op, self.counters.clone(), self.sent);
