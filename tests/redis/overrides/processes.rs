@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use testkit::{Clock, Server};
+use testkit::{Clock, Proxy, Server};
 use tollgate::{
-    FixedWindow, Key, Limiter, Policy, Quota, StoreError,
+    FixedWindow, Key, Limiter, Policy, Quota, RedisStore, StoreError,
     limiter::{Override, OverrideError},
     store::HealthWarning,
 };
 use tollgate_tests::{
+    log::Log,
     stores::{limiter, redis},
     until::until,
     world::START,
@@ -200,6 +201,35 @@ async fn what_a_failover_has_lost_stays_in_force_and_can_be_restored() {
     let restored: Vec<_> = restored.iter().map(|(_, key, _)| *key).collect();
     assert_eq!(restored, [Key::new("bob")]);
     until_limit(&process(&server).await, "bob", 50).await;
+}
+
+/// A process that begins reads the changes, and then all overrides.
+#[tokio::test]
+async fn what_is_removed_while_a_process_begins_is_not_lost() {
+    let server = Server::start();
+    let first = process(&server).await;
+    set(&first, ALICE, of(100)).await;
+    let proxy = Proxy::to(server.addr());
+    let through_proxy = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let through_proxy = through_proxy.build().expect("a store");
+    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
+    let second = limiter(Limiter::builder().store(through_proxy), [policy]);
+    let (log, _guard) = Log::of_errors();
+    proxy.delay(Duration::from_millis(300));
+    let before = server.calls("eval");
+    let listed = tokio::spawn({
+        let second = second.clone();
+        async move { second.overrides(9).await }
+    });
+    until("the changes are read", async || {
+        server.calls("eval") > before
+    })
+    .await;
+    assert!(remove(&first, ALICE).await.is_some());
+    proxy.pass();
+    drop(listed.await.expect("no panic"));
+    until_limit(&second, ALICE, 10).await;
+    assert_eq!(log.text(), "");
 }
 
 /// The number of a change is not given again, though the server has lost it.

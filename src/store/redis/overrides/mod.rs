@@ -293,7 +293,7 @@ impl RedisOverrides {
             }
             // It is too far behind to read what was removed.
             Some(known) if is_same(&known) => {
-                let Some(stored) = self.read_all(reader, topology, &found).await? else {
+                let Some((_, stored)) = self.read_all(reader, topology, &found).await? else {
                     return Ok(());
                 };
                 let removed = self.table.all().into_iter();
@@ -307,12 +307,12 @@ impl RedisOverrides {
             // Another data set, or one that a failover has set back. What was removed from it is read, and the rest was lost.
             _ => {
                 self.read_pages(reader, topology, 0, &found).await?;
-                let stored = self.read_all(reader, topology, &found).await?;
-                match stored {
-                    Some(stored) => {
+                match self.read_all(reader, topology, &found).await? {
+                    Some((now, stored)) if reader.version.as_ref() == Some(&now) => {
                         self.note_lost(|policy, key| stored.contains(&(policy.into(), *key)));
                     }
-                    None => reader.version = None,
+                    // What is missing may have been removed in between. All is read again the next time.
+                    _ => reader.version = None,
                 }
                 Ok(())
             }
@@ -358,13 +358,13 @@ impl RedisOverrides {
         }
     }
 
-    /// Reads all overrides, and returns their policies and keys; `None` if the data were replaced meanwhile.
+    /// Reads all overrides, and returns the version after that, and their policies and keys; `None` if the data were replaced meanwhile.
     async fn read_all(
         &self,
         reader: &mut Reader,
         topology: &Topology,
         version: &Version,
-    ) -> Result<Option<HashSet<(Arc<str>, Key)>>, StoreError> {
+    ) -> Result<Option<(Version, HashSet<(Arc<str>, Key)>)>, StoreError> {
         let (mut cursor, mut found, mut entries_read) = (0, Vec::new(), 0);
         loop {
             let mut scan = cmd("HSCAN");
@@ -385,15 +385,15 @@ impl RedisOverrides {
             cursor = next;
         }
         let now = self.read_version(reader, topology).await?;
-        if !now.is_some_and(|now| now.has_id_of(version)) {
+        let Some(now) = now.filter(|now| now.has_id_of(version)) else {
             return Ok(None);
-        }
+        };
         let stored = found
             .iter()
             .map(|(policy, key, _)| (policy.clone(), *key))
             .collect();
         self.table.apply(found);
-        Ok(Some(stored))
+        Ok(Some((now, stored)))
     }
 
     /// Notes the server's time.
