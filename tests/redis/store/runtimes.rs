@@ -1,6 +1,6 @@
 //! A store belongs to no runtime: it outlives them, and serves several.
 
-use std::sync::mpsc;
+use std::{future::pending, sync::mpsc};
 
 use tollgate::limiter::OnMisconfiguration;
 use tollgate_tests::prelude::*;
@@ -240,6 +240,32 @@ fn a_check_outside_any_runtime_is_an_error() {
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
     let error = store_error(&poll_outside(&limiter));
     assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+}
+
+/// The service ends while it serves requests: nothing has to be corrected.
+#[test]
+fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    let mut ending = Builder::new_multi_thread();
+    let ending = ending.worker_threads(2).enable_all().build();
+    let ending = ending.expect("a runtime");
+    let (begun, begins) = mpsc::channel();
+    let (decided, decision) = mpsc::channel();
+    ending.spawn(async move {
+        begun.send(()).expect("the test waits");
+        // The other thread of the runtime drops all tasks from now on.
+        while !tokio::spawn(pending::<()>()).is_finished() {
+            thread::yield_now();
+        }
+        let check = limiter.check(Key::new("key")).into_future();
+        decided.send(check.now_or_never()).expect("the test waits");
+    });
+    begins.recv().expect("it runs");
+    ending.shutdown_background();
+    let decision = decision.recv().expect("a result");
+    let error = store_error(&decision.expect("it is decided at once"));
+    assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
 }
 
 #[test]

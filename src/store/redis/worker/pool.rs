@@ -181,7 +181,13 @@ impl WorkerPool {
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
         request.set_refund_retry(refund_retry);
         let sets = self.workers(&here);
-        let worker = worker_of(&sets, here.id(), worker_index).ok_or_else(no_runtime)?;
+        let worker = worker_of(&sets, here.id(), worker_index);
+        let no_worker = || match runtime_with_io() {
+            // It is shutting down.
+            Some(_) => ended(),
+            None => no_runtime(),
+        };
+        let worker = worker.ok_or_else(no_worker)?;
         worker.push(request)?;
         Ok(response)
     }
