@@ -9,13 +9,12 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    super::{
-        held_lease::{ClockReading, LeaseRequest},
-        leased_key::{Granted, LeasedKey},
-    },
     Rng,
-    bounds::Bound,
-    settings::Setting,
+    bounds::{Bound, Setting},
+};
+use crate::store::redis::lease::{
+    held_lease::{ClockReading, LeaseRequest},
+    leased_key::{Granted, LeasedKey},
 };
 use crate::{
     ManualClock, MemoryStore,

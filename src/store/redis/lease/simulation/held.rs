@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use super::{
-    super::{held_lease::LeaseRequest, leased_key::Granted},
+    bounds::Setting,
     fleet::{Agenda, Clocks, MS, Process, World},
-    settings::Setting,
 };
+use crate::store::redis::lease::{held_lease::LeaseRequest, leased_key::Granted};
 use crate::store::{Op, OpResult};
 
 const SECOND: i64 = 1_000 * MS;

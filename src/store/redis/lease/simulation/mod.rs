@@ -2,18 +2,13 @@
 //! runs in a [`RedisStore`](crate::RedisStore), in a store on a clock that is set.
 
 mod bounds;
-mod ends;
 mod fleet;
 mod held;
-mod histories;
 mod ledger;
-mod ledger_steps;
 mod many_keys;
 mod planned;
-mod planned_ends;
 mod random;
 mod retries;
-mod settings;
 
 /// Random numbers by a seed: SplitMix64.
 struct Rng(u64);

@@ -2,8 +2,8 @@
 
 use super::{
     Rng,
+    bounds::Setting,
     fleet::{Clocks, MS, Process, World},
-    settings::Setting,
 };
 use crate::{
     store::{Op, OpResult, Units},
