@@ -250,37 +250,50 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// The methods of an extractor that asks another one, all but `config_text`.
+macro_rules! delegate_to {
+    ($own:ident => $other:expr) => {
+        fn extract(&$own, parts: &http::request::Parts) -> $crate::extract::Extracted {
+            $other.extract(parts)
+        }
+
+        fn key_from_text(&$own, texts: &[&str]) -> Option<$crate::Key> {
+            $other.key_from_text(texts)
+        }
+
+        fn fixed_key(&$own) -> Option<$crate::Key> {
+            $other.fixed_key()
+        }
+
+        fn on_missing_key(&$own) -> $crate::extract::MissingKey {
+            $other.on_missing_key()
+        }
+
+        fn missing_key_name(
+            &$own,
+            parts: Option<&http::request::Parts>,
+        ) -> std::borrow::Cow<'static, str> {
+            $other.missing_key_name(parts)
+        }
+
+        fn missing_key_hint(&$own) -> &'static str {
+            $other.missing_key_hint()
+        }
+
+        fn validate(&$own) -> Result<(), $crate::error::InvalidValue> {
+            $other.validate()
+        }
+    };
+}
+
+#[cfg(feature = "config")]
+pub(crate) use delegate_to;
+
 impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn extract(&self, parts: &Parts) -> Extracted {
-        (**self).extract(parts)
-    }
-
-    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        (**self).key_from_text(texts)
-    }
-
-    fn fixed_key(&self) -> Option<Key> {
-        (**self).fixed_key()
-    }
-
-    fn on_missing_key(&self) -> MissingKey {
-        (**self).on_missing_key()
-    }
-
-    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
-        (**self).missing_key_name(parts)
-    }
-
-    fn missing_key_hint(&self) -> &'static str {
-        (**self).missing_key_hint()
-    }
+    delegate_to!(self => (**self));
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
         (**self).config_text()
-    }
-
-    fn validate(&self) -> Result<(), InvalidValue> {
-        (**self).validate()
     }
 }
 

@@ -10,7 +10,7 @@ use super::names;
 use crate::{
     Quota, Rejected,
     error::InvalidValue,
-    extract::{Bearer, ClientIp, KeyExtractor},
+    extract::{Bearer, ClientIp, KeyExtractor, bearer, client_ip, extractor::delegate_to},
     observe::Observer,
     outcome::{self, Outcome},
     policy::{
@@ -22,13 +22,8 @@ use crate::{
     },
     respond::{self, OnRejection},
     setting::Slot,
-    strategy::Strategy,
+    strategy::{Rule, Strategy, Terms},
 };
-
-mod find;
-mod wrapped;
-
-use wrapped::{RegisteredKey, RegisteredStrategy};
 
 /// Code of the application that a [`Document`](crate::config::Document) refers to by name: extractors, costs, tiers and others.
 ///
@@ -117,181 +112,143 @@ impl Registry {
 
     /// Registers an extractor, for `key` and `caller`.
     #[must_use]
-    pub fn key(mut self, name: impl Into<Cow<'static, str>>, extractor: impl KeyExtractor) -> Self {
+    pub fn key(self, name: impl Into<Cow<'static, str>>, extractor: impl KeyExtractor) -> Self {
         let name = name.into();
-        let extractor = RegisteredKey::new(name.clone(), extractor);
-        let code = Arc::new(extractor);
-        register(
-            &mut self.keys,
-            &mut self.mistakes,
-            "key",
-            name,
-            code,
-            &names::built_in_keys(),
-        );
-        self
+        let code = Arc::new(RegisteredKey {
+            name: name.clone(),
+            extractor,
+        });
+        self.register::<dyn KeyExtractor>(|own| &mut own.keys, "key", name, code)
     }
 
     /// Registers a strategy, for `strategy`.
     #[must_use]
-    pub fn strategy(mut self, name: impl Into<Cow<'static, str>>, strategy: impl Strategy) -> Self {
+    pub fn strategy(self, name: impl Into<Cow<'static, str>>, strategy: impl Strategy) -> Self {
         let name = name.into();
-        let strategy = RegisteredStrategy::new(name.clone(), strategy);
-        let (names, code) = (&mut self.strategies, Arc::new(strategy));
-        let built_in = &names::built_in_strategies();
-        register(names, &mut self.mistakes, "strategy", name, code, built_in);
-        self
+        let code = Arc::new(RegisteredStrategy {
+            name: name.clone(),
+            strategy,
+        });
+        self.register::<dyn Strategy>(|own| &mut own.strategies, "strategy", name, code)
     }
 
     /// Registers the function of [`Policy::cost_with`](crate::Policy::cost_with), for `cost`.
     #[must_use]
-    pub fn cost<F>(mut self, name: impl Into<Cow<'static, str>>, cost: F) -> Self
+    pub fn cost<F>(self, name: impl Into<Cow<'static, str>>, cost: F) -> Self
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        let code = Arc::new(cost);
-        register(
-            &mut self.costs,
-            &mut self.mistakes,
-            "cost",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        self.register::<CostFn>(|own| &mut own.costs, "cost", name, Arc::new(cost))
     }
 
     /// Registers a function that returns the name of a request's tier, for `tier`: one of the names in `tiers`. A request
     /// without a name, or with another one, has the policy's own quota. It runs on the request path and must not block.
     #[must_use]
-    pub fn tier<F, T>(mut self, name: impl Into<Cow<'static, str>>, tier: F) -> Self
+    pub fn tier<F, T>(self, name: impl Into<Cow<'static, str>>, tier: F) -> Self
     where
         F: Fn(&Parts) -> Option<T> + Send + Sync + 'static,
         T: Into<Cow<'static, str>>,
     {
         let code = Arc::new(move |parts: &Parts| tier(parts).map(Into::into));
-        register(
-            &mut self.tiers,
-            &mut self.mistakes,
-            "tier",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        self.register::<TierFn>(|own| &mut own.tiers, "tier", name, code)
     }
 
     /// Registers whether an outcome is charged, for `charge`: see [`Policy::charge_after`](crate::Policy::charge_after).
     #[must_use]
-    pub fn outcome<F>(mut self, name: impl Into<Cow<'static, str>>, charges: F) -> Self
+    pub fn outcome<F>(self, name: impl Into<Cow<'static, str>>, charges: F) -> Self
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
         let code = Arc::new(charges);
-        let built_in = &BUILT_IN_OUTCOMES.map(|(name, _)| name);
-        register(
-            &mut self.outcomes,
-            &mut self.mistakes,
-            "outcome",
-            name.into(),
-            code,
-            built_in,
-        );
-        self
+        self.register::<OutcomeFn>(|own| &mut own.outcomes, "outcome", name, code)
     }
 
     /// Registers a condition on requests, for `with` in `skip` and `only`: see
     /// [`Policy::skip_with`](crate::Policy::skip_with).
     #[must_use]
-    pub fn condition<F>(mut self, name: impl Into<Cow<'static, str>>, condition: F) -> Self
+    pub fn condition<F>(self, name: impl Into<Cow<'static, str>>, condition: F) -> Self
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        let (names, code) = (&mut self.conditions, Arc::new(condition));
-        register(
-            names,
-            &mut self.mistakes,
-            "condition",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        let code = Arc::new(condition);
+        self.register::<ConditionFn>(|own| &mut own.conditions, "condition", name, code)
     }
 
     /// Registers the function of [`Policy::quota_with`](crate::Policy::quota_with), for `quota_with`.
     #[must_use]
-    pub fn quota<F>(mut self, name: impl Into<Cow<'static, str>>, find: F) -> Self
+    pub fn quota<F>(self, name: impl Into<Cow<'static, str>>, find: F) -> Self
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
         let code = Arc::new(find);
-        register(
-            &mut self.quotas,
-            &mut self.mistakes,
-            "quota_with",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        self.register::<QuotaFn>(|own| &mut own.quotas, "quota_with", name, code)
     }
 
     /// Registers the function of [`Policy::label_with`](crate::Policy::label_with), for `label_with`.
     #[must_use]
-    pub fn label<F>(mut self, name: impl Into<Cow<'static, str>>, label: F) -> Self
+    pub fn label<F>(self, name: impl Into<Cow<'static, str>>, label: F) -> Self
     where
         F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     {
         let code = Arc::new(label);
-        register(
-            &mut self.labels,
-            &mut self.mistakes,
-            "label_with",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        self.register::<LabelFn>(|own| &mut own.labels, "label_with", name, code)
     }
 
     /// Registers the async function of [`Policy::quota_lookup`](crate::Policy::quota_lookup), for `quota_lookup`.
     #[must_use]
-    pub fn quota_lookup<F, L>(mut self, name: impl Into<Cow<'static, str>>, look_up: F) -> Self
+    pub fn quota_lookup<F, L>(self, name: impl Into<Cow<'static, str>>, look_up: F) -> Self
     where
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
     {
-        let look_up = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
-        let (names, code) = (&mut self.quota_lookups, Arc::new(look_up));
-        register(
-            names,
-            &mut self.mistakes,
-            "quota_lookup",
-            name.into(),
-            code,
-            &[],
-        );
-        self
+        let code = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
+        let code = Arc::new(code);
+        self.register::<QuotaLookupFn>(|own| &mut own.quota_lookups, "quota_lookup", name, code)
     }
 
     /// Registers the function of [`RateLimitLayer::on_rejection`](crate::RateLimitLayer::on_rejection), for `on_rejection`.
     #[must_use]
-    pub fn on_rejection<F, B>(mut self, name: impl Into<Cow<'static, str>>, respond: F) -> Self
+    pub fn on_rejection<F, B>(self, name: impl Into<Cow<'static, str>>, respond: F) -> Self
     where
         F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let (names, code) = (&mut self.responses, respond::with_any_body(respond));
-        register(
-            names,
-            &mut self.mistakes,
-            "on_rejection",
-            name.into(),
-            code,
-            &[],
-        );
+        let code = respond::with_any_body(respond);
+        self.register::<OnRejection>(|own| &mut own.responses, "on_rejection", name, code)
+    }
+
+    /// Registers `code` under `name`, or notes why the name can't be used.
+    fn register<F: ?Sized>(
+        mut self,
+        names: fn(&mut Self) -> &mut Names<F>,
+        kind: &str,
+        name: impl Into<Cow<'static, str>>,
+        code: Arc<F>,
+    ) -> Self {
+        let name = name.into();
+        let built_in = match kind {
+            "key" => names::built_in_keys().to_vec(),
+            "strategy" => names::built_in_strategies(),
+            "outcome" => BUILT_IN_OUTCOMES.map(|(name, _)| name).to_vec(),
+            _ => Vec::new(),
+        };
+        let is_built_in = built_in.iter().any(|own| names::first_word(own) == name);
+        let (what, expected) = if !names::is_name(&name) {
+            let expected = "1 to 64 letters, digits, -, _ and ., of which the first is a letter";
+            ("under a malformed name", expected)
+        } else if is_built_in || name == names::CODE {
+            let expected = "a name that has no meaning in documents already";
+            ("under a built-in's name", expected)
+        } else if names(&mut self).contains_key(&name) {
+            ("twice", "each name once")
+        } else {
+            let slot = Slot::shared(code, Some(name.clone()));
+            names(&mut self).insert(name, slot);
+            return self;
+        };
+        let found = format!("the {kind} {name:?}, registered {what}");
+        self.mistakes.push(InvalidValue::new(found, expected));
         self
     }
 }
@@ -307,41 +264,6 @@ const BUILT_IN_OUTCOMES: [BuiltInOutcome; 4] = [
     ("server_error", outcome::server_error),
 ];
 
-/// Registers `code` under `name`, or notes why the name can't be used.
-fn register<F: ?Sized>(
-    names: &mut Names<F>,
-    mistakes: &mut Vec<InvalidValue>,
-    kind: &str,
-    name: Cow<'static, str>,
-    code: Arc<F>,
-    built_in: &[&str],
-) {
-    let named = |what: &str| format!("the {kind} {name:?}, registered {what}");
-    let mistake = if !names::is_name(&name) {
-        Some(InvalidValue::new(
-            named("under a malformed name"),
-            "1 to 64 letters, digits, -, _ and ., of which the first is a letter",
-        ))
-    } else if built_in.iter().any(|own| names::first_word(own) == name) || name == names::CODE {
-        let expected = "a name that has no meaning in documents already";
-        Some(InvalidValue::new(
-            named("under a built-in's name"),
-            expected,
-        ))
-    } else if names.contains_key(&name) {
-        Some(InvalidValue::new(named("twice"), "each name once"))
-    } else {
-        None
-    };
-    match mistake {
-        Some(mistake) => mistakes.push(mistake),
-        None => {
-            let slot = Slot::shared(code, Some(name.clone()));
-            names.insert(name, slot);
-        }
-    }
-}
-
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registry")
@@ -356,6 +278,144 @@ impl fmt::Debug for Registry {
             .field("responses", &self.responses)
             .finish_non_exhaustive()
     }
+}
+
+/// An extractor that a document has by its name.
+#[derive(Debug)]
+struct RegisteredKey<E> {
+    name: Cow<'static, str>,
+    extractor: E,
+}
+
+/// A strategy that a document has by its name.
+#[derive(Debug)]
+struct RegisteredStrategy<S> {
+    name: Cow<'static, str>,
+    strategy: S,
+}
+
+impl<E: KeyExtractor> KeyExtractor for RegisteredKey<E> {
+    delegate_to!(self => self.extractor);
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some((&*self.name).into())
+    }
+}
+
+impl<S: Strategy> Strategy for RegisteredStrategy<S> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        self.strategy.bind(quota, terms)
+    }
+
+    fn tiers_share_period(&self) -> bool {
+        self.strategy.tiers_share_period()
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        Some((&*self.name).into())
+    }
+}
+
+impl Registry {
+    /// Sets what `client_ip` without settings stands for.
+    pub(crate) fn with_client_ip(mut self, client_ip: ClientIp) -> Self {
+        self.client_ip = Some(client_ip);
+        self
+    }
+
+    /// Sets what `bearer` stands for.
+    pub(crate) fn with_bearer(mut self, bearer: Bearer) -> Self {
+        self.bearer = Some(bearer);
+        self
+    }
+
+    /// What `client_ip` without settings stands for.
+    pub(crate) fn client_ip(&self) -> ClientIp {
+        self.client_ip.clone().unwrap_or_else(client_ip)
+    }
+
+    /// What `bearer` stands for.
+    pub(crate) fn bearer(&self) -> Bearer {
+        self.bearer.clone().unwrap_or_else(bearer)
+    }
+
+    /// The names that can't be used, with the reason: mistakes of every document that is loaded with the registry.
+    pub(crate) fn mistakes(&self) -> &[InvalidValue] {
+        &self.mistakes
+    }
+
+    /// The names of the registered extractors.
+    pub(crate) fn key_names(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(|name| &**name)
+    }
+
+    /// The names of the registered strategies.
+    pub(crate) fn strategy_names(&self) -> impl Iterator<Item = &str> {
+        self.strategies.keys().map(|name| &**name)
+    }
+
+    pub(crate) fn find_key(&self, name: &str) -> Option<Arc<dyn KeyExtractor>> {
+        self.keys.get(name).and_then(Slot::shared_code)
+    }
+
+    pub(crate) fn find_strategy(&self, name: &str) -> Option<Arc<dyn Strategy>> {
+        self.strategies.get(name).and_then(Slot::shared_code)
+    }
+
+    pub(crate) fn find_cost(&self, name: &str) -> Result<Slot<CostFn>, InvalidValue> {
+        find(&self.costs, "cost", name)
+    }
+
+    pub(crate) fn find_tier(&self, name: &str) -> Result<Slot<TierFn>, InvalidValue> {
+        find(&self.tiers, "tier", name)
+    }
+
+    /// A registered outcome, or one of [`outcome`](crate::outcome).
+    pub(crate) fn find_outcome(&self, name: &str) -> Result<Slot<OutcomeFn>, InvalidValue> {
+        let mut built_in = BUILT_IN_OUTCOMES.into_iter();
+        if let Some((name, charges)) = built_in.find(|(own, _)| *own == name) {
+            return Ok(Slot::shared(Arc::new(charges), Some(name.into())));
+        }
+        let code = self.outcomes.get(name).cloned();
+        code.ok_or_else(|| {
+            let built_in = BUILT_IN_OUTCOMES.map(|(name, _)| name);
+            let registered = self.outcomes.keys().map(|name| &**name);
+            names::unknown("outcome", name, &built_in, registered)
+        })
+    }
+
+    pub(crate) fn find_condition(&self, name: &str) -> Result<Slot<ConditionFn>, InvalidValue> {
+        find(&self.conditions, "condition", name)
+    }
+
+    pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
+        find(&self.quotas, "quota", name)
+    }
+
+    pub(crate) fn find_label(&self, name: &str) -> Result<Slot<LabelFn>, InvalidValue> {
+        find(&self.labels, "label", name)
+    }
+
+    pub(crate) fn find_quota_lookup(
+        &self,
+        name: &str,
+    ) -> Result<Slot<QuotaLookupFn>, InvalidValue> {
+        find(&self.quota_lookups, "quota_lookup", name)
+    }
+
+    pub(crate) fn find_on_rejection(&self, name: &str) -> Result<Slot<OnRejection>, InvalidValue> {
+        find(&self.responses, "on_rejection", name)
+    }
+}
+
+fn find<F: ?Sized>(
+    names: &Names<F>,
+    kind: &'static str,
+    name: &str,
+) -> Result<Slot<F>, InvalidValue> {
+    let code = names.get(name).cloned();
+    let registered = names.keys().map(|name| &**name);
+    code.ok_or_else(|| names::unknown(kind, name, &[], registered))
 }
 
 #[cfg(test)]

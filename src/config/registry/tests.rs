@@ -12,6 +12,10 @@ fn messages(registry: &Registry) -> Vec<String> {
         .collect()
 }
 
+fn text<F: ?Sized>(found: Result<Slot<F>, InvalidValue>) -> String {
+    found.expect("code").text().expect("its name").to_owned()
+}
+
 #[test]
 fn registered_code_is_found_by_its_name_and_written_by_it() {
     let registry = Registry::new()
@@ -40,47 +44,12 @@ fn registered_code_is_found_by_its_name_and_written_by_it() {
     let tier = registry.find_tier("plan").expect("a tier");
     let found = tier.code().and_then(|tier| tier(&parts));
     assert_eq!((found.as_deref(), tier.text()), (Some("pro"), Some("plan")));
-    let text = |named: Option<&str>| named.map(str::to_owned);
-    for (name, found) in [
-        (
-            "billed",
-            registry
-                .find_outcome("billed")
-                .map(|slot| text(slot.text())),
-        ),
-        (
-            "success",
-            registry
-                .find_outcome("success")
-                .map(|slot| text(slot.text())),
-        ),
-        (
-            "internal",
-            registry
-                .find_condition("internal")
-                .map(|slot| text(slot.text())),
-        ),
-        (
-            "per-user",
-            registry
-                .find_quota("per-user")
-                .map(|slot| text(slot.text())),
-        ),
-        (
-            "database",
-            registry
-                .find_quota_lookup("database")
-                .map(|slot| text(slot.text())),
-        ),
-        (
-            "page",
-            registry
-                .find_on_rejection("page")
-                .map(|slot| text(slot.text())),
-        ),
-    ] {
-        assert_eq!(found.expect(name).as_deref(), Some(name));
-    }
+    assert_eq!(text(registry.find_outcome("billed")), "billed");
+    assert_eq!(text(registry.find_outcome("success")), "success");
+    assert_eq!(text(registry.find_condition("internal")), "internal");
+    assert_eq!(text(registry.find_quota("per-user")), "per-user");
+    assert_eq!(text(registry.find_quota_lookup("database")), "database");
+    assert_eq!(text(registry.find_on_rejection("page")), "page");
     let key = parse_key("tenant | peer", &registry).expect("a key");
     assert_eq!(key.config_text().as_deref(), Some("tenant | peer"));
     let strategy = parse_strategy("slow", &registry).expect("a strategy");
@@ -120,26 +89,19 @@ fn an_unknown_name_is_a_mistake_that_lists_the_registered_ones() {
     let registry = Registry::new()
         .cost("pages", |_| 7)
         .outcome("billed", |_| true);
-    let message = |error: InvalidValue| ConfigError::at("", error).to_string();
-    let cost = registry.find_cost("page").map(|_| ()).map_err(message);
+    fn message<F: ?Sized>(found: Result<Slot<F>, InvalidValue>) -> String {
+        ConfigError::at("", found.expect_err("it is unknown")).to_string()
+    }
     assert_eq!(
-        cost,
-        Err("an unknown cost \"page\"; expected \"pages\"".to_owned())
+        message(registry.find_cost("page")),
+        "an unknown cost \"page\"; expected \"pages\""
     );
-    let tier = registry.find_tier("plan").map(|_| ()).map_err(message);
     assert_eq!(
-        tier,
-        Err(
-            "an unknown tier \"plan\"; expected a registered name; the `Registry` has no tier"
-                .to_owned()
-        )
+        message(registry.find_tier("plan")),
+        "an unknown tier \"plan\"; expected a registered name; the `Registry` has no tier"
     );
-    let outcome = registry
-        .find_outcome("failures")
-        .map(|_| ())
-        .map_err(message);
     assert_eq!(
-        outcome,
-        Err("an unknown outcome \"failures\"; expected \"failure\", or another of success, failure, client_error, server_error, billed".to_owned())
+        message(registry.find_outcome("failures")),
+        "an unknown outcome \"failures\"; expected \"failure\", or another of success, failure, client_error, server_error, billed"
     );
 }
