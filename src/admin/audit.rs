@@ -2,7 +2,7 @@
 
 use super::{
     api::{KeyText, Status},
-    http::problem::Failure,
+    http::Failure,
     key_text,
     token::AdminUser,
 };

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{api::KeyText, http::problem::Failure};
+use super::{api::KeyText, http::Failure};
 use crate::{
     key::Key,
     limiter::Limiter,

@@ -11,7 +11,6 @@ use axum::Router;
 mod activity;
 pub mod api;
 mod audit;
-mod auth;
 mod dashboard;
 mod handlers;
 mod http;

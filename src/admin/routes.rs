@@ -11,10 +11,11 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 
 use super::{
     api::OPENAPI,
-    auth, dashboard,
+    dashboard,
     handlers::{activity, blocks, explain, health, keys, overrides, policies},
-    http::{problem::Failure, with_type},
+    http::{Failure, with_type},
     state::AdminState,
+    token,
 };
 
 /// A route: its path, and its methods, each with a handler.
@@ -62,7 +63,7 @@ pub(super) fn router(state: Arc<AdminState>) -> Router {
             router.route(path, handler)
         })
     };
-    let authenticate = middleware::from_fn_with_state(state.clone(), auth::authenticate);
+    let authenticate = middleware::from_fn_with_state(state.clone(), token::authenticate);
     let protected = routes(&mut protected_routes().into_iter())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)

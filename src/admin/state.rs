@@ -5,13 +5,16 @@ use std::{env, fs, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{activity::Activity, token::Authentication};
-use crate::{RateLimitLayer, limiter::Limiter, store::health::HealthReport};
+use crate::{layer::limiter_or_layer, limiter::Limiter, store::health::HealthReport};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
 
 /// The most streams of events at once. Each costs a report a second.
 const MAX_EVENT_STREAMS: usize = 64;
+
+/// The state, as handlers take it.
+pub(super) type App = axum::extract::State<Arc<AdminState>>;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -75,54 +78,18 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
-/// What an [`Admin`](super::Admin) is about: a [`Limiter`], or a [`RateLimitLayer`] and its limiter, of which it keeps a clone.
-#[derive(Clone, Debug)]
-pub struct AdminTarget(Kind);
-
-#[derive(Clone, Debug)]
-enum Kind {
-    Limiter(Limiter),
-    Layer(RateLimitLayer),
+limiter_or_layer! {
+    /// What an [`Admin`](super::Admin) is about: a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, of which it keeps a clone.
+    AdminTarget
 }
 
+#[cfg(feature = "config")]
 impl AdminTarget {
-    pub(super) fn limiter(&self) -> &Limiter {
-        match &self.0 {
-            Kind::Limiter(limiter) => limiter,
-            Kind::Layer(layer) => layer.limiter(),
-        }
-    }
-
     /// The document of all settings in force.
-    #[cfg(feature = "config")]
     pub(super) fn document(&self) -> crate::config::Document {
         match &self.0 {
             Kind::Limiter(limiter) => limiter.document(),
             Kind::Layer(layer) => layer.document(),
         }
-    }
-}
-
-impl From<Limiter> for AdminTarget {
-    fn from(limiter: Limiter) -> Self {
-        Self(Kind::Limiter(limiter))
-    }
-}
-
-impl From<&Limiter> for AdminTarget {
-    fn from(limiter: &Limiter) -> Self {
-        limiter.clone().into()
-    }
-}
-
-impl From<RateLimitLayer> for AdminTarget {
-    fn from(layer: RateLimitLayer) -> Self {
-        Self(Kind::Layer(layer))
-    }
-}
-
-impl From<&RateLimitLayer> for AdminTarget {
-    fn from(layer: &RateLimitLayer) -> Self {
-        layer.clone().into()
     }
 }

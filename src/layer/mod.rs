@@ -53,11 +53,9 @@
 
 mod body;
 mod future;
-pub(crate) mod in_flight;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 pub(crate) mod layer;
 mod service;
-pub(crate) mod shared;
 pub(crate) mod snapshot;
 
 pub use body::ResponseBody;
@@ -65,3 +63,55 @@ pub use future::ResponseFuture;
 pub use service::RateLimit;
 
 pub use crate::{headers::exposed_headers, rejections::Rejections};
+
+/// A public type for a limiter, or a layer and its limiter.
+#[cfg(any(feature = "admin", feature = "config"))]
+macro_rules! limiter_or_layer {
+    ($(#[$meta:meta])* $name:ident) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $name(Kind);
+
+        #[derive(Clone, Debug)]
+        enum Kind {
+            Limiter($crate::Limiter),
+            Layer($crate::RateLimitLayer),
+        }
+
+        impl $name {
+            pub(super) fn limiter(&self) -> &$crate::Limiter {
+                match &self.0 {
+                    Kind::Limiter(limiter) => limiter,
+                    Kind::Layer(layer) => layer.limiter(),
+                }
+            }
+        }
+
+        impl From<$crate::Limiter> for $name {
+            fn from(limiter: $crate::Limiter) -> Self {
+                Self(Kind::Limiter(limiter))
+            }
+        }
+
+        impl From<&$crate::Limiter> for $name {
+            fn from(limiter: &$crate::Limiter) -> Self {
+                limiter.clone().into()
+            }
+        }
+
+        impl From<$crate::RateLimitLayer> for $name {
+            fn from(layer: $crate::RateLimitLayer) -> Self {
+                Self(Kind::Layer(layer))
+            }
+        }
+
+        impl From<&$crate::RateLimitLayer> for $name {
+            fn from(layer: &$crate::RateLimitLayer) -> Self {
+                layer.clone().into()
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "admin", feature = "config"))]
+pub(crate) use limiter_or_layer;

@@ -24,13 +24,8 @@ use crate::{
     admin::{
         activity::Activity,
         api::{ActivityReport, TopReport},
-        http::{
-            Json,
-            input::Query,
-            problem::{Answer, Failure},
-            with_type,
-        },
-        state::AdminState,
+        http::{Answer, Failure, Json, Query, with_type},
+        state::{AdminState, App},
     },
     runtime::runtime_with_timers,
 };
@@ -42,19 +37,13 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 const DEFAULT_TOP: usize = 10;
 
 /// `GET /activity`.
-pub(in crate::admin) async fn activity(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<ActivityReport> {
+pub(crate) async fn activity(State(state): App, query: Query) -> Answer<ActivityReport> {
     let [] = query.only([])?;
     Ok(Json(observed(&state)?.report(state.limiter(), &state.host)))
 }
 
 /// `GET /top`.
-pub(in crate::admin) async fn top(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<TopReport> {
+pub(crate) async fn top(State(state): App, query: Query) -> Answer<TopReport> {
     let [policy, n] = query.only(["policy", "n"])?;
     if let Some(policy) = &policy {
         state.limiter().policy(policy)?;
@@ -69,10 +58,7 @@ pub(in crate::admin) async fn top(
 }
 
 /// `GET /events`: server-sent events, one a second.
-pub(in crate::admin) async fn events(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Result<Response, Response> {
+pub(crate) async fn events(State(state): App, query: Query) -> Result<Response, Response> {
     let checked = query.only([]).and_then(|[]| observed(&state).cloned());
     let activity = checked.map_err(IntoResponse::into_response)?;
     if runtime_with_timers().is_none() {

@@ -1,42 +1,22 @@
 //! The keys that are blocked.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 
 use super::{millis, rfc3339};
 use crate::{
     admin::{
         api::{BlockInfo, BlocksInfo, IncompleteReason},
-        http::{
-            Json,
-            input::Query,
-            problem::{Answer, Failure},
-        },
+        http::{Answer, Json, Query, policy_and_limit},
         key_text,
-        state::AdminState,
+        state::App,
     },
     limiter::{Block, Limiter},
     store::Incomplete,
 };
 
-/// The keys that are answered unless asked for otherwise.
-const DEFAULT_LIMIT: usize = 100;
-
-/// The most keys in an answer.
-const MAX_LIMIT: usize = 10_000;
-
 /// `GET /blocks`.
-pub(in crate::admin) async fn blocks(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<BlocksInfo> {
-    let [policy, limit] = query.only(["policy", "limit"])?;
-    let limit = limit.map_or(Ok(DEFAULT_LIMIT), |limit| limit.parse());
-    let limit = limit.ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
-    let limit = limit.ok_or_else(|| {
-        Failure::bad_request(format!("limit: a number from 1 to {MAX_LIMIT} is expected"))
-    })?;
+pub(crate) async fn blocks(State(state): App, query: Query) -> Answer<BlocksInfo> {
+    let (policy, limit) = policy_and_limit(query)?;
     let _search = state.search.lock().await;
     let blocks = match policy {
         Some(policy) => state.limiter().policy(&policy)?.blocks(limit).await?,
@@ -72,15 +52,16 @@ fn block(limiter: &Limiter, block: &Block) -> BlockInfo {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::body::Body;
     use futures_util::FutureExt;
     use http::Request;
     use tower::ServiceExt;
 
-    use super::*;
     use crate::{
         Limiter, Policy,
-        admin::{routes, token::Authentication},
+        admin::{routes, state::AdminState, token::Authentication},
     };
 
     #[tokio::test]

@@ -1,9 +1,6 @@
 //! How a request would be decided.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use axum::extract::State;
 use http::{HeaderName, HeaderValue, Method, Request, Uri, request::Parts};
@@ -12,13 +9,9 @@ use super::{blocked_until, limit, millis, remaining};
 use crate::{
     admin::{
         api::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
-        http::{
-            Json,
-            input::Body,
-            problem::{Answer, Failure},
-        },
+        http::{Answer, Body, Failure, Json},
         key_text,
-        state::AdminState,
+        state::App,
     },
     extract::PeerAddr,
     key::Key,
@@ -38,8 +31,8 @@ const ADD_PEER: &str = "the request as given has no peer address, by which polic
      (`--peer` of the command line), such as 192.0.2.1";
 
 /// `POST /explain`.
-pub(in crate::admin) async fn explain(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn explain(
+    State(state): App,
     Body(request): Body<ExplainRequest>,
 ) -> Answer<ExplanationInfo> {
     let parts = parts(&request)?;

@@ -1,7 +1,5 @@
 //! The health of the store.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{Request, State},
     response::Response,
@@ -11,23 +9,19 @@ use http::StatusCode;
 use crate::{
     admin::{
         api::Health,
-        auth,
         http::json,
-        state::AdminState,
-        token::{AdminUser, Identity},
+        state::App,
+        token::{self, AdminUser, Identity},
     },
     store::health::HealthReport,
 };
 
 /// `GET /health`: without a token whether the store is healthy, with one the issues too.
-pub(in crate::admin) async fn health(
-    State(state): State<Arc<AdminState>>,
-    request: Request,
-) -> Response {
+pub(crate) async fn health(State(state): App, request: Request) -> Response {
     let inserted = request.extensions().get::<AdminUser>();
     let identity = state.authentication.identify(request.headers(), inserted);
     if let Identity::WrongToken = identity {
-        return auth::unauthorized(true);
+        return token::unauthorized(true);
     }
     let report = state.health().await;
     let status = if report.is_healthy() {

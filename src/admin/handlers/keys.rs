@@ -4,7 +4,6 @@ use std::{
     future::poll_fn,
     panic::{self, AssertUnwindSafe},
     pin::pin,
-    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -20,13 +19,9 @@ use crate::{
             KeyText, PeekRequest, Reset, ResetRequest, Status, UnblockRequest, Unblocked,
         },
         audit::{Audit, Change},
-        http::{
-            Json,
-            input::Body,
-            problem::{Answer, Failure},
-        },
+        http::{Answer, Body, Failure, Json},
         key_text,
-        state::AdminState,
+        state::App,
         token::AdminUser,
     },
     error::ConfigError,
@@ -44,10 +39,7 @@ const MAX_BLOCK_SECONDS: u64 = 10 * 365 * 86_400;
 type NamedKeys = Vec<(String, Key)>;
 
 /// `POST /peek`.
-pub(in crate::admin) async fn peek(
-    State(state): State<Arc<AdminState>>,
-    Body(request): Body<PeekRequest>,
-) -> Answer<Status> {
+pub(crate) async fn peek(State(state): App, Body(request): Body<PeekRequest>) -> Answer<Status> {
     let limiter = state.limiter();
     let keys = named_key(limiter, &request.policy, &request.key)?;
     let quotas = quota_of_tier(limiter, &request.policy, request.quota.as_deref())?;
@@ -56,8 +48,8 @@ pub(in crate::admin) async fn peek(
 }
 
 /// `POST /reset`.
-pub(in crate::admin) async fn reset(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn reset(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<ResetRequest>,
 ) -> Answer<Reset> {
@@ -78,8 +70,8 @@ pub(in crate::admin) async fn reset(
 }
 
 /// `POST /credit`.
-pub(in crate::admin) async fn credit(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn credit(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<CreditRequest>,
 ) -> Answer<Credited> {
@@ -124,8 +116,8 @@ pub(in crate::admin) async fn credit(
 }
 
 /// `POST /block`.
-pub(in crate::admin) async fn block(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn block(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<BlockRequest>,
 ) -> Answer<Blocked> {
@@ -158,8 +150,8 @@ pub(in crate::admin) async fn block(
 }
 
 /// `POST /unblock`.
-pub(in crate::admin) async fn unblock(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn unblock(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<UnblockRequest>,
 ) -> Answer<Unblocked> {
@@ -181,8 +173,8 @@ pub(in crate::admin) async fn unblock(
 }
 
 /// `POST /callers`.
-pub(in crate::admin) async fn callers(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn callers(
+    State(state): App,
     Body(request): Body<CallersRequest>,
 ) -> Answer<Callers> {
     let handle = state.limiter().policy(&request.policy)?;

@@ -1,9 +1,6 @@
 //! Overrides: their list, and changes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 
@@ -15,12 +12,8 @@ use crate::{
             RestoreRequest, Restored,
         },
         audit::{Audit, Change, log_restored},
-        http::{
-            Json,
-            input::{Body, Query},
-            problem::{Answer, Failure},
-        },
-        state::AdminState,
+        http::{Answer, Body, Failure, Json, Query, policy_and_limit},
+        state::App,
         token::AdminUser,
     },
     clock::Timestamp,
@@ -30,23 +23,9 @@ use crate::{
     store::overrides::DateText,
 };
 
-/// The overrides that are answered unless asked for otherwise.
-const DEFAULT_LIMIT: usize = 100;
-
-/// The most overrides in an answer.
-const MAX_LIMIT: usize = 10_000;
-
 /// `GET /overrides`.
-pub(in crate::admin) async fn list(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<OverridesInfo> {
-    let [policy, limit] = query.only(["policy", "limit"])?;
-    let limit = limit.map_or(Ok(DEFAULT_LIMIT), |limit| limit.parse());
-    let limit = limit.ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
-    let limit = limit.ok_or_else(|| {
-        Failure::bad_request(format!("limit: a number from 1 to {MAX_LIMIT} is expected"))
-    })?;
+pub(crate) async fn list(State(state): App, query: Query) -> Answer<OverridesInfo> {
+    let (policy, limit) = policy_and_limit(query)?;
     let found = match policy {
         Some(policy) => state.limiter().policy(&policy)?.overrides(limit).await?,
         None => state.limiter().overrides(limit).await?,
@@ -59,8 +38,8 @@ pub(in crate::admin) async fn list(
 }
 
 /// `PUT /overrides`.
-pub(in crate::admin) async fn set(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn set(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<OverrideRequest>,
 ) -> Answer<OverrideChanged> {
@@ -82,8 +61,8 @@ pub(in crate::admin) async fn set(
 }
 
 /// `DELETE /overrides`.
-pub(in crate::admin) async fn remove(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn remove(
+    State(state): App,
     user: AdminUser,
     Body(request): Body<OverrideKey>,
 ) -> Answer<OverrideChanged> {
@@ -116,8 +95,8 @@ pub(in crate::admin) async fn remove(
 }
 
 /// `POST /overrides/restore`.
-pub(in crate::admin) async fn restore(
-    State(state): State<Arc<AdminState>>,
+pub(crate) async fn restore(
+    State(state): App,
     user: AdminUser,
     // A page of another site can't send one.
     Body(RestoreRequest {}): Body<RestoreRequest>,

@@ -1,18 +1,12 @@
 //! What is in force: policies, configuration, and what shadow policies would change.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 
 use crate::{
     admin::{
         api::{ConfigInForce, LeaseSettings, Policies, PolicyInfo, Role, Shadow, Shadows},
-        http::{
-            Json,
-            input::Query,
-            problem::{Answer, Failure},
-        },
-        state::AdminState,
+        http::{Answer, Failure, Json, Query},
+        state::App,
     },
     limiter::PolicyRole,
     policy::Policy,
@@ -20,10 +14,7 @@ use crate::{
 };
 
 /// `GET /policies`.
-pub(in crate::admin) async fn policies(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<Policies> {
+pub(crate) async fn policies(State(state): App, query: Query) -> Answer<Policies> {
     let [] = query.only([])?;
     let limiter = state.limiter().local_ref();
     let policies = limiter.policies.iter().map(|bound| {
@@ -76,10 +67,7 @@ fn shadow_of(policy: &Policy) -> Option<String> {
 }
 
 /// `GET /shadows`.
-pub(in crate::admin) async fn shadows(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<Shadows> {
+pub(crate) async fn shadows(State(state): App, query: Query) -> Answer<Shadows> {
     let [] = query.only([])?;
     let limiter = state.limiter();
     let shadows = limiter.policies().into_iter().filter_map(|policy| {
@@ -99,10 +87,7 @@ pub(in crate::admin) async fn shadows(
 
 /// `GET /config`.
 #[cfg(feature = "config")]
-pub(in crate::admin) async fn config(
-    State(state): State<Arc<AdminState>>,
-    query: Query,
-) -> Answer<ConfigInForce> {
+pub(crate) async fn config(State(state): App, query: Query) -> Answer<ConfigInForce> {
     let [] = query.only([])?;
     let document = state.target.document();
     let text = document.to_text(crate::config::Format::Toml);
@@ -119,7 +104,7 @@ pub(in crate::admin) async fn config(
 
 /// `GET /config`, without documents.
 #[cfg(not(feature = "config"))]
-pub(in crate::admin) async fn config() -> Answer<ConfigInForce> {
+pub(crate) async fn config() -> Answer<ConfigInForce> {
     Err(Failure::new(
         http::StatusCode::NOT_FOUND,
         "the application is built without the feature config of tollgate, which describes the configuration in force",

@@ -1,16 +1,27 @@
 //! Reloading a document while requests are served.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use self::{reloader::Reloader, watcher::Hangup};
-use super::Registry;
-use crate::runtime::runtime_with_timers;
+use tokio::{
+    runtime::Handle,
+    task::{AbortHandle, JoinError, spawn_blocking},
+    time::sleep,
+};
+
+use self::reloader::{Reloader, Trigger};
+use super::{Document, LoadError, Registry};
+use crate::{
+    changes::Changes, layer::limiter_or_layer, observe::Event, runtime::runtime_with_timers,
+};
 
 mod reloader;
-mod target;
-mod watcher;
 
-pub use self::{reloader::WatchStatus, target::WatchTarget, watcher::Watcher};
+pub use self::reloader::WatchStatus;
 
 /// How often a file is read unless said otherwise.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
@@ -141,5 +152,159 @@ impl Watch {
             self.interval,
             hangup,
         ))
+    }
+}
+
+limiter_or_layer! {
+    /// What a [`Watch`](super::Watch) reconfigures: a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer), of which it keeps a clone.
+    WatchTarget
+}
+
+impl WatchTarget {
+    /// A setting of a layer to which its document and code have given different values.
+    fn set_twice(&self) -> Option<&'static str> {
+        let Kind::Layer(layer) = &self.0 else {
+            return None;
+        };
+        let settings = layer.settings();
+        let document = settings.of_document.as_ref()?;
+        document.conflicts(&settings.set_by_code()).next()
+    }
+
+    /// Puts a document in force.
+    fn reconfigure(&self, document: &Document, registry: &Registry) -> Result<Changes, LoadError> {
+        match &self.0 {
+            Kind::Limiter(limiter) => document.reconfigure(limiter, registry),
+            Kind::Layer(layer) => document.reconfigure_layer(layer, registry),
+        }
+    }
+
+    /// Reports that the document with this hash is in force, or that one could not be loaded.
+    fn report_load(&self, hash: Option<&str>) {
+        self.limiter().report_event(&Event::ConfigLoaded {
+            applied: hash.is_some(),
+            hash,
+        });
+    }
+}
+
+/// A [`Watch`](super::Watch) that was started. Dropping it ends the watch: a document that is being put in force at that moment
+/// still is, and none afterwards.
+#[derive(Debug)]
+#[must_use = "dropping a watcher ends the watch"]
+pub struct Watcher {
+    reloader: Arc<Reloader>,
+    runtime: Handle,
+    task: AbortHandle,
+}
+
+impl Watcher {
+    fn spawn(
+        runtime: Handle,
+        reloader: Arc<Reloader>,
+        interval: Duration,
+        hangup: Option<Hangup>,
+    ) -> Self {
+        let task = runtime.spawn(watch(reloader.clone(), interval, hangup));
+        Self {
+            reloader,
+            runtime,
+            task: task.abort_handle(),
+        }
+    }
+
+    /// Reads the file now and puts its document in force, also if it has not changed.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] if the document cannot be loaded, or the runtime that the watch was started in has ended; the last good
+    /// document stays in force.
+    ///
+    /// # Cancellation
+    ///
+    /// A reload whose future is dropped is completed.
+    pub async fn reload(&self) -> Result<Changes, LoadError> {
+        let reloader = self.reloader.clone();
+        let reload = self
+            .runtime
+            .spawn_blocking(move || reloader.reload(Trigger::Demand));
+        self.reloader.demanded(reload.await)
+    }
+
+    /// The file, as [`Watch::new`](super::Watch::new) got it.
+    pub fn path(&self) -> &Path {
+        self.reloader.path()
+    }
+
+    /// What is in force, and what could not be loaded.
+    pub fn status(&self) -> WatchStatus {
+        self.reloader.status()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.reloader.stop();
+        self.task.abort();
+    }
+}
+
+/// Reloads at each poll and each signal, until the task is aborted or its runtime ends.
+async fn watch(reloader: Arc<Reloader>, interval: Duration, mut hangup: Option<Hangup>) {
+    let mut trigger = Trigger::Poll;
+    loop {
+        let reloader = reloader.clone();
+        // The result is in the status and in the log.
+        let reload = spawn_blocking(move || reloader.reload(trigger)).await;
+        if reload.is_err_and(|error: JoinError| error.is_cancelled()) {
+            return;
+        }
+        trigger = tokio::select! {
+            () = sleep(interval) => Trigger::Poll,
+            () = received(&mut hangup) => Trigger::Demand,
+        };
+    }
+}
+
+async fn received(hangup: &mut Option<Hangup>) {
+    match hangup {
+        Some(hangup) => hangup.received().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The SIGHUPs that the process receives.
+#[derive(Debug)]
+struct Hangup {
+    #[cfg(unix)]
+    signals: tokio::signal::unix::Signal,
+}
+
+impl Hangup {
+    /// Receives the signals from now on.
+    #[cfg(unix)]
+    fn listen() -> io::Result<Self> {
+        use std::panic::catch_unwind;
+        use tokio::signal::unix::{SignalKind, signal};
+
+        // tokio panics where the runtime's I/O is not enabled, and has no call that says whether it is.
+        let signals = catch_unwind(|| signal(SignalKind::hangup()));
+        let no_io = || io::Error::other("the tokio runtime was built without enable_io");
+        let signals = signals.map_err(|_| no_io())??;
+        Ok(Self { signals })
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Waits for the next signal, for ever if there is none.
+    async fn received(&mut self) {
+        #[cfg(unix)]
+        if self.signals.recv().await.is_some() {
+            return;
+        }
+        std::future::pending().await
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use blake3::Hash;
 use tokio::task::JoinError;
 
-use super::target::WatchTarget;
+use super::WatchTarget;
 use crate::{
     changes::{Changes, PolicyChangeKind},
     config::{
