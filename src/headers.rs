@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
     random::random_u64,
-    setting::values::{duration, forms},
+    setting::values::{duration, forms, schema_of},
 };
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -162,16 +162,37 @@ impl NamedPolicies {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A format of rate-limit fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "config-schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "HeaderFormatName")
+)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum HeaderFormat {
+    /// The newest published version of the IETF's draft.
     #[default]
     Draft,
+    /// Version 11 of the draft.
+    #[serde(rename = "draft_11")]
+    Draft11,
+    /// Version 06 of the draft.
+    #[serde(rename = "draft_06")]
     Draft06,
-    XRateLimit,
-    XRateLimitEpoch,
+    /// `X-RateLimit-*`, with the reset in seconds from now.
+    XRatelimit,
+    /// `X-RateLimit-*`, with the reset in seconds since the Unix epoch.
+    XRatelimitEpoch,
+    /// The `x-ratelimit-*` fields of tower_governor.
     TowerGovernor,
+    /// The `x-ratelimit-*-requests` and `x-ratelimit-*-tokens` fields of OpenAI, of the policies `requests` and `tokens`.
+    #[serde(rename = "openai")]
     OpenAi,
+    /// The `anthropic-ratelimit-*` fields of Anthropic, of the policies `requests`, `tokens`, `input_tokens` and
+    /// `output_tokens`.
     Anthropic,
+    /// No fields.
     None,
 }
 
@@ -264,13 +285,13 @@ impl RateLimitHeaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn x_ratelimit() -> Self {
-        Self::of(HeaderFormat::XRateLimit)
+        Self::of(HeaderFormat::XRatelimit)
     }
 
     /// The fields of [`x_ratelimit`](Self::x_ratelimit), with `X-RateLimit-Reset` as a date, like GitHub's: the second since
     /// the Unix epoch at which the full quota is available, by the store's wall clock.
     pub const fn x_ratelimit_epoch() -> Self {
-        Self::of(HeaderFormat::XRateLimitEpoch)
+        Self::of(HeaderFormat::XRatelimitEpoch)
     }
 
     /// The fields of [tower_governor](https://docs.rs/tower_governor) with `use_headers()`: `X-RateLimit-Limit` and
@@ -422,40 +443,10 @@ forms! {
     /// The rate-limit fields of responses.
     enum Form, "the name of a format such as \"draft\", or a table with format and settings" {
         /// The fields of this format.
-        Format(HeaderFormatName) from text;
+        Format(HeaderFormat) from text;
         /// The fields of a format, with settings.
         Settings(HeaderSettings) from table;
     }
-}
-
-/// A format of rate-limit fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-enum HeaderFormatName {
-    /// The newest published version of the IETF's draft.
-    #[default]
-    Draft,
-    /// Version 11 of the draft.
-    #[serde(rename = "draft_11")]
-    Draft11,
-    /// Version 06 of the draft.
-    #[serde(rename = "draft_06")]
-    Draft06,
-    /// `X-RateLimit-*`, with the reset in seconds from now.
-    XRatelimit,
-    /// `X-RateLimit-*`, with the reset in seconds since the Unix epoch.
-    XRatelimitEpoch,
-    /// The `x-ratelimit-*` fields of tower_governor.
-    TowerGovernor,
-    /// The `x-ratelimit-*-requests` and `x-ratelimit-*-tokens` fields of OpenAI, of the policies `requests` and `tokens`.
-    #[serde(rename = "openai")]
-    OpenAi,
-    /// The `anthropic-ratelimit-*` fields of Anthropic, of the policies `requests`, `tokens`, `input_tokens` and
-    /// `output_tokens`.
-    Anthropic,
-    /// No fields.
-    None,
 }
 
 /// A format of rate-limit fields, with settings.
@@ -464,7 +455,7 @@ enum HeaderFormatName {
 #[serde(deny_unknown_fields, default)]
 struct HeaderSettings {
     /// The format. Default: `draft`.
-    format: HeaderFormatName,
+    format: HeaderFormat,
     /// Whether only the policy that is closest to its limit is described. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     closest: Option<bool>,
@@ -491,22 +482,13 @@ struct HeaderSettings {
 
 impl Serialize for RateLimitHeaders {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let format = match self.format {
-            HeaderFormat::Draft => HeaderFormatName::Draft,
-            HeaderFormat::Draft06 => HeaderFormatName::Draft06,
-            HeaderFormat::XRateLimit => HeaderFormatName::XRatelimit,
-            HeaderFormat::XRateLimitEpoch => HeaderFormatName::XRatelimitEpoch,
-            HeaderFormat::TowerGovernor => HeaderFormatName::TowerGovernor,
-            HeaderFormat::OpenAi => HeaderFormatName::OpenAi,
-            HeaderFormat::Anthropic => HeaderFormatName::Anthropic,
-            HeaderFormat::None => HeaderFormatName::None,
-        };
         let NamedPolicies {
             requests,
             tokens,
             input_tokens,
             output_tokens,
         } = self.named.as_deref().cloned().unwrap_or_default();
+        let format = self.format;
         let settings = HeaderSettings {
             format,
             closest: self.closest.then_some(true),
@@ -537,15 +519,8 @@ impl<'de> Deserialize<'de> for RateLimitHeaders {
             Form::Settings(settings) => settings,
         };
         let format = match settings.format {
-            HeaderFormatName::Draft => Self::draft(),
-            HeaderFormatName::Draft11 => Self::draft_11(),
-            HeaderFormatName::Draft06 => Self::draft_06(),
-            HeaderFormatName::XRatelimit => Self::x_ratelimit(),
-            HeaderFormatName::XRatelimitEpoch => Self::x_ratelimit_epoch(),
-            HeaderFormatName::TowerGovernor => Self::tower_governor(),
-            HeaderFormatName::OpenAi => Self::openai(),
-            HeaderFormatName::Anthropic => Self::anthropic(),
-            HeaderFormatName::None => Self::none(),
+            HeaderFormat::Draft11 => HeaderFormat::Draft,
+            format => format,
         };
         let named = NamedPolicies {
             requests: settings.requests,
@@ -557,18 +532,9 @@ impl<'de> Deserialize<'de> for RateLimitHeaders {
             closest: settings.closest.unwrap_or_default(),
             jitter: settings.jitter.unwrap_or_default(),
             named: (named != NamedPolicies::default()).then(|| Arc::new(named)),
-            ..format
+            format,
         })
     }
 }
 
-#[cfg(feature = "config-schema")]
-impl schemars::JsonSchema for RateLimitHeaders {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "RateLimitHeaders".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Form::json_schema(generator)
-    }
-}
+schema_of!(RateLimitHeaders, "RateLimitHeaders", Form);

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{error::InvalidValue, quota::Quota, setting::values::forms};
+use crate::{
+    error::InvalidValue,
+    quota::Quota,
+    setting::values::{forms, schema_of},
+};
 
 /// What happens to a request in an outage of the store: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::limiter::LimiterBuilder::on_store_error)), or for one
@@ -227,16 +231,7 @@ impl<'de> Deserialize<'de> for OnStoreError {
     }
 }
 
-#[cfg(feature = "config-schema")]
-impl schemars::JsonSchema for OnStoreError {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "OnStoreError".into()
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        Form::json_schema(generator)
-    }
-}
+schema_of!(OnStoreError, "OnStoreError", Form);
 
 #[cfg(test)]
 mod tests {

@@ -176,11 +176,12 @@ impl HeaderContext<'_> {
         let format = fields.format;
         let names = match format {
             HeaderFormat::Draft06 => &DRAFT_06[..],
-            HeaderFormat::XRateLimit
-            | HeaderFormat::XRateLimitEpoch
+            HeaderFormat::XRatelimit
+            | HeaderFormat::XRatelimitEpoch
             | HeaderFormat::TowerGovernor => &X_RATELIMIT,
             // Neither is of one policy.
             HeaderFormat::Draft
+            | HeaderFormat::Draft11
             | HeaderFormat::OpenAi
             | HeaderFormat::Anthropic
             | HeaderFormat::None => &[],
@@ -229,6 +230,7 @@ impl HeaderContext<'_> {
         let (one, status) = ([*decision], decision.status());
         let (names, last) = match fields.format {
             HeaderFormat::Draft
+            | HeaderFormat::Draft11
             | HeaderFormat::OpenAi
             | HeaderFormat::Anthropic
             | HeaderFormat::None => {
@@ -242,8 +244,8 @@ impl HeaderContext<'_> {
                 return lists.into_iter().filter_map(named).collect();
             }
             HeaderFormat::Draft06 => (DRAFT_06, Some(self.seconds(decision.quota(), status))),
-            HeaderFormat::XRateLimit => (X_RATELIMIT, Some(whole_seconds(self.reset(status)))),
-            HeaderFormat::XRateLimitEpoch => {
+            HeaderFormat::XRatelimit => (X_RATELIMIT, Some(whole_seconds(self.reset(status)))),
+            HeaderFormat::XRatelimitEpoch => {
                 let reset = unix_seconds(decision.decided_at() + self.reset(status));
                 (X_RATELIMIT, Some(reset))
             }

@@ -79,7 +79,23 @@ macro_rules! forms {
     };
 }
 
-pub(crate) use forms;
+/// The schema of a type is that of the form that a document has it in.
+macro_rules! schema_of {
+    ($type:ty, $name:literal, $form:ty) => {
+        #[cfg(feature = "config-schema")]
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$form>::json_schema(generator)
+            }
+        }
+    };
+}
+
+pub(crate) use {forms, schema_of};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, de::Unexpected};
 
