@@ -13,6 +13,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 mod config_reload;
 mod dashboard;
 mod examples;
+mod forked;
 mod no_threads;
 mod overrides;
 mod printed;

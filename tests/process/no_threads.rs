@@ -10,7 +10,7 @@ const SERVER: &str = "TOLLGATE_NO_THREADS_SERVER";
 /// More than the addresses of a process, so that no thread gets its stack.
 const STACK: u64 = 1 << 47;
 
-fn limiter(url: String) -> Limiter {
+pub(super) fn limiter(url: String) -> Limiter {
     let policy = Policy::new("p", quota("1000000/day")).strategy(FixedWindow);
     let store = RedisStore::builder().url(url).timeout(ms(500));
     let store = store.rejection_cache_staleness(Duration::ZERO);
@@ -29,15 +29,20 @@ fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let server = env::var(SERVER).expect("a variable");
     assert!(thread::Builder::new().spawn(|| {}).is_err(), "it can");
-    let signal = |name: &str| {
-        let sent = Command::new("kill").args([name, &server]).status();
-        assert!(sent.expect("kill").success(), "{name}");
-    };
     let (log, start) = (Log::default(), Instant::now());
     let _guard = log.errors();
+    outage(&limiter(url), &server);
+    log.throttled("background thread could not be started", start);
+}
+
+/// Sends requests from a current-thread runtime, while the server is stopped, and after it goes on.
+pub(super) fn outage(limiter: &Limiter, server: &str) {
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, server]).status();
+        assert!(sent.expect("kill").success(), "{name}");
+    };
     let runtime = current_thread();
     runtime.block_on(async {
-        let limiter = limiter(url);
         let counts = async || {
             let decision = limiter.check(Key::global()).await;
             decision.source() == DecisionSource::Store
@@ -53,7 +58,6 @@ fn child_process() {
         signal("-CONT");
         until("the store counts again", counts).await;
     });
-    log.throttled("background thread could not be started", start);
 }
 
 #[test]
