@@ -307,12 +307,9 @@ mod secret;
 mod setting;
 mod sync;
 
-#[cfg(feature = "redis")]
 #[doc(inline)]
-pub use store::redis::RedisStore;
-#[doc(inline)]
-pub use {
-    clock::manual::ManualClock,
+pub use self::{
+    clock::ManualClock,
     error::{call::CallError, config::ConfigError, store::StoreError},
     extract::extractor::KeyExtractor,
     headers::RateLimitHeaders,
@@ -338,6 +335,9 @@ pub use {
         },
     },
 };
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use store::redis::RedisStore;
 
 /// The README's programs are tests.
 #[cfg(all(doctest, feature = "axum", feature = "config", feature = "redis"))]

@@ -1,14 +1,22 @@
 use std::{
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::in_flight::InFlightRequest;
-use crate::{outcome::RequestEnd, respond::RejectionBody};
+use crate::{
+    limiter::{Admission, HeldPermits},
+    outcome::{Head, Outcome, RequestEnd},
+    respond::RejectionBody,
+};
 
 pin_project! {
     /// The body of a response of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's, or that of a rejection.
@@ -124,6 +132,136 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.kind {
             Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
+        }
+    }
+}
+
+/// An admitted request, until its response's body has ended: its permit, and what settling its charge depends on.
+///
+/// Dropping it releases the permit, and settles the charge as for a request that was dropped.
+#[derive(Debug)]
+pub(crate) struct InFlightRequest {
+    admission: Admission,
+    decision_index: usize,
+    _permit: Option<Arc<HeldPermits>>,
+    /// `None` if the charge doesn't depend on the outcome.
+    progress: Option<ResponseProgress>,
+}
+
+/// What is known so far of a request's outcome.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseProgress {
+    head: Option<Head>,
+    trailers: Option<HeaderMap>,
+    /// Whether the response has no body to send, so that none is polled.
+    has_no_body: bool,
+    /// Whether a success opens a tunnel, such as a WebSocket over HTTP/2, in place of a body.
+    is_connect: bool,
+    /// Whether `is_end_stream` of the body was true, after which it may not be polled again.
+    ended: AtomicBool,
+    /// Bytes of the body that were not sent yet, if its length is known.
+    bytes_left: Option<u64>,
+}
+
+impl ResponseProgress {
+    pub(crate) fn new(method: &Method) -> Self {
+        Self {
+            has_no_body: *method == Method::HEAD,
+            is_connect: *method == Method::CONNECT,
+            ..Self::default()
+        }
+    }
+}
+
+impl InFlightRequest {
+    pub(crate) fn new(
+        admission: Admission,
+        decision_index: usize,
+        permit: Option<Arc<HeldPermits>>,
+        progress: Option<ResponseProgress>,
+    ) -> Self {
+        Self {
+            admission,
+            decision_index,
+            _permit: permit,
+            progress,
+        }
+    }
+
+    /// Records the head of the response.
+    pub(crate) fn on_response<B>(
+        mut self: Box<Self>,
+        response: Response<B>,
+    ) -> (Response<B>, Box<Self>) {
+        let Some(progress) = &mut self.progress else {
+            return (response, self);
+        };
+        let (parts, body) = response.into_parts();
+        let status = parts.status;
+        let has_no_body = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+        let length = parts.headers.get(http::header::CONTENT_LENGTH);
+        progress.bytes_left = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        progress.head = Some(Head::of(&parts));
+        progress.has_no_body |= has_no_body || progress.is_connect && status.is_success();
+        (Response::from_parts(parts, body), self)
+    }
+
+    /// Whether the response has no body to send.
+    pub(crate) fn has_no_body(&self) -> bool {
+        self.progress
+            .as_ref()
+            .is_some_and(|progress| progress.has_no_body)
+    }
+
+    /// Records that the body reported its end.
+    pub(crate) fn mark_ended(&self) {
+        if let Some(progress) = &self.progress {
+            progress.ended.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that bytes of the body were sent.
+    pub(crate) fn on_bytes_sent(&mut self, bytes: usize) {
+        if let Some(bytes_left) = self
+            .progress
+            .as_mut()
+            .and_then(|progress| progress.bytes_left.as_mut())
+        {
+            *bytes_left = bytes_left.saturating_sub(bytes as u64);
+        }
+    }
+
+    pub(crate) fn on_trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(progress) = &mut self.progress {
+            progress.trailers = Some(trailers.clone());
+        }
+    }
+
+    /// Settles the charge and releases the permit.
+    pub(crate) fn end(mut self, end: RequestEnd) {
+        self.settle(end);
+    }
+
+    /// Settles the charge, and keeps the permit until the body is dropped.
+    pub(crate) fn settle(&mut self, end: RequestEnd) {
+        if let Some(progress) = self.progress.take() {
+            let outcome = Outcome::new(progress.head.as_ref(), progress.trailers.as_ref(), end);
+            self.admission.settle_outcome(self.decision_index, &outcome);
+        }
+    }
+}
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        let end = self.progress.as_ref().map(|progress| match progress.head {
+            None => RequestEnd::Dropped,
+            Some(_) if progress.ended.load(Ordering::Relaxed) || progress.bytes_left == Some(0) => {
+                RequestEnd::Completed
+            }
+            Some(_) => RequestEnd::BodyDropped,
+        });
+        if let Some(end) = end {
+            self.settle(end);
         }
     }
 }

@@ -7,7 +7,7 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    shared::{LayerHandle, LayerRef, LayerShared},
+    snapshot::{LayerHandle, LayerRef, LayerShared},
 };
 use crate::{
     changes::Changes,

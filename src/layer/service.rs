@@ -7,7 +7,10 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture, shared::LayerRef, snapshot::AdmittedRequest};
+use super::{
+    ResponseBody, ResponseFuture,
+    snapshot::{AdmittedRequest, LayerRef},
+};
 use crate::limiter::{Admission, DecisionBuilder, PendingDecision};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
@@ -62,7 +65,10 @@ where
         let (mut parts, body) = request.into_parts();
         let limiter = Arc::clone(&snapshot.limiter);
         let mut builder = DecisionBuilder::request();
-        let admitted = match limiter.decide_request(&mut builder, &parts) {
+        let pending = limiter.decide(&mut builder, |builder| {
+            limiter.evaluate_request(builder, &parts)
+        });
+        let admitted = match pending {
             None if builder.is_admitted() => {
                 snapshot.admit(&mut Some(builder.finish(limiter)), &mut parts)
             }

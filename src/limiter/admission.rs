@@ -9,8 +9,11 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::{
-    core::LimiterCore, decision::Decision, meter::UnitMeter, permits::HeldPermits,
-    policy_admission::PolicyAdmission, settle::SettleError,
+    core::LimiterCore,
+    decision::Decision,
+    permits::HeldPermits,
+    policy_admission::{PolicyAdmission, UnitMeter},
+    settle::SettleError,
 };
 use crate::{error::UnknownPolicy, outcome::Outcome, sync::lock};
 

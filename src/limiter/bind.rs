@@ -14,7 +14,7 @@ use super::{
     bound_policy::{BoundPolicy, Enforcement},
     builder::LimiterBuilder,
     core::LimiterCore,
-    local_share::LocalShare,
+    fallback::LocalShare,
     overrides::BoundOverrides,
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,

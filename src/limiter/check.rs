@@ -282,7 +282,10 @@ impl<T: CheckOutput> Check<T> {
         let Call {
             keys, overrides, ..
         } = &self.call;
-        (self.limiter).decide_call_now(builder, keys, overrides.as_deref())
+        self.limiter.decide(builder, |builder| {
+            let overrides = overrides.as_deref();
+            self.limiter.evaluate_call_now(builder, keys, overrides)
+        })
     }
 }
 
@@ -340,7 +343,10 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                     };
                     let overrides = call.overrides.as_deref();
                     let mut builder = DecisionBuilder::new(call.op, call.mode);
-                    match limiter.decide_call(&mut builder, &call.keys, overrides) {
+                    let pending = limiter.decide(&mut builder, |builder| {
+                        limiter.evaluate_call(builder, &call.keys, overrides)
+                    });
+                    match pending {
                         None => {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(builder.finish(limiter)));

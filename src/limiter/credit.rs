@@ -18,7 +18,7 @@ use super::{
     entry::{PolicyEntry, longest_wait},
     handle::PolicyHandle,
     mode::Mode,
-    status::LimitStatus,
+    policy_decision::LimitStatus,
 };
 use crate::{
     error::CallError,

@@ -1,12 +1,17 @@
 //! One policy's part of a decision.
 
+use std::{
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
 use super::{
     adjust::{Adjusted, Adjustment},
     core::LimiterCore,
     quota_overrides::QuotaOverride,
-    receipts::Receipts,
 };
 use crate::{
     error::StoreError,
@@ -14,6 +19,7 @@ use crate::{
     observe::PolicyKind,
     store::{Op, Units},
     strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter, Snapshot},
+    sync::lock,
 };
 
 /// One policy's part of a decision. Clones share its receipts.
@@ -217,4 +223,256 @@ pub(crate) fn longest_wait(limiter: &LimiterCore, entries: &[PolicyEntry]) -> Re
     let charged = enforced.filter(|entry| entry.cost > 0);
     let waits = charged.map(|entry| entry.status(limiter).retry_after);
     waits.max().unwrap_or(RetryAfter::Now)
+}
+
+/// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, by whichever
+/// clone.
+#[derive(Debug)]
+pub(crate) struct Receipts {
+    /// The charge on arrival. The ledger, if there is one, has what is left of it.
+    first: ChargeReceipt,
+    /// Created by the first clone, refund or later charge; most requests have none.
+    ledger: OnceLock<Arc<Mutex<Ledger>>>,
+}
+
+/// The charges of a request under one policy, and what is left of them.
+#[derive(Debug)]
+struct Ledger {
+    /// The oldest first. A receipt keeps its index when nothing is left of it.
+    receipts: SmallVec<[ChargeReceipt; 2]>,
+    /// Whether the handler has settled the charge.
+    settled: bool,
+    /// Whether the result of a charge or refund is not known.
+    unconfirmed: bool,
+    /// Units that are charged without a receipt: by the response, or by a charge in flight.
+    pending_units: u64,
+}
+
+/// One step of a refund: units of one receipt.
+#[derive(Debug)]
+pub(crate) struct RefundStep {
+    /// The receipt's index.
+    pub(crate) index: usize,
+    /// The receipt as it was before this step.
+    pub(crate) receipt: ChargeReceipt,
+    /// The units to refund.
+    pub(crate) units: u64,
+}
+
+impl From<ChargeReceipt> for Receipts {
+    fn from(first: ChargeReceipt) -> Self {
+        let ledger = OnceLock::new();
+        Self { first, ledger }
+    }
+}
+
+impl Clone for Receipts {
+    fn clone(&self) -> Self {
+        // A receipt of nothing needs no ledger.
+        if self.first.remaining > 0 {
+            self.shared();
+        }
+        Self {
+            first: self.first,
+            ledger: self.ledger.clone(),
+        }
+    }
+}
+
+impl Receipts {
+    /// Sets the charge on arrival, before any clone.
+    #[inline]
+    pub(crate) fn set_first(&mut self, receipt: ChargeReceipt) {
+        self.first = receipt;
+    }
+
+    /// The charge on arrival, with the units that it had then.
+    pub(crate) fn first(&self) -> ChargeReceipt {
+        self.first
+    }
+
+    /// Moves the time of a rejection, which charged nothing, later: it is repeated from the rejection cache.
+    pub(crate) fn age_by(&mut self, by: Duration) {
+        self.first.charged_at = self.first.charged_at + by;
+    }
+
+    /// Receipts of `units` of the charge on arrival, refunded independently of these.
+    pub(crate) fn split(&self, units: u64) -> Self {
+        Self::from(ChargeReceipt {
+            remaining: units,
+            ..self.first
+        })
+    }
+
+    fn shared(&self) -> &Mutex<Ledger> {
+        self.ledger.get_or_init(|| {
+            Arc::new(Mutex::new(Ledger {
+                receipts: SmallVec::from_iter([self.first]),
+                settled: false,
+                unconfirmed: false,
+                pending_units: 0,
+            }))
+        })
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(self.shared())
+    }
+
+    /// Units that are charged and not refunded.
+    pub(crate) fn net_charged(&self) -> u64 {
+        let ledger = self.ledger();
+        let left = ledger.receipts.iter().map(|receipt| receipt.remaining);
+        left.fold(ledger.pending_units, u64::saturating_add)
+    }
+
+    /// Takes all units that are left, to refund them; returns their receipts.
+    pub(crate) fn take(&mut self) -> SmallVec<[ChargeReceipt; 1]> {
+        let mut taken = SmallVec::new();
+        let mut take = |receipt: &mut ChargeReceipt| {
+            if receipt.remaining > 0 {
+                taken.push(*receipt);
+                receipt.remaining = 0;
+            }
+        };
+        if self.ledger.get().is_none() {
+            take(&mut self.first);
+        } else {
+            self.ledger().receipts.iter_mut().for_each(take);
+        }
+        taken
+    }
+
+    /// Takes up to `units` of the newest receipt before index `before`, to refund them. A refund takes one receipt after the
+    /// other, so that one that is dropped half-way leaves the others alone, and refunds nothing twice.
+    pub(crate) fn take_refund_step(&self, before: usize, units: u64) -> Option<RefundStep> {
+        let mut ledger = self.ledger();
+        let older = ledger.receipts.iter_mut().enumerate().take(before);
+        let (index, receipt) = older.filter(|(_, receipt)| receipt.remaining > 0).last()?;
+        let (whole, units) = (*receipt, units.min(receipt.remaining));
+        receipt.remaining -= units;
+        (units > 0).then_some(RefundStep {
+            index,
+            receipt: whole,
+            units,
+        })
+    }
+
+    /// Puts back the units of a step that the store did not refund.
+    pub(crate) fn finish_refund_step(&self, step: &RefundStep, refunded: u64) {
+        if let Some(receipt) = self.ledger().receipts.get_mut(step.index) {
+            receipt.remaining += step.units.saturating_sub(refunded);
+        }
+    }
+
+    /// Adds a later charge.
+    pub(crate) fn add(&self, receipt: ChargeReceipt) {
+        self.ledger().receipts.push(receipt);
+    }
+
+    /// Adds units that are charged without a receipt, or whose receipt is not here yet.
+    pub(crate) fn add_pending(&self, units: Units) {
+        let mut ledger = self.ledger();
+        ledger.pending_units = ledger.pending_units.saturating_add(units.get());
+    }
+
+    /// Removes pending units, since the store has responded to their charge.
+    pub(crate) fn clear_pending(&self, units: Units) {
+        let mut ledger = self.ledger();
+        ledger.pending_units = ledger.pending_units.saturating_sub(units.get());
+    }
+
+    /// Whether the handler has settled the charge.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.ledger.get().is_some() && self.ledger().settled
+    }
+
+    /// Whether the result of a charge or refund is not known.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.ledger.get().is_some() && self.ledger().unconfirmed
+    }
+
+    /// Records the failure of a charge or refund, whose result is not known unless the error proves that it had no effect, or that
+    /// it will be made.
+    pub(crate) fn note_failure(&self, error: &StoreError) {
+        let is_known = error.had_no_effect() || matches!(error, StoreError::Deferred { .. });
+        if !is_known {
+            self.ledger().unconfirmed = true;
+        }
+    }
+
+    /// Records that the handler has settled the charge.
+    pub(crate) fn mark_settled(&self) {
+        self.ledger().settled = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    fn of(units: u64) -> Receipts {
+        Receipts::from(ChargeReceipt {
+            charged_at: Timestamp::from_micros(1),
+            remaining: units,
+            window_id: 0,
+        })
+    }
+
+    #[test]
+    fn the_first_clone_of_a_charge_allocates_the_shared_ledger() {
+        let (charged, free) = (of(3), of(0));
+        assert!(charged.ledger.get().is_none());
+        let clones = (charged.clone(), free.clone());
+        assert!(charged.ledger.get().is_some() && free.ledger.get().is_none());
+        assert!(clones.0.ledger.get().is_some() && clones.1.ledger.get().is_none());
+    }
+
+    #[test]
+    fn taking_units_takes_them_from_all_clones() {
+        let mut charged = of(3);
+        let mut clone = charged.clone();
+        let step = clone.take_refund_step(usize::MAX, 2).expect("a piece");
+        assert_eq!((step.receipt.remaining, step.units), (3, 2));
+        assert_eq!(charged.net_charged(), 1);
+        clone.finish_refund_step(&step, 1);
+        let taken = charged.take();
+        assert_eq!(
+            taken.iter().map(|receipt| receipt.remaining).sum::<u64>(),
+            2
+        );
+        assert!(clone.take().is_empty() && clone.take_refund_step(usize::MAX, 1).is_none());
+    }
+
+    #[test]
+    fn parts_are_refunded_separately() {
+        let charged = of(6);
+        let part = charged.split(2);
+        assert_eq!(
+            part.take_refund_step(usize::MAX, 9).expect("a piece").units,
+            2
+        );
+        assert_eq!((charged.net_charged(), part.net_charged()), (6, 0));
+    }
+
+    #[test]
+    fn units_are_put_back_into_the_receipt_they_came_from() {
+        let mut charged = of(1);
+        charged.add(ChargeReceipt {
+            remaining: 2,
+            ..charged.first()
+        });
+        let step = charged.take_refund_step(usize::MAX, 5).expect("a piece");
+        assert_eq!((step.index, step.units), (1, 2));
+        assert_eq!(charged.take().len(), 1);
+        charged.add(charged.first());
+        charged.finish_refund_step(&step, 0);
+        let left: Vec<_> = charged
+            .take()
+            .iter()
+            .map(|receipt| receipt.remaining)
+            .collect();
+        assert_eq!(left, [2, 1]);
+    }
 }

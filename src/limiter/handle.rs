@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Limiter, blocks::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
-    keys::CallEntry, lower::Lowering, status::LimitStatus,
+    Limiter, bans::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
+    keys::CallEntry, lower::Lowering, policy_decision::LimitStatus,
 };
 use crate::{
     error::{CallError, UnknownPolicy},

@@ -8,7 +8,7 @@ use super::{
     decide::{DecisionBuilder, MaybePending, PendingDecision},
     keys::CallEntry,
     mode::Mode,
-    status::LimitStatus,
+    policy_decision::LimitStatus,
 };
 use crate::{error::CallError, store::Op};
 
@@ -69,7 +69,10 @@ impl LimiterRef {
             ..lowering.entry
         };
         let mut builder = DecisionBuilder::new(op, Mode::BY_HAND);
-        let pending = match self.decide_call(&mut builder, &entry.into(), Some(&overrides)) {
+        let pending = self.decide(&mut builder, |builder| {
+            self.evaluate_call(builder, &entry.into(), Some(&overrides))
+        });
+        let pending = match pending {
             None => MaybePending::Ready(Some(builder.finish(self.clone()))),
             Some(stage) => {
                 MaybePending::Pending(PendingDecision::new(self.clone(), builder, stage))

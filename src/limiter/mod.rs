@@ -19,17 +19,16 @@
 // What is not on that way:
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
-// - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans` and `blocks`; `status` and `explain`, which charge nothing;
-// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `local_share`, `write_back`;
-// - charges in a handler: `policy_admission`, `meter`; what is left of each charge: `receipts`;
-// - requests without a key: `missing_keys`; for operators: `report_decision`, `report_units`, `health_checks`, `shutdown`.
+// - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans`; `explain`, which charges nothing;
+// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`, `write_back`;
+// - charges in a handler: `policy_admission`; what is left of each charge: `entry`;
+// - requests without a key: `bound_policy`; for operators: `report_decision`, `health_checks`, `shutdown`.
 
 mod access;
 mod adjust;
 pub(crate) mod admission;
 mod bans;
 mod bind;
-mod blocks;
 mod bound_policy;
 mod builder;
 mod check;
@@ -44,16 +43,12 @@ mod handle;
 mod health_checks;
 mod heed;
 mod keys;
-mod labels;
 #[expect(
     clippy::module_inception,
     reason = "the folder's files are parts of a limiter"
 )]
 pub(crate) mod limiter;
-mod local_share;
 mod lower;
-mod meter;
-mod missing_keys;
 mod mode;
 mod overrides;
 mod permits;
@@ -61,21 +56,15 @@ mod policy_admission;
 mod policy_decision;
 mod quota_lookup;
 mod quota_overrides;
-mod receipts;
 pub(crate) mod rejected;
 mod report_decision;
-mod report_units;
 mod resolve;
 mod settle;
 mod shadow;
 mod shutdown;
-mod status;
 mod wait;
 mod wait_list;
 mod wait_queue;
-mod wait_queues;
-mod wait_rejection;
-mod wait_request;
 mod write_back;
 
 #[cfg(feature = "admin")]
@@ -92,7 +81,7 @@ pub(crate) use self::{
 };
 pub use self::{
     admission::PermitGuard,
-    blocks::{Block, Blocks},
+    bans::{Block, Blocks},
     builder::LimiterBuilder,
     check::{Check, CheckFuture},
     credit::{Credit, CreditFuture, Credited},
@@ -100,13 +89,11 @@ pub use self::{
     handle::PolicyHandle,
     heed::{Heeded, HeededLimit},
     keys::{CallEntry, Keys},
-    meter::UnitMeter,
     overrides::{ListedOverride, Overrides},
-    policy_admission::PolicyAdmission,
-    policy_decision::PolicyDecision,
+    policy_admission::{PolicyAdmission, UnitMeter},
+    policy_decision::{LimitStatus, PolicyDecision},
     settle::SettleError,
     shutdown::ShutdownError,
-    status::LimitStatus,
     wait::{Wait, WaitFuture},
 };
 pub use crate::{

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{core::LimiterCore, entry::PolicyEntry, wait_queues::QueueKey};
+use super::{core::LimiterCore, entry::PolicyEntry, wait_queue::QueueKey};
 use crate::{
     background::background_runtime,
     key::Key,

@@ -6,22 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
     Limiter,
-    check::CheckOverrides,
     core::LimiterRef,
-    decide::{DecisionBuilder, PendingStage},
+    decide::DecisionBuilder,
     decision::{Decision, DecisionKind},
     entry::{PolicyEntry, PolicyRole},
-    keys::Keys,
 };
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use crate::observe::{PolicyResult, counts::PolicyCount};
 use crate::{
-    error::NotNow,
     observe::{
         DecisionEvent, DecisionOutcome, DecisionSource, EventStatus, PolicyEvent, PolicyEvents,
     },
@@ -56,50 +52,16 @@ struct Summary<'a> {
 }
 
 impl LimiterRef {
-    /// [Evaluates](Self::evaluate_request) an HTTP request, and reports a decision that is ready.
+    /// Evaluates requests, and reports a decision that is ready: `None`, not what is pending.
     #[inline]
-    pub(crate) fn decide_request(
+    pub(crate) fn decide<P>(
         &self,
         builder: &mut DecisionBuilder,
-        parts: &Parts,
-    ) -> Option<PendingStage> {
+        evaluate: impl FnOnce(&mut DecisionBuilder) -> Option<P>,
+    ) -> Option<P> {
         match self.observers {
-            None => self.evaluate_request(builder, parts),
-            Some(_) => {
-                self.decide_and_report(builder, |builder| self.evaluate_request(builder, parts))
-            }
-        }
-    }
-
-    /// [Evaluates](Self::evaluate_call) a call with its own keys, and reports a decision that is ready.
-    #[inline]
-    pub(crate) fn decide_call(
-        &self,
-        builder: &mut DecisionBuilder,
-        keys: &Keys,
-        overrides: Option<&CheckOverrides>,
-    ) -> Option<PendingStage> {
-        match self.observers {
-            None => self.evaluate_call(builder, keys, overrides),
-            Some(_) => self.decide_and_report(builder, |builder| {
-                self.evaluate_call(builder, keys, overrides)
-            }),
-        }
-    }
-
-    /// [Evaluates](Self::evaluate_call_now) a call with its own keys without waiting, and reports a decision.
-    #[inline]
-    pub(crate) fn decide_call_now(
-        &self,
-        builder: &mut DecisionBuilder,
-        keys: &Keys,
-        overrides: Option<&CheckOverrides>,
-    ) -> Option<NotNow> {
-        match self.observers {
-            None => self.evaluate_call_now(builder, keys, overrides),
-            Some(_) => self.decide_and_report(builder, |builder| {
-                self.evaluate_call_now(builder, keys, overrides)
-            }),
+            None => evaluate(builder),
+            Some(_) => self.decide_and_report(builder, evaluate),
         }
     }
 

@@ -13,8 +13,7 @@ use super::{
     adjust::{AdjustFuture, Adjustment, AllAdjusted},
     admission::{Admission, EntryPosition},
     core::LimiterCore,
-    entry::{PolicyEntry, PolicyRole},
-    receipts::RefundStep,
+    entry::{PolicyEntry, PolicyRole, RefundStep},
 };
 use crate::{
     error::{StoreError, UnknownPolicy},

@@ -4,12 +4,14 @@
 //! charged that leaves without having seen its decision is refunded.
 
 use std::{
+    collections::{HashMap, HashSet},
     future::{Future, poll_fn},
     mem,
     ops::ControlFlow,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use smallvec::SmallVec;
@@ -18,12 +20,12 @@ use tokio::{runtime::Handle, time::Instant};
 use super::{
     decide::MaybePending,
     decision::{Decision, DecisionKind},
+    wait::WaitRequest,
     wait_list::{Call, Step, WaitList},
-    wait_queues::{QueueKey, WaitQueues},
-    wait_rejection::LastRejection,
-    wait_request::WaitRequest,
 };
 use crate::{
+    key::Key,
+    store::{DecisionSource, overrides::PolicyKey},
     strategy::RetryAfter,
     sync::{ReplaceableValue, lock},
 };
@@ -531,4 +533,204 @@ impl Drop for Finisher {
         drop(cancelled);
         self.queue.queues.close_unused(&self.queue.key);
     }
+}
+
+/// Lower bound of the wait that an aged rejection reports.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
+
+/// The last rejection of a queue, from which the waits of its requests are known.
+pub(crate) struct LastRejection {
+    decision: Decision,
+    pub(crate) request: Arc<WaitRequest>,
+    decided_at: Instant,
+    /// When a retry can succeed.
+    pub(crate) retry_at: Instant,
+    /// Whether the time of a retry is unknown, since it waits for a permit or for a store that failed.
+    pub(crate) needs_polling: bool,
+    /// Whether the store failed.
+    pub(crate) failed: bool,
+}
+
+impl LastRejection {
+    pub(crate) fn new(decision: Decision, request: Arc<WaitRequest>) -> Arc<Self> {
+        let decided_at = Instant::now();
+        let wait = request.retry_delay(&decision);
+        let failed = matches!(decision.kind, DecisionKind::StoreFailed(_));
+        let retry_at = decided_at.checked_add(wait).unwrap_or(decided_at);
+        // Where an override ends before, the request is decided anew.
+        let override_end = request
+            .override_end()
+            .map(|end| end.max(decided_at + MIN_RETRY_DELAY));
+        Arc::new(Self {
+            decided_at,
+            retry_at: override_end.map_or(retry_at, |end| end.min(retry_at)),
+            needs_polling: failed || request.waits_for_permit(&decision),
+            failed,
+            decision,
+            request,
+        })
+    }
+
+    /// The rejection of the requests that were left over when a call admitted only some.
+    pub(crate) fn after(admitted: &Decision, request: Arc<WaitRequest>) -> Arc<Self> {
+        let entry = admitted.entries.iter();
+        let entry = entry.map(|entry| entry.with_receipts(entry.receipts.split(0)));
+        let mut decision = admitted.with_entries(entry);
+        decision.kind = DecisionKind::Rejected;
+        decision.admitted = 0;
+        drop(decision.permit.take());
+        for entry in &mut decision.entries {
+            entry.refresh_shadow(&decision.limiter);
+        }
+        Self::new(decision, request)
+    }
+
+    /// Whether no retry before the deadline can succeed.
+    pub(crate) fn is_past_deadline(&self, deadline: Option<Instant>, now: Instant) -> bool {
+        deadline.is_some_and(|deadline| deadline <= now || deadline < self.retry_at)
+    }
+
+    /// The rejection as of `now`.
+    pub(crate) fn at(&self, now: Instant) -> Decision {
+        let mut decision = self.decision.clone();
+        let since = now.saturating_duration_since(self.decided_at);
+        if since > Duration::ZERO && !self.failed {
+            decision.source = DecisionSource::RejectionCache;
+            for entry in &mut decision.entries {
+                entry.update_status(&decision.limiter, |status| {
+                    if let RetryAfter::In(wait) = status.retry_after {
+                        status.retry_after =
+                            RetryAfter::In(wait.saturating_sub(since).max(MIN_RETRY_DELAY));
+                    }
+                    status.reset_after = status.reset_after.saturating_sub(since);
+                });
+                entry.receipts.age_by(since);
+            }
+        }
+        decision
+    }
+}
+
+/// The queues of a limiter, also of policies that were replaced. The mutex is locked before that of a queue. While either is held,
+/// nothing is woken or dropped whose code may lock one.
+#[derive(Default)]
+pub(crate) struct WaitQueues(Mutex<QueueMap>);
+
+#[derive(Default)]
+struct QueueMap {
+    queues: HashMap<QueueKey, Arc<WaitQueue>>,
+    /// The generation of the limiter's policies in force.
+    newest_generation: u64,
+}
+
+/// Identifies a queue: the limiter's policies, and the keys of the request, each with the index of its policy.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey {
+    /// Of the [`LimiterCore`](super::core::LimiterCore).
+    pub(crate) generation: u64,
+    pub(crate) keys: Box<[(u32, Key)]>,
+    /// The overrides in force for these keys: the index of the policy, and the override's id.
+    pub(crate) overrides: SmallVec<[(u32, u64); 1]>,
+}
+
+impl WaitQueues {
+    /// Calls `f` with the queue of a key, which is opened if there is none, and is not closed meanwhile.
+    pub(super) fn join<T>(
+        self: &Arc<Self>,
+        key: QueueKey,
+        f: impl FnOnce(&Arc<WaitQueue>, &mut QueueState) -> T,
+    ) -> T {
+        let mut locked = lock(&self.0);
+        let queue = locked.queues.entry(key);
+        let queue = queue.or_insert_with_key(|key| WaitQueue::new(self.clone(), key.clone()));
+        f(queue, &mut queue.lock())
+    }
+
+    /// Closes the queue of a key if it is not used.
+    pub(super) fn close_unused(&self, key: &QueueKey) {
+        let mut locked = lock(&self.0);
+        let is_unused = |queue: &Arc<WaitQueue>| queue.lock().is_unused();
+        let closed = match locked.queues.get(key).is_some_and(is_unused) {
+            true => locked.queues.remove(key),
+            false => None,
+        };
+        drop(locked);
+        drop(closed);
+    }
+
+    /// Has the first request of a queue try again: units or permits were refunded. If the policies were replaced meanwhile, also those
+    /// of all later queues for one of the keys.
+    pub(super) fn notify(&self, key: &QueueKey) {
+        let locked = lock(&self.0);
+        let mut notified: Vec<_> = locked.queues.get(key).cloned().into_iter().collect();
+        if key.generation < locked.newest_generation {
+            let later = locked
+                .queues
+                .iter()
+                .filter(|(other, _)| other.generation > key.generation && has_key_of(other, key));
+            notified.extend(later.map(|(_, queue)| queue.clone()));
+        }
+        drop(locked);
+        notified.iter().for_each(|queue| queue.notify());
+    }
+
+    /// Forgets the last rejection of each queue of these policies and keys, and has its first request try again: the keys were reset.
+    pub(super) fn clear_rejections(&self, generation: u64, keys: &[(u32, Key)]) {
+        let is_reset = |(queue, _): &(&QueueKey, &Arc<WaitQueue>)| {
+            queue.generation == generation && keys.iter().any(|key| queue.keys.contains(key))
+        };
+        let locked = lock(&self.0);
+        let reset = locked.queues.iter().filter(is_reset);
+        let reset: Vec<_> = reset.map(|(_, queue)| queue.clone()).collect();
+        drop(locked);
+        for queue in reset {
+            drop(queue.take_rejection());
+            queue.notify();
+        }
+    }
+
+    /// Has all first requests look again: the policies were replaced by those of this generation.
+    pub(super) fn replaced_by(&self, generation: u64) {
+        let mut locked = lock(&self.0);
+        locked.newest_generation = generation;
+        let all: Vec<_> = locked.queues.values().cloned().collect();
+        drop(locked);
+        all.iter().for_each(|queue| queue.notify());
+    }
+
+    /// Has the first requests look again that these overrides concern.
+    pub(super) fn overrides_changed(&self, changed: &[PolicyKey]) {
+        let changed: HashSet<&Key> = changed.iter().map(|(_, key)| key).collect();
+        let locked = lock(&self.0);
+        let concerned = locked.queues.iter().filter(|(queue, _)| {
+            let mut keys = queue.keys.iter();
+            // A queue has no key under a policy from which its requests are exempt.
+            !queue.overrides.is_empty() || keys.any(|(_, key)| changed.contains(key))
+        });
+        let concerned: Vec<_> = concerned.map(|(_, queue)| queue.clone()).collect();
+        drop(locked);
+        concerned.iter().for_each(|queue| queue.notify());
+    }
+
+    /// Adds the number of requests that wait for each policy of this generation to `counts`.
+    pub(super) fn count_waiters(&self, generation: u64, counts: &mut [u64]) {
+        for (key, queue) in &lock(&self.0).queues {
+            if key.generation == generation {
+                let waiting = queue.lock().waiting() as u64;
+                // In the order of the policies, of which one may have several keys.
+                for of_policy in key.keys.chunk_by(|(own, _), (next, _)| own == next) {
+                    let policy = of_policy.first().map(|(policy, _)| *policy as usize);
+                    if let Some(count) = policy.and_then(|policy| counts.get_mut(policy)) {
+                        *count += waiting;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether two queues are for requests with a key in common.
+fn has_key_of(queue: &QueueKey, other: &QueueKey) -> bool {
+    let mut keys = queue.keys.iter();
+    keys.any(|(_, key)| other.keys.iter().any(|(_, own)| own == key))
 }

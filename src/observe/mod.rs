@@ -69,7 +69,6 @@ pub(crate) mod counts;
 mod decision;
 mod event;
 mod observers;
-mod outcome;
 mod stats;
 
 use std::fmt;
@@ -80,11 +79,10 @@ pub(crate) use self::{
 };
 pub use self::{
     decision::{
-        DecisionEvent, NEAR_PERCENT, PolicyEvent, PolicyEvents, PolicyEventsIter, PolicyKind,
-        PolicyResult,
+        DecisionEvent, DecisionOutcome, DecisionSource, NEAR_PERCENT, PolicyEvent, PolicyEvents,
+        PolicyEventsIter, PolicyKind, PolicyResult,
     },
     event::{Event, StoreCallEvent, StoreCallResult, UnitsEvent, UnitsKind},
-    outcome::{DecisionOutcome, DecisionSource},
     stats::{
         BreakerState, LeaseStats, LimiterStats, NodeStats, PolicyStats, ShadowStats, StatsHandle,
         StoreStats,

@@ -1,11 +1,12 @@
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode, response::Parts};
 
-use super::{Discard, KeysFn, Obey, StaticKeys};
+use super::Obey;
 use crate::{
     error::ConfigError,
-    limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter},
+    key::Key,
+    limiter::{Admission, DEFAULT_MAX_WAITERS, Keys, Limiter},
     provider::Provider,
 };
 
@@ -225,5 +226,134 @@ impl<Req, H, O> OutgoingLayer<KeysFn<Req>, H, O> {
     {
         self.keys.cost = Some(Arc::new(cost));
         self
+    }
+}
+
+/// Passes a request's [`Admission`] to the caller of a client: set by [`OutgoingLayer::attach`](crate::OutgoingLayer::attach).
+/// [`Discard`], [`AsTuple`] and [`InExtensions`] implement it.
+pub trait AttachAdmission<Res> {
+    /// The response of the service.
+    type Output;
+
+    /// The head of an HTTP response that stands for `_response`, for policies that [charge](crate::Policy::charge_after) by the
+    /// outcome. Default: status 200 without fields.
+    fn head(&self, _response: &Res) -> Parts {
+        Response::new(()).into_parts().0
+    }
+
+    /// Converts the inner service's response, and the request's admission, into the response of the service.
+    fn attach(&self, response: Res, admission: Admission) -> Self::Output;
+}
+
+/// Returns the response unchanged, and drops the admission: the default of an [`OutgoingLayer`](crate::OutgoingLayer).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Discard;
+
+impl<Res> AttachAdmission<Res> for Discard {
+    type Output = Res;
+
+    fn attach(&self, response: Res, _admission: Admission) -> Res {
+        response
+    }
+}
+
+/// Returns the response and its admission as a tuple.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AsTuple;
+
+impl<Res> AttachAdmission<Res> for AsTuple {
+    type Output = (Res, Admission);
+
+    fn attach(&self, response: Res, admission: Admission) -> (Res, Admission) {
+        (response, admission)
+    }
+}
+
+/// Puts the admission into the extensions of an HTTP response. Policies that charge by the outcome see the response's head; its
+/// body isn't awaited.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InExtensions;
+
+impl<B> AttachAdmission<Response<B>> for InExtensions {
+    type Output = Response<B>;
+
+    fn head(&self, response: &Response<B>) -> Parts {
+        let (mut head, ()) = Response::new(()).into_parts();
+        head.status = response.status();
+        head.headers = response.headers().clone();
+        head
+    }
+
+    fn attach(&self, mut response: Response<B>, admission: Admission) -> Response<B> {
+        response.extensions_mut().insert(admission);
+        response
+    }
+}
+
+/// Finds the keys and the cost of an outgoing request: set by [`OutgoingLayer::keys_from`](crate::OutgoingLayer::keys_from).
+pub trait RequestKeys<Req> {
+    /// The request's keys: one for all policies, or one for each.
+    fn keys(&self, request: &Req) -> Keys;
+
+    /// The request's cost in units under every policy; `None` for each policy's own cost.
+    fn cost(&self, request: &Req) -> Option<u64>;
+}
+
+/// The same keys for all requests: set by [`OutgoingLayer::key`](crate::OutgoingLayer::key).
+#[derive(Clone, Debug)]
+pub struct StaticKeys {
+    pub(crate) keys: Keys,
+    pub(crate) cost: Option<u64>,
+}
+
+impl Default for StaticKeys {
+    fn default() -> Self {
+        Self {
+            keys: Key::global().into(),
+            cost: None,
+        }
+    }
+}
+
+impl<Req> RequestKeys<Req> for StaticKeys {
+    fn keys(&self, _request: &Req) -> Keys {
+        self.keys.clone()
+    }
+
+    fn cost(&self, _request: &Req) -> Option<u64> {
+        self.cost
+    }
+}
+
+/// Keys that a function finds in each request: set by [`OutgoingLayer::key_with`](crate::OutgoingLayer::key_with).
+pub struct KeysFn<Req> {
+    pub(crate) keys: RequestFn<Req, Keys>,
+    pub(crate) cost: Option<RequestFn<Req, u64>>,
+}
+
+type RequestFn<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
+
+impl<Req> RequestKeys<Req> for KeysFn<Req> {
+    fn keys(&self, request: &Req) -> Keys {
+        (self.keys)(request)
+    }
+
+    fn cost(&self, request: &Req) -> Option<u64> {
+        self.cost.as_ref().map(|cost| cost(request))
+    }
+}
+
+impl<Req> Clone for KeysFn<Req> {
+    fn clone(&self) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            cost: self.cost.clone(),
+        }
+    }
+}
+
+impl<Req> fmt::Debug for KeysFn<Req> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeysFn").finish_non_exhaustive()
     }
 }

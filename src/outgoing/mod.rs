@@ -167,15 +167,13 @@
 //! # }
 //! ```
 
-pub(crate) mod attach;
 mod future;
-pub(crate) mod keys;
 pub(crate) mod layer;
 mod obey;
 mod service;
 
-pub use self::attach::{AsTuple, AttachAdmission, Discard, InExtensions};
-pub use self::keys::{KeysFn, RequestKeys, StaticKeys};
+pub use self::layer::{AsTuple, AttachAdmission, Discard, InExtensions};
+pub use self::layer::{KeysFn, RequestKeys, StaticKeys};
 pub use self::obey::{Obey, ObeyResponses};
 pub use future::ResponseFuture;
 pub(crate) use layer::OutgoingLayer;

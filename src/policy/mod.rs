@@ -20,7 +20,6 @@ use crate::{
 
 mod by_hand;
 pub(crate) mod charging;
-mod conditions;
 pub(crate) mod cost;
 mod key_text;
 pub(crate) mod label;

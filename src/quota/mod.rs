@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use crate::error::InvalidValue;
 
-mod duration;
 mod text;
-mod unit;
 
-pub(crate) use duration::DurationText;
+pub(crate) use self::text::DurationText;
 
 /// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).
 pub(crate) const MAX_CAPACITY: u64 = 999_999_999_999_999;

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
-use super::{Quota, SECOND, YEAR, unit::Unit};
+use super::{DAY, HOUR, MINUTE, MONTH, Quota, SECOND, WEEK, YEAR};
 use crate::error::ParseQuotaError;
 
 impl fmt::Display for Quota {
@@ -81,10 +81,82 @@ fn number(text: &str) -> Result<u64, String> {
         .map_err(|error: ParseIntError| format!("{:?}: {error}", text.trim()))
 }
 
+/// Displays a duration as a whole number of the largest unit up to a day that divides it: `90min`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DurationText(pub(crate) Duration);
+
+impl fmt::Display for DurationText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        if nanos == 0 {
+            return f.write_str("0s");
+        }
+        let (number, unit) = Unit::of(nanos, DAY);
+        write!(f, "{number}{unit}")
+    }
+}
+
+impl FromStr for DurationText {
+    /// What is wrong with the text.
+    type Err = String;
+
+    /// Parses a whole number and a unit of a [quota](super::Quota)'s period: `50ms`, `2 seconds`, `1day`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if !text.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err("it does not begin with a number".to_owned());
+        }
+        parse_period(text).map(Self)
+    }
+}
+
+/// A unit of time.
+pub(super) struct Unit {
+    /// The name that is displayed, and then the others that are parsed.
+    names: &'static [&'static str],
+    pub(super) nanos: u64,
+}
+
+/// The largest first.
+pub(super) const UNITS: [Unit; 10] = [
+    unit(&["year", "years"], YEAR),
+    unit(&["month", "months"], MONTH),
+    unit(&["week", "weeks", "w"], WEEK),
+    unit(&["day", "days", "d"], DAY),
+    unit(&["h", "hour", "hours"], HOUR),
+    unit(&["min", "mins", "minute", "minutes"], MINUTE),
+    unit(&["s", "sec", "secs", "second", "seconds"], SECOND),
+    unit(&["ms", "millisecond", "milliseconds"], 1_000_000),
+    unit(&["us", "µs", "microseconds"], 1_000),
+    unit(&["ns"], 1),
+];
+
+const fn unit(names: &'static [&'static str], nanos: u64) -> Unit {
+    Unit { names, nanos }
+}
+
+impl Unit {
+    /// The unit of a name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        UNITS.iter().find(|unit| unit.names.contains(&name))
+    }
+
+    /// The largest unit of up to `most` nanoseconds of which `nanos` is a multiple, and how many of it they are.
+    pub(super) fn of(nanos: u128, most: u64) -> (u128, &'static str) {
+        let mut units = UNITS.iter().filter(|unit| unit.nanos <= most);
+        let divides = |unit: &&Unit| nanos > 0 && nanos.is_multiple_of(u128::from(unit.nanos));
+        match units.find(divides) {
+            Some(unit) => (nanos / u128::from(unit.nanos), unit.names[0]),
+            None => (nanos, "ns"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     #[test]
     fn quotas_are_parsed_as_people_write_them() {
@@ -156,6 +228,31 @@ mod tests {
             prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));
             let quota = Quota::concurrent(requests);
             prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));
+        }
+    }
+
+    #[test]
+    fn a_duration_is_a_number_and_a_unit() {
+        for (text, millis) in [
+            ("50ms", 50),
+            (" 2 seconds", 2_000),
+            ("1day", 86_400_000),
+            ("0s", 0),
+        ] {
+            let parsed: DurationText = text.parse().expect(text);
+            assert_eq!(parsed.0, Duration::from_millis(millis), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "1", "1 fortnight", "1s burst 2"] {
+            assert!(text.parse::<DurationText>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_printed_duration_parses_to_itself(nanos: u64) {
+            let duration = Duration::from_nanos(nanos);
+            let parsed: DurationText = DurationText(duration).to_string().parse().expect("a duration");
+            prop_assert_eq!(parsed.0, duration);
         }
     }
 }

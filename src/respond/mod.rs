@@ -29,7 +29,6 @@ pub(crate) mod grpc;
 mod header_buf;
 pub(crate) mod http;
 pub(crate) mod problem;
-mod provider_error;
 mod rejection_text;
 mod write;
 
@@ -288,7 +287,7 @@ impl LayerSettings {
         }
         let delay = RetryDelay::of(rejected.decision(), rejected.fields());
         let headers = response.headers_mut();
-        provider_error::write_retry(rejected.form(), rejected.decision(), delay, headers);
+        problem::write_retry(rejected.form(), rejected.decision(), delay, headers);
         write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
         // What the application has set stays.
         response.headers_mut().extend(original);

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::units::Units;
+use super::op::Units;
 use crate::{
     clock::Timestamp,
     strategy::{QuotaStatus, Rule, RuleInfo, Snapshot},
@@ -71,6 +71,16 @@ impl LimitHandle {
     /// A number that no other limit of this process has or had.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
+    }
+}
+
+#[cfg(test)]
+impl LimitHandle {
+    /// A limit of policy `p` that no store has registered.
+    pub(crate) fn unregistered(strategy: impl crate::strategy::Strategy, quota: &str) -> Self {
+        let quota = quota.parse().expect(quota);
+        let rule = strategy.bind(&quota, &crate::strategy::Terms::default());
+        Self::new("p", rule.expect("a rule"), ())
     }
 }
 

@@ -13,9 +13,9 @@ use std::{
     task::{Context, Poll},
 };
 
+pub use self::op::Units;
 #[cfg(feature = "redis")]
 use self::redis::request::response_handle::ResponseHandle;
-pub use self::units::Units;
 use crate::{
     clock::Timestamp,
     error::{InvalidValue, StoreError},
@@ -24,7 +24,6 @@ use crate::{
     strategy::Rule,
 };
 
-mod blocks;
 mod fit;
 mod handle;
 pub(crate) mod health;
@@ -36,9 +35,8 @@ pub(crate) mod redis;
 mod result;
 #[cfg(feature = "config")]
 pub(crate) mod section;
-pub(crate) mod units;
 
-pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
+pub use self::result::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
 pub use overrides::{OverrideFuture, OverrideTable, RestoreOverridesFuture, SyncOverridesFuture};

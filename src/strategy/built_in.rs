@@ -164,7 +164,7 @@ mod tests {
             let lacking = pages.iter().filter(|(_, page)| !page.contains(text));
             missing.extend(lacking.map(|(file, _)| format!("{file} has no {}", text.trim())));
         };
-        check(&pages!["src/strategy/rule/info.rs"], &letters);
+        check(&pages!["src/strategy/rule/types.rs"], &letters);
         for strategy in BUILT_IN {
             let debug = format!("{:?}", strategy.example());
             let name = debug.split(|char: char| !char.is_alphanumeric()).next();

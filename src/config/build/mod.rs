@@ -1,29 +1,30 @@
 //! From a document to a limiter or a layer.
 
+use std::{collections::HashMap, sync::Arc};
+
+use super::{
+    Secret, content,
+    document::Document,
+    error::{LoadError, MAX_MISTAKES, Mistake},
+    registry::Registry,
+    tree::path::Path,
+};
 use crate::{
     RateLimitLayer,
     changes::Changes,
-    config::{
-        Secret,
-        document::Document,
-        error::{LoadError, MAX_MISTAKES, Mistake},
-        registry::Registry,
-        tree::path::Path,
-    },
     error::{ConfigError, InvalidValue},
     extract::{
         bearer,
         section::{BearerSection, SharedByKeys},
     },
+    headers::RateLimitHeaders,
     limiter::{Limiter, LimiterBuilder},
     respond::LayerSettings,
+    store::Store,
 };
 
 mod access;
-mod check;
-mod limiter;
 mod policy;
-mod response;
 mod store;
 
 /// The most names that a mistake lists as valid.
@@ -326,4 +327,179 @@ fn listed<'n>(mut names: impl Iterator<Item = &'n str>) -> String {
         0 => format!("{first:?}"),
         others => format!("{first:?} and {others} others"),
     }
+}
+
+impl Build<'_> {
+    /// The builder with all settings. `store` is the one that will count, if it is known.
+    fn limiter<T>(&mut self, store: Option<Arc<dyn Store>>) -> LimiterBuilder<T> {
+        let document = self.document;
+        let root = Path::default();
+        let mut builder = LimiterBuilder::new().shared_by_keys(self.shared_by_keys());
+        for observer in self.registry.observers() {
+            builder = builder.observe(observer.clone());
+        }
+        let policies = self.policies();
+        for policy in &policies {
+            builder = builder.policy(policy.clone());
+        }
+        let by_name = policies.iter().map(|policy| (policy.name(), policy));
+        let by_name: HashMap<_, _> = by_name.collect();
+        for (name, lists) in [("deny", &document.deny), ("allow", &document.allow)] {
+            for (index, list) in lists.iter().enumerate() {
+                let path = root.key(name).index(index);
+                builder = match self.list(&path, list, &by_name) {
+                    Some(list) if name == "deny" => builder.deny(list),
+                    Some(list) => builder.allow(list),
+                    None => builder,
+                };
+            }
+        }
+        let (mut skip, mut only) = (document.skip.clone(), document.only.clone());
+        self.fill_conditions(&root.key("skip"), &mut skip);
+        self.fill_conditions(&root.key("only"), &mut only);
+        builder = builder.conditions(skip, only);
+        builder = with(
+            builder,
+            document.on_store_error,
+            LimiterBuilder::on_store_error,
+        );
+        builder = with(
+            builder,
+            document.on_misconfiguration,
+            LimiterBuilder::on_misconfiguration,
+        );
+        builder = with(
+            builder,
+            document.on_unknown_address,
+            LimiterBuilder::on_unknown_address,
+        );
+        builder = with(
+            builder,
+            document.count_preflights,
+            LimiterBuilder::count_preflights,
+        );
+        builder.validate(store.as_deref(), &mut |error| self.found_by_builder(&error));
+        with(builder, store, LimiterBuilder::stored)
+    }
+}
+
+impl Build<'_> {
+    /// The settings of the layer, with code in their slot.
+    fn layer(&mut self) -> LayerSettings {
+        let document = self.document;
+        let root = Path::default();
+        let mut on_rejection = document.on_rejection.clone();
+        if on_rejection.is_some() && document.rejection.is_some() {
+            let found = "a function together with the text of rejection";
+            self.found(&root.key("on_rejection"), found, "one of them");
+        } else {
+            let path = root.key("on_rejection");
+            self.fill(&path, &mut on_rejection, Registry::find_on_rejection);
+        }
+        if let Some(text) = &document.rejection {
+            text.validate(&mut |invalid| self.found_by_builder(&ConfigError::at("", invalid)));
+        }
+        if let Some(headers) = &document.headers {
+            self.check_headers(&root.key("headers"), headers);
+        }
+        LayerSettings {
+            enabled: document.enabled,
+            headers: document.headers.clone(),
+            rejections: document.rejections,
+            rejection: document.rejection.clone(),
+            on_rejection,
+            refund_handler_rejections: document.refund_handler_rejections,
+            ..LayerSettings::default()
+        }
+    }
+
+    /// Reports each policy that fields are to describe and don't, and a format of named policies without one.
+    fn check_headers(&mut self, path: &Path, headers: &RateLimitHeaders) {
+        let policies = &self.document.policies;
+        let groups = headers.format.groups().len();
+        let named = headers.named_policies();
+        if groups > 0 && named.iter().all(|(_, policy)| policy.is_none()) {
+            let expected =
+                "the name of a policy, such as requests = \"api\" in a table with format";
+            self.found(path, "fields of named policies without a name", expected);
+        }
+        for (index, (setting, policy)) in named.into_iter().enumerate() {
+            let Some(policy) = policy else { continue };
+            let path = path.key(setting);
+            if index >= groups {
+                let expected = match setting {
+                    "requests" | "tokens" => "the format openai or anthropic",
+                    _ => "the format anthropic",
+                };
+                let found = format!("the policy {policy:?}, for which the format has no fields");
+                self.found(&path, found, expected);
+            } else if policies.get(policy).is_none() {
+                let names = policies.iter().map(|(name, _)| name);
+                let expected = format!("one of the policies {}", listed(names));
+                self.found(&path, format!("{policy:?}"), expected);
+            }
+        }
+    }
+}
+
+impl Document {
+    /// Reads a document from a file, as [`load`](Self::load) does, for a layer or a limiter with the code of `registry`: an
+    /// error has the mistakes of building one, too.
+    ///
+    /// ```no_run
+    /// use tollgate::config::{Document, Registry};
+    ///
+    /// let registry = Registry::new().cost("pages", |_| 2);
+    /// let layer = Document::load_with("limits.toml", &registry)?.layer(&registry)?;
+    /// # Ok::<(), tollgate::config::LoadError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load`](Self::load). If there are any, those of [`layer`](Self::layer) are among its mistakes, as far as they
+    /// don't follow from these.
+    pub fn load_with(
+        path: impl AsRef<std::path::Path>,
+        registry: &Registry,
+    ) -> Result<Self, LoadError> {
+        let path = path.as_ref();
+        Self::parse_file_with(&content::read(path)?, path, registry)
+    }
+
+    /// Reads a document from the text of a file.
+    pub(crate) fn parse_file_with(
+        text: &str,
+        path: &std::path::Path,
+        registry: &Registry,
+    ) -> Result<Self, LoadError> {
+        let (document, mut mistakes) = Self::read_file(text, path);
+        if let Some(document) = document {
+            if mistakes.is_empty() {
+                return Ok(document);
+            }
+            let mut build = Build::new(&document, registry);
+            let store = build.store();
+            drop(build.limiter::<()>(store));
+            drop(build.layer());
+            let lacks_policy = mistakes.iter().any(is_whole_policy);
+            build.mistakes.retain(|mistake| {
+                let is_known = |known: &Mistake| {
+                    known.is_within(mistake.path()) || mistake.is_within(known.path())
+                };
+                let names_policy = [".policy", ".shadow_of"]
+                    .iter()
+                    .any(|end| mistake.path().ends_with(end));
+                !(mistakes.iter().any(is_known) || lacks_policy && names_policy)
+            });
+            mistakes.append(&mut build.mistakes);
+        }
+        Err(LoadError::new(Some(path), mistakes))
+    }
+}
+
+/// Whether it is a mistake of a policy as a whole, which others may name.
+fn is_whole_policy(mistake: &Mistake) -> bool {
+    let name = mistake.path().strip_prefix("policies.");
+    mistake.path() == "policies"
+        || name.is_some_and(|name| name.starts_with('"') || !name.contains('.'))
 }

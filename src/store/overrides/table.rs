@@ -344,7 +344,7 @@ impl fmt::Debug for PolicyOverrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::manual::ManualClock, quota::Quota};
+    use crate::{clock::ManualClock, quota::Quota};
 
     fn of(requests: u64) -> Override {
         Override::quota(Quota::requests(requests).per_hour())

@@ -10,23 +10,46 @@
 //! responded: by the responses each counter's available units before the request are known, and the rest is decided as within
 //! one slot. A request whose rejection would charge something continues when its caller leaves.
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-pub(crate) mod acquire;
-mod before;
-mod parts;
+use smallvec::SmallVec;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout_at},
+};
 
-pub(crate) use self::parts::parts;
-use self::parts::{PartReply, await_replies, charged, merge, send_parts};
-use super::{Inner, request::op::CounterOps};
-use crate::store::{Op, StoreResponse};
+use super::{
+    Inner,
+    request::{
+        RefundRetry,
+        op::{CounterOps, OwnedCounterOp},
+        response_handle::{ResponseHandle, RollbackGuard},
+    },
+    worker::pool::WorkerPool,
+};
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    runtime::runtime_with_timers,
+    store::{
+        CounterMode, CounterOp, CounterResult, Op, OpResult, StoreResponse, Units,
+        fit::{countable_rejections, fit_excluding, rejected_charge},
+    },
+    strategy::Snapshot,
+};
 
 /// Executes a request whose keys are in several slots.
 pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> StoreResponse {
     let workers = &store.workers;
     let deadline = workers.deadline();
     if let Op::Acquire(times) = op {
-        return acquire::execute(store, times, counters, deadline);
+        return execute_acquire(store, times, counters, deadline);
     }
     let count = counters.len();
     let pending = send_parts(workers, op, parts(workers, counters), deadline);
@@ -47,4 +70,519 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
         }
         Err(error)
     })
+}
+
+/// An acquire in progress.
+struct CrossSlotAcquire {
+    /// It lives until the request is done, since what its parts refund is sent by it.
+    store: Arc<Inner>,
+    deadline: Instant,
+    times: u32,
+    count: usize,
+    /// Whether a rejection charges something.
+    charges_rejections: bool,
+    pending: SmallVec<[PendingPart; 2]>,
+    /// Shadows, and the counters that they replace.
+    shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
+}
+
+/// A completed acquire. What it charged is refunded unless the result is read.
+struct CompletedAcquire {
+    admitted: u64,
+    count: usize,
+    parts: SmallVec<[PartReply; 2]>,
+    /// The operations that depend on the outcome of the request.
+    followups: SmallVec<[PartReply; 2]>,
+}
+
+/// Sends all counters but the shadows. Nothing is charged yet for rejections.
+fn execute_acquire(
+    store: &Arc<Inner>,
+    times: u32,
+    counters: CounterOps,
+    deadline: Instant,
+) -> StoreResponse {
+    let count = counters.len();
+    let charges_rejections = counters.iter().any(counts_rejections);
+    let mut shadows = Vec::new();
+    for (index, counter) in counters.iter().enumerate() {
+        if let CounterMode::Shadow {
+            replaces: replaced,
+            charges,
+        } = counter.mode
+        {
+            let mut counter = counter.clone();
+            counter.mode = CounterMode::Shadow {
+                replaces: None,
+                charges,
+            };
+            shadows.push((index, counter, replaced));
+        }
+    }
+    let workers = &store.workers;
+    let mut parts = parts(workers, counters);
+    parts.iter_mut().for_each(SlotPart::drop_shadows);
+    parts.retain(|part| !part.counters.is_empty());
+    let pending = parts.into_iter().map(|part| {
+        let counters = part.counters.iter().map(without_rejections).collect();
+        let response = workers.execute(
+            Op::Acquire(times),
+            counters,
+            deadline,
+            Default::default(),
+            RefundRetry::Always,
+        );
+        PendingPart { part, response }
+    });
+    let acquire = CrossSlotAcquire {
+        pending: pending.collect(),
+        store: store.clone(),
+        deadline,
+        times,
+        count,
+        charges_rejections,
+        shadows,
+    };
+    if charges_rejections {
+        StoreResponse::pending(read(RunToCompletion::new(acquire.run())))
+    } else {
+        StoreResponse::pending(read(acquire.run()))
+    }
+}
+
+async fn read(
+    completed: impl Future<Output = Result<CompletedAcquire, StoreError>> + Send,
+) -> Result<OpResult, StoreError> {
+    Ok(completed.await?.read())
+}
+
+/// Whether a rejection charges something in this mode.
+fn counts_rejections(counter: &OwnedCounterOp) -> bool {
+    match counter.mode {
+        CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !counter.units.is_zero(),
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
+    }
+}
+
+/// The counter without the charge for rejections, which depends on the results of all parts.
+fn without_rejections(counter: &OwnedCounterOp) -> OwnedCounterOp {
+    let mut counter = counter.clone();
+    match counter.mode {
+        CounterMode::ChargeRejectedToo => counter.mode = CounterMode::Charge,
+        CounterMode::CountRejections => counter.units = Units::ZERO,
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
+    }
+    counter
+}
+
+impl SlotPart {
+    fn drop_shadows(&mut self) {
+        let Self { counters, indices } = self;
+        let mut is_kept = counters.iter().map(|counter| !counter.mode.is_shadow());
+        indices.retain(|_| is_kept.next().unwrap_or(false));
+        counters.retain(|counter| !counter.mode.is_shadow());
+    }
+
+    fn of(index: usize, counter: OwnedCounterOp) -> Self {
+        Self {
+            counters: [counter].into(),
+            indices: [index].into_iter().collect(),
+        }
+    }
+}
+
+impl CrossSlotAcquire {
+    async fn run(mut self) -> Result<CompletedAcquire, StoreError> {
+        let (mut parts, error) = await_replies(None, mem::take(&mut self.pending)).await;
+        if let Some(error) = error {
+            // What the others charged is refunded with them.
+            return Err(error);
+        }
+        let admitted = parts.iter().filter_map(|part| part.guard.result());
+        let admitted = admitted.map(|result| result.admitted);
+        let admitted = admitted.fold(self.times.into(), u64::min);
+        let followups = self.send_followups(&parts, admitted);
+        self.refund_unread(&mut parts, admitted).await;
+        // Their errors do not change the decision.
+        let (followups, _) = await_replies(Some(self.deadline), followups).await;
+        Ok(CompletedAcquire {
+            admitted,
+            count: self.count,
+            parts,
+            followups,
+        })
+    }
+
+    /// Refunds what not all parts admitted. A refund that fails is made later, and does not change the decision.
+    async fn refund_unread(&self, parts: &mut [PartReply], admitted: u64) {
+        let mut refunds = SmallVec::<[SlotPart; 2]>::new();
+        for PartReply { part, guard } in parts.iter_mut() {
+            let Some(result) = guard.result_mut() else {
+                continue;
+            };
+            let over = result.admitted - admitted;
+            if over > 0 {
+                let refund = charged(part, result, over, result.admitted);
+                for counter in &mut result.counters {
+                    counter.units = counter.units / result.admitted * admitted;
+                }
+                result.admitted = admitted;
+                result.admitted_after = 0;
+                refunds.push(refund);
+            }
+        }
+        refunds.retain(|part| !part.counters.is_empty());
+        // They are refunded also if the waiter has left.
+        let workers = &self.store.workers;
+        let refunds = send_parts(workers, Op::Refund, refunds, workers.deadline());
+        let (replies, _) = await_replies(Some(self.deadline), refunds).await;
+        for PartReply { part, mut guard } in replies {
+            let Some(now) = guard.read() else {
+                continue;
+            };
+            for (index, counter) in part.indices.iter().zip(now.counters) {
+                let own_result = parts.iter_mut().find_map(|reply| {
+                    let mut indices = reply.part.indices.iter();
+                    let here = indices.position(|its| its == index)?;
+                    reply.guard.result_mut()?.counters.get_mut(here)
+                });
+                if let Some(own_result) = own_result {
+                    own_result.snapshot = counter.snapshot;
+                }
+            }
+        }
+    }
+
+    /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
+    fn send_followups(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
+        let times = u64::from(self.times);
+        let is_needed = self.charges_rejections || !self.shadows.is_empty();
+        let before = (is_needed && admitted < times).then(|| CountersBefore::of(parts));
+        let rejections = before
+            .iter()
+            .flat_map(|before| before.rejections(times, admitted));
+        let rejections =
+            rejections.map(|(index, counter)| (Op::ForceAcquire, SlotPart::of(index, counter)));
+        let shadows = self.shadows.iter().map(|(index, counter, replaced)| {
+            let without = match (replaced, &before) {
+                (Some(replaced), Some(before)) => before.fit_excluding(*replaced, times),
+                _ => admitted,
+            };
+            let op = match without {
+                0 => Op::Peek,
+                times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
+            };
+            (op, SlotPart::of(*index, counter.clone()))
+        });
+        let followups = rejections.chain(shadows);
+        let workers = &self.store.workers;
+        let followups =
+            followups.flat_map(|(op, part)| send_parts(workers, op, [part], workers.deadline()));
+        followups.collect()
+    }
+}
+
+impl CompletedAcquire {
+    fn read(mut self) -> OpResult {
+        let mut result = merge(&mut self.parts, self.count);
+        result.admitted = self.admitted;
+        for PartReply { part, guard } in &mut self.followups {
+            let Some(reply) = guard.read() else {
+                continue;
+            };
+            let at = reply.at;
+            for ((index, counter), reply) in
+                part.indices.iter().zip(&part.counters).zip(reply.counters)
+            {
+                // What rejections charge is no part of the request's own charge, and does not change its
+                // instant.
+                let is_shadow = counter.mode.is_shadow();
+                let own = &mut result.counters[*index];
+                if !is_shadow && own.units > 0 {
+                    own.snapshot = reply.snapshot;
+                    continue;
+                }
+                let units = if is_shadow { reply.units } else { 0 };
+                result.counters[*index] =
+                    with_skew(CounterResult::new(units, reply.snapshot), &result, at);
+            }
+        }
+        result
+    }
+}
+
+/// A future that continues in a task of its own when it is dropped on a runtime before it completes. Its output is
+/// dropped then.
+pub(crate) struct RunToCompletion<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> RunToCompletion<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for RunToCompletion<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = ready!(future.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for RunToCompletion<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.0.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn(async { drop(future.await) }));
+        }
+    }
+}
+
+/// The enforced counters of a request, and the units that each had available before it: what was charged by the request,
+/// and by equal ones admitted with it, counts as available.
+pub(crate) struct CountersBefore<'a> {
+    /// With their positions in the request.
+    own: Vec<(usize, &'a OwnedCounterOp)>,
+    counters: Vec<CounterOp<'a>>,
+    available: Vec<u64>,
+}
+
+impl<'a> CountersBefore<'a> {
+    pub(crate) fn of(parts: &'a [PartReply]) -> Self {
+        let mut before = Self {
+            own: Vec::new(),
+            counters: Vec::new(),
+            available: Vec::new(),
+        };
+        for PartReply { part, guard } in parts {
+            let Some(result) = guard.result() else {
+                continue;
+            };
+            let counters = part.counters.iter().zip(&result.counters);
+            for ((counter, counter_result), index) in counters.zip(&part.indices) {
+                before.own.push((*index, counter));
+                before.counters.push(counter.as_op());
+                before
+                    .available
+                    .push(available_before(counter, counter_result, result));
+            }
+        }
+        before
+    }
+
+    /// How many of `times` requests had units available, without the counter at a position.
+    pub(crate) fn fit_excluding(&self, index: usize, times: u64) -> u64 {
+        let without = self.own.iter().position(|(own, _)| *own == index);
+        let without = without.unwrap_or(usize::MAX);
+        fit_excluding(&self.counters, &self.available, without, times)
+    }
+
+    /// What the rejected ones of `times` requests charge, by counter.
+    pub(crate) fn rejections(
+        &self,
+        times: u64,
+        admitted: u64,
+    ) -> impl Iterator<Item = (usize, OwnedCounterOp)> {
+        let rejected = countable_rejections(&self.counters, &self.available, times - admitted);
+        let available = self.own.iter().zip(&self.available);
+        available
+            .zip(&self.counters)
+            .filter_map(move |((own, units), counter)| {
+                let rejected = counter.units.of(rejected);
+                let units = match counter.mode {
+                    CounterMode::CountRejections => rejected,
+                    CounterMode::ChargeRejectedToo => {
+                        let left = units.saturating_sub(counter.units.of(admitted));
+                        rejected_charge(counter, i64::try_from(left).unwrap_or(i64::MAX), rejected)
+                    }
+                    CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => 0,
+                };
+                let (index, mut counter) = (own.0, own.1.clone());
+                counter.mode = CounterMode::Charge;
+                counter.units = Units::new(units);
+                (units > 0).then_some((index, counter))
+            })
+    }
+}
+
+fn available_before(
+    counter: &OwnedCounterOp,
+    counter_result: &CounterResult,
+    result: &OpResult,
+) -> u64 {
+    let at = result.time_of(counter_result);
+    let left = counter
+        .limit
+        .status(&counter_result.snapshot, at, counter.units)
+        .remaining;
+    let charged = match counter.mode {
+        CounterMode::Charge | CounterMode::ChargeRejectedToo => {
+            counter.units.of(result.admitted + result.admitted_after)
+        }
+        CounterMode::Check | CounterMode::CountRejections | CounterMode::Shadow { .. } => 0,
+    };
+    left.saturating_add(charged)
+}
+
+/// The counters of a request whose keys share a slot, and their positions in the request.
+pub(crate) struct SlotPart {
+    pub(crate) counters: CounterOps,
+    indices: SmallVec<[usize; 2]>,
+}
+
+/// A part that was sent.
+struct PendingPart {
+    part: SlotPart,
+    response: Result<ResponseHandle, StoreError>,
+}
+
+/// A part that has a response. Dropping it unread refunds what it charged.
+pub(crate) struct PartReply {
+    part: SlotPart,
+    guard: RollbackGuard,
+}
+
+/// Splits a request's counters by slot.
+pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[SlotPart; 1]> {
+    let mut parts: SmallVec<[(usize, SlotPart); 1]> = SmallVec::new();
+    for (index, counter) in counters.into_iter().enumerate() {
+        let tag = workers.tags().map_or(0, |tags| tags.of(&counter.key));
+        let part = match parts.iter().position(|(its, _)| *its == tag) {
+            Some(part) => part,
+            None => {
+                let part = SlotPart {
+                    counters: CounterOps::new(),
+                    indices: SmallVec::new(),
+                };
+                parts.push((tag, part));
+                parts.len() - 1
+            }
+        };
+        parts[part].1.counters.push(counter);
+        parts[part].1.indices.push(index);
+    }
+    let mut parts: SmallVec<[SlotPart; 1]> = parts.into_iter().map(|(_, part)| part).collect();
+    parts.iter_mut().for_each(SlotPart::renumber);
+    parts
+}
+
+impl SlotPart {
+    /// Points each shadow to the counter that it replaces in its own part, or to none.
+    fn renumber(&mut self) {
+        for counter in &mut self.counters {
+            if let CounterMode::Shadow {
+                replaces: Some(live),
+                charges,
+            } = counter.mode
+            {
+                let replaces = self.indices.iter().position(|index| *index == live);
+                counter.mode = CounterMode::Shadow { replaces, charges };
+            }
+        }
+    }
+}
+
+/// Sends all parts at once. A part that cannot be sent has an error for its response, so that the others are refunded.
+fn send_parts(
+    workers: &Arc<WorkerPool>,
+    op: Op,
+    parts: impl IntoIterator<Item = SlotPart>,
+    deadline: Instant,
+) -> SmallVec<[PendingPart; 2]> {
+    let pending = parts.into_iter().map(|part| {
+        let response = workers.execute(
+            op,
+            part.counters.clone(),
+            deadline,
+            Default::default(),
+            RefundRetry::Always,
+        );
+        PendingPart { part, response }
+    });
+    pending.collect()
+}
+
+/// Awaits all responses, until a deadline: the request's is earlier than those of requests that were queued before it. An error
+/// of one is the error of all.
+async fn await_replies(
+    deadline: Option<Instant>,
+    pending: impl IntoIterator<Item = PendingPart>,
+) -> (SmallVec<[PartReply; 2]>, Option<StoreError>) {
+    let (mut replies, mut error) = (SmallVec::new(), None);
+    for PendingPart { part, response } in pending {
+        let guard = match (response, deadline) {
+            // Elsewhere the part's own deadline applies.
+            (Ok(response), Some(deadline)) if runtime_with_timers().is_some() => {
+                let guard = timeout_at(deadline, response.into_rollback_guard()).await;
+                guard.unwrap_or(Err(StoreError::Timeout))
+            }
+            (Ok(response), _) => response.into_rollback_guard().await,
+            (Err(failed), _) => Err(failed),
+        };
+        match guard {
+            Ok(guard) => replies.push(PartReply { part, guard }),
+            Err(failed) => error = Some(failed),
+        }
+    }
+    (replies, error)
+}
+
+/// Reads the parts' responses, and merges them into one, dated by the earliest of their instants.
+fn merge(replies: &mut [PartReply], count: usize) -> OpResult {
+    let counters = SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count);
+    let mut merged = OpResult {
+        admitted_after: u64::MAX,
+        ..OpResult::of(Timestamp::default(), u64::MAX, counters)
+    };
+    let instants = replies.iter_mut();
+    let instants = instants.filter_map(|part| Some(part.guard.result()?.at));
+    merged.at = instants.min().unwrap_or_default();
+    for PartReply { part, guard } in replies {
+        let Some(result) = guard.read() else {
+            continue;
+        };
+        merged.admitted = merged.admitted.min(result.admitted);
+        merged.admitted_after = merged.admitted_after.min(result.admitted_after);
+        for (index, counter) in part.indices.iter().zip(result.counters) {
+            merged.counters[*index] = with_skew(counter, &merged, result.at);
+        }
+    }
+    if merged.admitted == 0 {
+        merged.admitted_after = 0;
+    }
+    merged
+}
+
+/// A counter's result with the instant of its own part.
+fn with_skew(counter: CounterResult, merged: &OpResult, at: Timestamp) -> CounterResult {
+    let clock_skew_us = at.as_micros().saturating_sub(merged.at.as_micros());
+    CounterResult {
+        clock_skew_us,
+        ..counter
+    }
+}
+
+/// The counters of a part that charged something: the `share` of `admitted` requests of it to refund.
+fn charged(part: &SlotPart, result: &OpResult, share: u64, admitted: u64) -> SlotPart {
+    let mut refund = SlotPart {
+        counters: CounterOps::new(),
+        indices: SmallVec::new(),
+    };
+    let counters = part.counters.iter().zip(&result.counters);
+    for ((counter, charged), index) in counters.zip(&part.indices) {
+        if charged.units > 0 {
+            let mut counter = counter.clone();
+            counter.set_refund(charged.units, &charged.snapshot, result.at);
+            counter.units = Units::new(charged.units / admitted.max(1) * share);
+            refund.counters.push(counter);
+            refund.indices.push(*index);
+        }
+    }
+    refund
 }

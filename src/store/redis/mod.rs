@@ -20,7 +20,7 @@ use self::{
     overrides::RedisOverrides,
     rejection_cache::CacheKey,
     request::{
-        Recorder,
+        Recorder, RefundRetry,
         limit::RedisLimit,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -110,13 +110,13 @@ struct Inner {
     overrides: Option<Arc<RedisOverrides>>,
     /// In the words of a document.
     #[cfg(feature = "config")]
-    settings: config::settings::StoreSettings,
+    settings: builder::settings::StoreSettings,
 }
 
 impl RedisStore {
     /// The settings, in the words of a document.
     #[cfg(feature = "config")]
-    pub(crate) fn settings(&self) -> &config::settings::StoreSettings {
+    pub(crate) fn settings(&self) -> &builder::settings::StoreSettings {
         &self.inner.settings
     }
 
@@ -143,7 +143,13 @@ impl RedisStore {
         let token = shared
             .rejection_cache
             .token(op, counters.iter().map(OwnedCounterOp::cache_key));
-        match workers.execute(op, counters, deadline, token, recorder) {
+        match workers.execute(
+            op,
+            counters,
+            deadline,
+            (token, recorder),
+            RefundRetry::IfUnread,
+        ) {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }

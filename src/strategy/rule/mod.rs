@@ -5,22 +5,15 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use crate::{clock::Timestamp, error::InvalidValue};
 
-mod erased;
-mod info;
 mod local;
-mod lua;
 pub(crate) mod table;
 pub(crate) mod types;
 
-pub(crate) use erased::AnyRule;
-pub use erased::{ErasedLocalRule, LocalState};
-pub use info::RuleInfo;
-pub use local::LocalRule;
-pub(crate) use local::fit;
 pub(super) use local::try_charge;
-pub use lua::LuaScript;
+pub(crate) use local::{AnyRule, fit};
+pub use local::{ErasedLocalRule, LocalRule, LocalState};
 pub use table::State;
-pub use types::{ChargeReceipt, QuotaStatus, Snapshot};
+pub use types::{ChargeReceipt, LuaScript, QuotaStatus, RuleInfo, Snapshot};
 pub(crate) use types::{LazyStatus, RetryAfter, whole_seconds};
 
 /// A strategy bound to a quota: how the units of one key are counted.

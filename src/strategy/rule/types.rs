@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Rule;
-use crate::clock::Timestamp;
+use crate::{clock::Timestamp, strategy::Lease};
 
 /// How many numbers a [`Snapshot`] holds.
 const MAX_VALUES: usize = 3;
@@ -226,6 +226,195 @@ impl ChargeReceipt {
     #[must_use]
     pub const fn with_window_id(mut self, window_id: i64) -> Self {
         self.window_id = window_id;
+        self
+    }
+}
+
+/// The constants of a [`Rule`](super::Rule), from [`Rule::info`](super::Rule::info).
+///
+/// ```
+/// use tollgate::strategy::RuleInfo;
+///
+/// let mut info = RuleInfo::new("q1", 100);
+/// info.snapshot_ignores_cost = true;
+/// assert!(!info.records_caller && info.lease.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RuleInfo {
+    /// The state format, which names the strategy and the version of its encoding. It is part of every key in a store, so that
+    /// a state is never read in another format. Change it when the encoding changes; the old keys expire.
+    ///
+    /// It is a lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved, used or not:
+    /// `c f g l p r s t x`. Any other text is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    pub state_format: &'static str,
+
+    /// The most units that can be charged at one instant: the burst, or the whole quota of a window. A request that costs
+    /// more is never admitted. A capacity of more than 999,999,999,999,999 is a [`ConfigError`](crate::ConfigError) when the
+    /// limiter is built.
+    pub capacity: u64,
+
+    /// Whether units refill one after the other, rather than all together at the end of a window. It determines the
+    /// time that [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) gives for the remaining units. Default:
+    /// false.
+    pub refills_gradually: bool,
+
+    /// Whether the [`Snapshot`](super::Snapshot) of a key is the same whatever a request costs, so that
+    /// [`status`](super::Rule::status) can be computed from it for other costs. It must be false if the
+    /// [script](super::LuaScript) has a `snapshot` function that reads the cost. Default: false.
+    pub snapshot_ignores_cost: bool,
+
+    /// Whether the rule counts by the [wall clock](crate::clock::Clock::wall), because its windows are those of a calendar, and not
+    /// by the store's monotonic clock. A store that has one clock may ignore it. Default: false.
+    pub follows_wall_clock: bool,
+
+    /// Whether the caller's key is stored with each charge, so that [`Store::callers`](crate::store::Store::callers) can list
+    /// it. For a rule without [permits](RuleInfo::permit_ttl), `RedisStore` lists the entries of the key's Redis list after
+    /// the first, which is the strategy's own. Default: false.
+    pub records_caller: bool,
+
+    /// Whether the state has an entry for each charge, or each unit of one. Such a rule is never charged into debt for a rejected
+    /// request ([`ChargeRejectedToo`](crate::store::CounterMode::ChargeRejectedToo)), so that its state stays bounded. Default:
+    /// false.
+    pub stores_each_unit: bool,
+
+    /// Whether the rule counts the requests that other policies reject, in place of those that are admitted, as a ban does:
+    /// see [`CounterMode::CountRejections`](crate::store::CounterMode::CountRejections). Default: false.
+    pub counts_rejections: bool,
+
+    /// Whether units may be charged that belong to no request, until at most so many are available
+    /// ([`Op::Lower`](crate::store::Op::Lower)): a charge of any number of units has to be one that the rule counts as if requests
+    /// had made it. If the rule has windows, [`window_end`](super::Rule::window_end) and the function of that name in its
+    /// [script](super::LuaScript) say when the one ends that a charge would go into. It is read as false for rules that
+    /// [record callers](RuleInfo::records_caller) or have [permits](RuleInfo::permit_ttl). Default: false.
+    pub supports_lower: bool,
+
+    /// The time after which a permit expires unless it is renewed, for a rule whose charges are permits that a request holds
+    /// until it has ended (an in-flight limit). The limiter renews them three times per TTL
+    /// ([`Op::Renew`](crate::store::Op::Renew)) and refunds them at the end. Default: `None`, for rules whose units refill with
+    /// time.
+    pub permit_ttl: Option<Duration>,
+
+    /// The settings of the rule's [leases](crate::Policy::lease): those of the [terms](crate::strategy::Terms::lease) that it
+    /// was bound under. A rule sets them if it keeps its promise although units are spent later than they are charged.
+    /// Default: `None`, for a rule whose units are charged one request at a time.
+    pub lease: Option<Lease>,
+}
+
+impl RuleInfo {
+    /// The constants of a rule with this [state format](RuleInfo::state_format) and [capacity](RuleInfo::capacity), and the
+    /// defaults of the other fields.
+    pub const fn new(state_format: &'static str, capacity: u64) -> Self {
+        Self {
+            state_format,
+            capacity,
+            refills_gradually: false,
+            snapshot_ignores_cost: false,
+            follows_wall_clock: false,
+            records_caller: false,
+            stores_each_unit: false,
+            counts_rejections: false,
+            supports_lower: false,
+            permit_ttl: None,
+            lease: None,
+        }
+    }
+
+    /// Whether the limiter may ask for [`Op::Lower`](crate::store::Op::Lower).
+    pub(crate) const fn can_lower(&self) -> bool {
+        self.supports_lower && !self.records_caller && self.permit_ttl.is_none()
+    }
+}
+
+/// The half of a rule that counts on Redis: a chunk of Lua 5.1, and its parameters.
+///
+/// The chunk returns a table of functions. The store joins the chunks of all strategies in use with a driver into one
+/// script; one call of it runs many operations, each of which reads all its keys before its first write.
+///
+/// # Functions
+///
+/// `key` is the key in Redis, which holds this policy's state for one client and nothing else. `p` is the list of
+/// parameters. `a, b, c` are up to three values of the state as `available` read it; `charge`, `refund` and `renew` return
+/// them as they are afterwards, and they are the numbers of the [`Snapshot`](super::Snapshot). All numbers are integers
+/// below 2^53.
+///
+/// - `available(key, p)` returns how many units can be charged now (negative in debt), then `a, b, c`. It writes nothing.
+/// - `charge(key, p, a, b, c, units, callers, each)` charges equal requests, `units` in all and `each` for one of them, and
+///   returns `a, b, c`. `units` may be more than are available: the state goes into debt. If it can't write, it raises an
+///   error and leaves nothing charged. Where the rule [records callers](super::RuleInfo::records_caller), `callers` lists them,
+///   one for each request.
+/// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
+///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
+///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for a charge of this very call, which went
+///   into the current window.
+/// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
+///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
+/// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
+///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
+///   (`cap_ttl`): every key must have one.
+/// - `window_end(key, p, a, b, c)`, if the table has it, returns when the window ends that a charge would go into, in
+///   microseconds since the Unix epoch: for rules that [support](super::RuleInfo::supports_lower)
+///   [`Op::Lower`](crate::store::Op::Lower) and have windows.
+/// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
+///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
+///
+/// An error fails its operation, and no other one of the call: its charges under other policies are refunded, and the request
+/// is handled as [`OnStoreError`](crate::OnStoreError) says.
+///
+/// # Names
+///
+/// A chunk uses no globals. It may use these locals of the driver: `call` (`redis.call`), `now` and `now_ms` (microseconds
+/// and milliseconds since the Unix epoch, the same for the whole call), `now_s` and `now_us` (the two numbers of `TIME`),
+/// `number(key, text, digits)` (an integer of at most so many digits, or else the error of `foreign`), `foreign(key, why)`
+/// (raises the error for a value that the strategy has not written), `expiry(key)` (when a key expires, in milliseconds since
+/// the epoch; -1 never, -2 no key), `cap_ttl(key, ms)` (shortens a TTL that is longer than `ms`, or missing, to
+/// that), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
+///
+/// `examples/custom_strategy.rs` is a complete example.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "only the Redis store sends scripts")
+)]
+pub struct LuaScript {
+    /// Rules with the same source share it.
+    pub(crate) source: &'static str,
+    /// An optional chunk of Lua that decides entries in the script's main chunk. It makes no function, which takes half of the
+    /// server's time of a call with one key. It runs for acquisitions that charge the admitted requests, under policies that all
+    /// have this strategy. `gcra_fast.lua` is the only one; its `-- luacheck:` line lists the locals of `main.lua` that it uses.
+    ///
+    /// For each entry it writes to `reply` how many requests were admitted and the snapshot under each policy, and advances
+    /// `reply_len` and `keys_done`. It stops at the first entry that it can't decide, and leaves that one uncharged: the
+    /// functions decide it, and the chunk runs again for the rest. It raises no errors.
+    pub(crate) fast_path: Option<&'static str>,
+    pub(crate) params: Vec<i64>,
+    pub(crate) snapshot_len: usize,
+}
+
+impl LuaScript {
+    /// A chunk of Lua with its parameters `p`. The first must be the rule's [capacity](super::RuleInfo::capacity); else the
+    /// limiter's build returns a [`ConfigError`](crate::ConfigError).
+    pub fn new(source: &'static str, params: impl IntoIterator<Item = i64>) -> Self {
+        Self {
+            source,
+            fast_path: None,
+            params: params.into_iter().collect(),
+            snapshot_len: 3,
+        }
+    }
+
+    /// Sets how many numbers of the [`Snapshot`](super::Snapshot) the chunk reports: 1 to 3, and other values count as the
+    /// nearest of these. The other numbers are 0. Default: 3. Fewer numbers make the server's replies shorter.
+    #[must_use]
+    pub fn snapshot_len(mut self, numbers: usize) -> Self {
+        self.snapshot_len = numbers.clamp(1, 3);
+        self
+    }
+
+    /// Sets the [fast path](Self::fast_path).
+    #[must_use]
+    pub(crate) fn with_fast_path(mut self, fast_path: &'static str) -> Self {
+        self.fast_path = Some(fast_path);
         self
     }
 }

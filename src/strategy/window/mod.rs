@@ -19,7 +19,6 @@ use crate::{
 pub(crate) mod calendar_window;
 pub(crate) mod fixed_window;
 pub(crate) mod list_window;
-mod sliding_buckets;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 

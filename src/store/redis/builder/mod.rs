@@ -23,7 +23,7 @@ use crate::{
 };
 
 #[cfg(feature = "config")]
-mod settings;
+pub(super) mod settings;
 
 /// The longest timeout. Past all time, adding it to an instant would panic.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);

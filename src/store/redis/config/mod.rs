@@ -23,9 +23,6 @@ use super::{
 };
 use crate::{error::ConfigError, redact::redacted_value};
 
-#[cfg(feature = "config")]
-pub(super) mod settings;
-
 /// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
 

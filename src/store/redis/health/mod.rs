@@ -2,21 +2,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Value, cmd};
-use tokio::time::timeout;
+use redis::{Cmd, Value, cmd};
+use tokio::time::{Instant, timeout};
 
-use super::{RedisStore, topology::Topology};
+use super::{
+    RedisStore,
+    batch::{Batch, wire},
+    request::{
+        PendingRequest, RefundRetry, RequestState, ended, limit::RedisLimit, op::OwnedCounterOp,
+        response_handle::RollbackGuard,
+    },
+    topology::Topology,
+};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
+    key::Key,
     runtime::runtime_with_io,
     store::{
-        LimitHandle,
+        CounterOp, LimitHandle, Op, OpResult, Store,
         health::{HealthIssue, HealthReport},
     },
 };
-
-pub(crate) mod self_test;
 
 /// The oldest version with `PXAT`, which the scripts need.
 const MIN_VERSION: (u32, u32) = (6, 2);
@@ -202,6 +209,252 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
+/// Redis's error in a script that runs a command without the right to.
+const ACL_ERROR: &str = "user executing the script can't run this command";
+
+impl RedisStore {
+    /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
+    /// the key, which also expires by itself. Returns whether the server still responds.
+    pub(crate) async fn self_test_policy(
+        &self,
+        server: &ServerRef,
+        limit: &LimitHandle,
+        health: &mut HealthReport,
+    ) -> bool {
+        let Some(context) = limit.context::<RedisLimit>() else {
+            return true;
+        };
+        let key = self.key_at(server);
+        let outcome = self.try_operations(server, limit, key).await;
+        if let Err(error @ StoreError::Timeout) = outcome {
+            health.add_issue(HealthIssue::PolicyFailed {
+                policy: limit.policy().into(),
+                server: server.name.clone(),
+                error,
+            });
+            return false;
+        }
+        let script = limit.rule().script();
+        let commands = script.map_or_else(Vec::new, |script| commands(script.source));
+        let missing_commands = self.missing_commands(server, context.names.of(&key), &commands);
+        let (policy, server): (Arc<str>, _) = (limit.policy().into(), server.name.clone());
+        let permission_issue = |message: Arc<str>| HealthIssue::MissingPermission {
+            policy: policy.clone(),
+            server: server.clone(),
+            message,
+        };
+        let named = match missing_commands.await {
+            Ok(missing_commands) if missing_commands.is_empty() => None,
+            Ok(missing_commands) => Some(permission_issue(missing_message(&missing_commands))),
+            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => {
+                Some(permission_issue(message))
+            }
+            // Whatever that is, the operations report it, too.
+            Err(_) => None,
+        };
+        let problem = match outcome {
+            Ok(()) => named,
+            Err(StoreError::Server { code, message })
+                if &*code == "NOPERM" || message.contains(ACL_ERROR) =>
+            {
+                Some(named.unwrap_or_else(|| permission_issue(message)))
+            }
+            Err(error) => {
+                let (policy, server) = (policy.clone(), server.clone());
+                health.add_issue(HealthIssue::PolicyFailed {
+                    policy,
+                    server,
+                    error,
+                });
+                named
+            }
+        };
+        if let Some(problem) = problem {
+            health.add_issue(problem);
+        }
+        true
+    }
+
+    /// Peeks as a request does, with a request's timeout, so that no request in the same batch is delayed.
+    async fn peek(&self, counter: &OwnedCounterOp) -> Result<OpResult, StoreError> {
+        let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
+        loop {
+            let counters = [counter.clone()].into();
+            let response = workers.execute(
+                Op::Peek,
+                counters,
+                workers.deadline(),
+                Default::default(),
+                RefundRetry::IfUnread,
+            )?;
+            match response.into_rollback_guard().await {
+                Err(StoreError::Timeout) if Instant::now() < until => {}
+                result => return read(result?),
+            }
+        }
+    }
+
+    /// Peeks, and then executes all other operations on connections of its own.
+    async fn try_operations(
+        &self,
+        server: &ServerRef,
+        limit: &LimitHandle,
+        key: Key,
+    ) -> Result<(), StoreError> {
+        let brief = self.brief_ban(limit)?;
+        let limit = brief.as_ref().unwrap_or(limit);
+        let counter = OwnedCounterOp::of(&CounterOp::new(limit, key));
+        self.peek(&counter).await?;
+        let acquired = self
+            .execute_direct(server, Op::Acquire(1), &counter)
+            .await?;
+        let charged = charged(&counter, &acquired);
+        if limit.info().permit_ttl.is_some() {
+            self.execute_direct(server, Op::Renew, &charged).await?;
+        }
+        self.execute_direct(server, Op::Refund, &charged).await?;
+        let forced = self
+            .execute_direct(server, Op::ForceAcquire, &counter)
+            .await?;
+        let charged = self::charged(&counter, &forced);
+        self.execute_direct(server, Op::Refund, &charged).await?;
+        self.execute_direct(server, Op::Peek, &counter).await?;
+        self.execute_direct(server, Op::Reset, &counter).await?;
+        Ok(())
+    }
+
+    /// A copy, with blocks of one millisecond, of a limit that blocks on the first charge; `None` for other limits.
+    fn brief_ban(&self, limit: &LimitHandle) -> Result<Option<LimitHandle>, StoreError> {
+        let blocks = limit.info().counts_rejections && limit.info().capacity == 1;
+        let brief = limit.rule().manual_ban(Duration::from_millis(1));
+        let Some(brief) = brief.filter(|_| blocks) else {
+            return Ok(None);
+        };
+        const NO_BAN: StoreError = StoreError::Unsupported("a ban of a millisecond");
+        let registered = brief.and_then(|rule| self.register(limit.policy(), rule));
+        registered.map(Some).map_err(|_| NO_BAN)
+    }
+
+    /// Executes an operation beside the workers, without invalidating cached rejections. Its key expires after ten seconds.
+    async fn execute_direct(
+        &self,
+        server: &ServerRef,
+        op: Op,
+        counter: &OwnedCounterOp,
+    ) -> Result<OpResult, StoreError> {
+        let mut batch = Batch::default();
+        let (counters, deadline) = ([counter.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
+        let (mut request, response) =
+            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
+        // It is not sent again.
+        (request.time_synced, request.send_alone) = (true, true);
+        batch.push(request).map_err(|_| ended())?;
+        let shared = &self.inner.shared;
+        let script = shared.script().within(include_str!("temporary.lua"));
+        let now = shared.server_time();
+        let mut call = |with_text| batch.call(&script, with_text, now, None);
+        let reply = match self.run::<Value>(server.tag, call(false)).await {
+            Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
+                self.run(server.tag, call(true)).await
+            }
+            reply => reply,
+        };
+        let _ = wire::decode_and_complete(&mut batch, reply?)?;
+        read(response.into_rollback_guard().await?)
+    }
+
+    /// The commands that the user may not run on a key.
+    async fn missing_commands(
+        &self,
+        server: &ServerRef,
+        key: String,
+        commands: &[&str],
+    ) -> Result<Vec<String>, StoreError> {
+        let mut eval = cmd("EVAL");
+        eval.arg(include_str!("acl_check.lua")).arg(1).arg(key);
+        self.run(server.tag, eval.arg(commands).clone()).await
+    }
+
+    pub(crate) async fn run<T: redis::FromRedisValue>(
+        &self,
+        tag: usize,
+        cmd: Cmd,
+    ) -> Result<T, StoreError> {
+        let result = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
+        Ok(result.map_err(|_| StoreError::Timeout)??)
+    }
+
+    /// Whether the user may read and write the key of the epoch, which stays as it is.
+    pub(crate) async fn try_epoch(&self, server: &Arc<str>, health: &mut HealthReport) {
+        let Some(key) = &self.inner.shared.epoch else {
+            return;
+        };
+        let mut eval = cmd("EVAL");
+        eval.arg(
+            "redis.call('PTTL', KEYS[1]) \
+             local value = redis.call('GET', KEYS[1]) or '0' \
+             return redis.call('SET', KEYS[1], value, 'XX', 'KEEPTTL')",
+        );
+        let eval = eval.arg(1).arg(key.name()).clone();
+        if let Err(StoreError::Server { code, message }) = self.run::<Value>(0, eval).await
+            && (&*code == "NOPERM" || message.contains("user executing the script can't"))
+        {
+            let (server, key) = (server.clone(), key.name().into());
+            health.add_issue(HealthIssue::NoInvalidationKey {
+                server,
+                key,
+                message,
+            });
+        }
+    }
+
+    /// A key that nothing else uses, on a certain server.
+    fn key_at(&self, server: &ServerRef) -> Key {
+        loop {
+            let key = Key::unique();
+            if self.inner.shared.topology.tag_of(&key) == server.tag {
+                return key;
+            }
+        }
+    }
+}
+
+fn read(mut guard: RollbackGuard) -> Result<OpResult, StoreError> {
+    guard.read().ok_or_else(ended)
+}
+
+/// The counter that refunds what was charged.
+fn charged(counter: &OwnedCounterOp, result: &OpResult) -> OwnedCounterOp {
+    let mut counter = counter.clone();
+    if let Some(snapshot) = result.counters.first().map(|counter| &counter.snapshot) {
+        counter.set_refund(1, snapshot, result.at);
+    }
+    counter
+}
+
+fn missing_message(commands: &[String]) -> Arc<str> {
+    let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
+    format!("the user may not run {}", names.join(", ")).into()
+}
+
+/// The commands that the functions of a strategy call, and those that the driver calls for them. A fast path leaves requests
+/// to the functions if it may not run a command.
+fn commands(source: &'static str) -> Vec<&'static str> {
+    let calls = source.split("call(").skip(1);
+    let calls = calls.chain(source.split("call, ").skip(1));
+    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
+    let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
+    if source.contains("expiry(") || source.contains("cap_ttl(") {
+        names.push("PEXPIRETIME");
+    }
+    if source.contains("cap_ttl(") {
+        names.push("PEXPIREAT");
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,5 +499,14 @@ mod tests {
             let found = problems(&info(policy, "5000000"));
             assert!(found.len() == 1 && found[0].contains(policy), "{found:?}");
         }
+    }
+
+    #[test]
+    fn commands_are_found_in_the_functions_of_a_strategy() {
+        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
+        assert_eq!(commands(source), ["DEL", "GET", "SET", "TIME"]);
+        let source = "call('GET', key)\ncap_ttl(key, 5)";
+        let found = commands(source);
+        assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
     }
 }

@@ -14,13 +14,11 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     demand::HotKeyDetector,
-    grant::{self, UnsettledGuard},
+    grant::{self, Housekeeper, UnsettledGuard},
     held_lease::{ClockReading, LeaseRequest},
-    housekeeper::Housekeeper,
     leased_key::{Granted, LeasedKey},
     stripes::KeyLocation,
-    table::{EVICTION_INTERVAL, Leases},
-    totals::Totals,
+    table::{EVICTION_INTERVAL, Leases, Totals},
 };
 use crate::{
     clock::Timestamp,

@@ -13,11 +13,14 @@ use std::{
 
 use tokio::time::sleep;
 
-use self::unsettled::{Retry, Unsettled};
 use super::{
     Inner,
     batch::MAX_BATCH_KEYS,
-    request::{PendingRequest, Sent, UndeliveredGuard, ended, limit::store_of, op::CounterOps},
+    request::{
+        PendingRequest, Sent, UndeliveredGuard, ended,
+        limit::store_of,
+        op::{CounterOps, OwnedCounterOp},
+    },
 };
 use crate::{
     background::background_runtime,
@@ -28,8 +31,6 @@ use crate::{
     store::Op,
     sync::lock,
 };
-
-mod unsettled;
 
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
 /// always kept: there are no more of them than this process held.
@@ -316,18 +317,116 @@ fn policy_of(request: &PendingRequest) -> &str {
     first.map_or("", |counter| counter.limit.policy())
 }
 
+/// What is left to send of a failed request.
+///
+/// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
+/// not run, or refund permits, each of which is refunded once only. One by hand is kept if the server did not respond, and its
+/// caller gets [`StoreError::Deferred`]. A request for a permit that was sent, and may have taken one, leaves a refund of it.
+#[derive(Debug)]
+enum Unsettled {
+    Nothing,
+    /// It would fail each time that it is sent.
+    Unsendable,
+    Kept {
+        retry: Option<Retry>,
+        /// Whether some of it was sent, may have run, and is not sent again.
+        is_unconfirmed: bool,
+    },
+}
+
+/// What is sent later.
+#[derive(Debug)]
+struct Retry {
+    op: Op,
+    counters: CounterOps,
+    /// Whether it is kept however much is kept already.
+    always: bool,
+}
+
+impl Unsettled {
+    fn of(request: &PendingRequest, error: &StoreError, sent: Sent) -> Self {
+        let (op, sent) = (request.op, sent == Sent::Maybe);
+        let is_kept = match op {
+            Op::Refund | Op::ForceAcquire | Op::Settle => {
+                let is_deferred = !sent && request.is_by_hand() && is_unreached(error);
+                request.retries_refunds() || is_deferred
+            }
+            Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
+            _ => false,
+        };
+        if !is_kept {
+            return Self::Nothing;
+        }
+        // Only this request fails, and would each time that it is sent.
+        let fails_again = matches!(
+            error,
+            StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
+        );
+        if op != Op::Refund && !sent && fails_again {
+            return Self::Unsendable;
+        }
+        let mut counters = request.counters.clone();
+        if sent {
+            let is_refund =
+                |counter: &OwnedCounterOp| op != Op::Settle || counter.receipt().remaining > 0;
+            counters.retain(|counter| {
+                is_permit(counter) && is_refund(counter) && op != Op::ForceAcquire
+            });
+        }
+        let is_unconfirmed =
+            !matches!(op, Op::Acquire(_)) && counters.len() < request.counters.len();
+        match op {
+            Op::Acquire(times) => counters
+                .iter_mut()
+                .for_each(|counter| counter.set_permit_refund(times)),
+            // The rest of a permit's receipt names the permits that are refunded.
+            _ => {
+                let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
+                by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
+            }
+        }
+        let retry = (!counters.is_empty()).then(|| Retry {
+            op: match op {
+                Op::ForceAcquire | Op::Settle if !sent => op,
+                _ => Op::Refund,
+            },
+            always: matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit),
+            counters,
+        });
+        Self::Kept {
+            retry,
+            is_unconfirmed,
+        }
+    }
+}
+
+/// Whether the server was not reached. An error reply is a result, after which a call by hand may be repeated.
+fn is_unreached(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Timeout | StoreError::Connection(_) | StoreError::CircuitOpen { .. }
+    )
+}
+
+fn is_permit(counter: &OwnedCounterOp) -> bool {
+    counter.limit.info().permit_ttl.is_some()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::time::Instant;
 
     use super::*;
-    use crate::store::redis::request::{RequestState, op::OwnedCounterOp};
     use crate::{
         key::Key,
         observe::Observer,
-        quota::Quota,
-        store::{CounterMode, CounterOp, LimitHandle, Units},
-        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy, Terms},
+        store::{
+            CounterMode, CounterOp, LimitHandle, Units,
+            redis::request::{RequestState, op::OwnedCounterOp},
+        },
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
 
     /// Counts the refunds that are reported as dropped.
@@ -365,10 +464,7 @@ mod tests {
 
     #[test]
     fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
         let (observers, counted) = (
             Arc::<SharedObservers>::default(),
             Arc::new(Dropped::default()),
@@ -402,10 +498,7 @@ mod tests {
 
     #[test]
     fn refunds_are_sent_in_the_order_in_which_they_were_kept() {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
         let refunds = PendingRefunds::default();
         let kept: Vec<_> = (0..300).map(|index| Key::new(format!("{index}"))).collect();
         for key in &kept {
@@ -420,13 +513,51 @@ mod tests {
 
     #[test]
     fn refunds_of_permits_are_kept_without_a_bound() {
-        let rule = Concurrency::new().bind(&Quota::concurrent(9), &Terms::default());
-        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
+        let limit = LimitHandle::unregistered(Concurrency::new(), "9 concurrent");
         let refunds = PendingRefunds::default();
         for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {
             fail(&refunds, 0, refund_unread(&limit), sent);
         }
         assert_eq!(lock(&refunds.refunds).len, 2 * MAX_PENDING_REFUNDS);
         assert_eq!(refunds.dropped(), 0);
+    }
+
+    /// What is sent later of a refund by a receipt with five units left.
+    fn retry_of(strategy: impl Strategy, quota: &str, sent: Sent) -> OwnedCounterOp {
+        let limit = LimitHandle::unregistered(strategy, quota);
+        let counter = CounterOp {
+            limit: &limit,
+            key: Key::global(),
+            units: Units::ONE,
+            receipt: ChargeReceipt {
+                remaining: 5,
+                ..ChargeReceipt::NONE
+            },
+            caller: Key::global(),
+            mode: CounterMode::Charge,
+        };
+        let counters = [OwnedCounterOp::of(&counter)].into();
+        let state = RequestState::new(Op::Refund, counters, Instant::now(), 0);
+        let request = PendingRequest::detached(state);
+        let unsettled = Unsettled::of(&request, &StoreError::Timeout, sent);
+        request.fail(StoreError::Timeout);
+        match unsettled {
+            Unsettled::Kept {
+                retry: Some(retry), ..
+            } => retry.counters[0].clone(),
+            unsettled => panic!("{unsettled:?}"),
+        }
+    }
+
+    #[test]
+    fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
+        assert_eq!(retry_of(Gcra, "9/min", Sent::No).receipt().remaining, 1);
+    }
+
+    #[test]
+    fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
+        // The fifth of five.
+        let refund = retry_of(Concurrency::new(), "9 concurrent", Sent::Maybe);
+        assert_eq!((refund.receipt().remaining, refund.units.get()), (5, 1));
     }
 }

@@ -382,16 +382,12 @@ mod tests {
     use crate::{
         clock::Timestamp,
         key::Key,
-        quota::Quota,
         store::{CounterOp, LimitHandle},
-        strategy::{Gcra, Strategy, Terms},
+        strategy::Gcra,
     };
 
     fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
         let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
         PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0), None)
     }

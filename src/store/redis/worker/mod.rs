@@ -4,13 +4,13 @@
 //! are sent as the next batch. So the batch size follows the load, without a timer:
 //!
 //! 1. `WorkerPool` ([`pool`]) finds the worker of the request's keys and pushes the [`PendingRequest`] into its
-//!    [`RequestQueue`] ([`queue`]).
+//!    [`RequestQueue`].
 //! 2. [`Worker::run`] does the steps of its [`Schedule`] ([`schedule`]): it drains the queue, fills a [`Batch`] and hands it to
 //!    [`dispatch::send_batch`].
 //! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
 //! 4. Requests to be retried (their slot is migrating, or the clocks differ) go to the front of the backlog.
 //!
-//! [`shared_task`] lets a request's own task send a small batch. [`runtimes`] has the workers of each runtime, and takes requests
+//! [`shared_task`] lets a request's own task send a small batch. [`pool`] has the workers of each runtime, and takes requests
 //! from runtimes that make no progress.
 
 use std::{
@@ -27,8 +27,10 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    queue::{PushOutcome, RequestQueue},
-    schedule::{BatchLoad, MAX_IN_FLIGHT_BATCHES, MIN_KEYS_FOR_EXTRA_BATCH, Schedule, Step},
+    schedule::{
+        BatchLoad, MAX_IN_FLIGHT_BATCHES, MIN_KEYS_FOR_EXTRA_BATCH, PushOutcome, RequestQueue,
+        Schedule, Step,
+    },
     shared_task::SharedTask,
 };
 use super::{
@@ -49,8 +51,6 @@ use crate::{
 pub(crate) mod dispatch;
 pub(crate) mod pool;
 mod probe;
-pub(crate) mod queue;
-mod runtimes;
 mod schedule;
 pub(crate) mod shared_task;
 
@@ -398,9 +398,8 @@ mod tests {
     use crate::{
         RedisStore,
         key::Key,
-        quota::Quota,
         store::{CounterOp, LimitHandle, Op},
-        strategy::{Gcra, Strategy, Terms},
+        strategy::Gcra,
     };
 
     /// A worker of a store at whose address nothing listens.
@@ -410,10 +409,7 @@ mod tests {
     }
 
     pub(super) fn limit() -> LimitHandle {
-        let rule = Gcra
-            .bind(&Quota::requests(9).per_minute(), &Terms::default())
-            .expect("a rule");
-        LimitHandle::new("p", rule, ())
+        LimitHandle::unregistered(Gcra, "9/min")
     }
 
     pub(super) fn state(limit: &LimitHandle, key: &str, deadline: Instant) -> Arc<RequestState> {

@@ -4,19 +4,21 @@
 use std::{
     hash::BuildHasher,
     mem,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use hashbrown::DefaultHashBuilder;
 use tokio::{
-    runtime::Handle,
+    runtime::{self, Handle, RuntimeFlavor},
     time::{Instant, sleep},
 };
 
-use super::probe;
-use super::runtimes::{RuntimeWorkers, Runtimes, is_current_thread, worker_of};
+use super::{Worker, probe};
 use crate::{
     background::background_runtime,
     error::StoreError,
@@ -34,8 +36,10 @@ use crate::{
                 response_handle::ResponseHandle,
             },
             state::StoreState,
+            topology::Route,
         },
     },
+    sync::lock,
 };
 
 /// How often the background thread looks for stalled requests.
@@ -125,43 +129,19 @@ impl WorkerPool {
         self.runtimes.load()
     }
 
-    /// Executes an operation on keys of one slot, by this runtime's worker. With a `cache_token`, a rejection is cached; a
-    /// `recorder` gets the response.
+    /// Executes an operation on keys of one slot, by this runtime's worker. With a cache token, a rejection is cached; a
+    /// recorder gets the response.
     ///
     /// # Errors
     ///
     /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers and IO, [`StoreError::CircuitOpen`] while the circuit breaker is open.
+    #[inline]
     pub(crate) fn execute(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
         deadline: Instant,
-        cache_token: Option<CacheToken>,
-        recorder: Option<Box<dyn Recorder>>,
-    ) -> Result<ResponseHandle, StoreError> {
-        let retry = RefundRetry::IfUnread;
-        self.send(op, counters, deadline, cache_token, recorder, retry)
-    }
-
-    /// Executes an operation whose refund is retried later, or not, if it fails now.
-    pub(crate) fn execute_with_refund_retry(
-        self: &Arc<Self>,
-        op: Op,
-        counters: CounterOps,
-        deadline: Instant,
-        retry: RefundRetry,
-    ) -> Result<ResponseHandle, StoreError> {
-        self.send(op, counters, deadline, None, None, retry)
-    }
-
-    #[inline]
-    fn send(
-        self: &Arc<Self>,
-        op: Op,
-        counters: CounterOps,
-        deadline: Instant,
-        cache_token: Option<CacheToken>,
-        recorder: Option<Box<dyn Recorder>>,
+        (cache_token, recorder): (Option<CacheToken>, Option<Box<dyn Recorder>>),
         refund_retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
@@ -211,26 +191,21 @@ impl WorkerPool {
         self.push_detached(worker_index, PendingRequest::detached(state));
     }
 
-    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, and calls back with its response. It is sent once.
+    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, or by the background thread's worker, and calls back
+    /// with its response. It is sent once.
     pub(crate) fn execute_with_callback(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
         on_response: Box<dyn OnResponse>,
+        in_background: bool,
     ) {
         let (worker_index, state) = self.detached(op, counters, Some(on_response));
-        self.push_detached(worker_index, PendingRequest::with_callback(state));
-    }
-
-    /// The same by the workers of the background thread.
-    pub(crate) fn execute_in_background(
-        self: &Arc<Self>,
-        op: Op,
-        counters: CounterOps,
-        on_response: Box<dyn OnResponse>,
-    ) {
-        let (worker_index, state) = self.detached(op, counters, Some(on_response));
-        self.push_to_background(worker_index, PendingRequest::with_callback(state));
+        let request = PendingRequest::with_callback(state);
+        match in_background {
+            true => self.push_to_background(worker_index, request),
+            false => self.push_detached(worker_index, request),
+        }
     }
 
     /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
@@ -385,15 +360,186 @@ impl Drop for WorkerPool {
     }
 }
 
+/// Detached requests that have waited for this long have stalled, however long the store's timeout is.
+const MAX_STALL: Duration = Duration::from_secs(1);
+
+/// The workers of each runtime that uses the store.
+#[derive(Debug)]
+pub(super) struct Runtimes {
+    shared: Arc<StoreState>,
+    /// Workers of each runtime.
+    per_runtime: usize,
+    /// Read by each request, written when a runtime is first seen and when it ends.
+    sets: ArcSwap<Vec<RuntimeWorkers>>,
+    /// Held while `sets` is replaced.
+    write_lock: Mutex<()>,
+    /// Whether a task looks for stalled requests.
+    is_watched: AtomicBool,
+}
+
+/// The workers of one runtime.
+#[derive(Clone, Debug)]
+pub(super) struct RuntimeWorkers {
+    pub(super) runtime: Handle,
+    workers: Arc<[Arc<Worker>]>,
+}
+
+impl Runtimes {
+    pub(super) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Arc<Self> {
+        Arc::new(Self {
+            shared,
+            per_runtime,
+            sets: ArcSwap::default(),
+            write_lock: Mutex::default(),
+            is_watched: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn per_runtime(&self) -> usize {
+        self.per_runtime
+    }
+
+    #[inline]
+    pub(super) fn load(&self) -> Guard<Arc<Vec<RuntimeWorkers>>> {
+        self.sets.load()
+    }
+
+    /// Spawns the workers of a runtime, unless it has some.
+    pub(super) fn spawn(self: &Arc<Self>, handle: &Handle) {
+        let write_lock = self.lock();
+        let mut sets = Vec::clone(&self.sets.load());
+        if sets.iter().any(|set| set.is_of(handle.id())) {
+            return;
+        }
+        let routes = self.shared.topology.routes(self.per_runtime);
+        let worker = |route: &Route| Arc::new(Worker::new(self.shared.clone(), route.tag()));
+        let workers: Arc<[_]> = routes.iter().map(worker).collect();
+        sets.push(RuntimeWorkers {
+            runtime: handle.clone(),
+            workers: workers.clone(),
+        });
+        self.sets.store(Arc::new(sets));
+        // A runtime that is shutting down drops spawned tasks at once, which removes the workers again: not under the lock.
+        drop(write_lock);
+        for (worker, route) in workers.iter().cloned().zip(routes) {
+            let guard = WorkerGuard {
+                runtime: handle.id(),
+                runtimes: Arc::downgrade(self),
+            };
+            drop(handle.spawn(async move {
+                let _guard = guard;
+                worker.run(route).await;
+            }));
+        }
+    }
+
+    /// Removes the workers of a runtime.
+    fn remove(&self, runtime: runtime::Id) {
+        let write_lock = self.lock();
+        let (ended, sets): (Vec<_>, Vec<_>) = Vec::clone(&self.sets.load())
+            .into_iter()
+            .partition(|set| set.is_of(runtime));
+        self.sets.store(Arc::new(sets));
+        // A dropped worker fails its requests, whose callers may look for another worker: not under the lock.
+        drop(write_lock);
+        ended.iter().for_each(RuntimeWorkers::close);
+    }
+
+    /// Ends all workers once their queues are empty.
+    pub(super) fn close(&self) {
+        self.sets.load().iter().for_each(RuntimeWorkers::close);
+    }
+
+    /// Whether a task has to be started that looks for stalled requests.
+    pub(super) fn begin_watch(&self) -> bool {
+        !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::Relaxed)
+    }
+
+    /// Records that no such task runs.
+    pub(super) fn end_watch(&self) {
+        self.is_watched.store(false, Ordering::Relaxed);
+    }
+
+    /// Removes the stalled requests from the queues of current-thread runtimes, but for the one of this background thread: detached
+    /// requests, whose timeout is the store's like that of any other. `None` if there is no such runtime: the watch has ended.
+    pub(super) fn take_stalled(
+        &self,
+        background: runtime::Id,
+        timeout: Duration,
+    ) -> Option<Vec<PendingRequest>> {
+        let deadline_before = Instant::now() + timeout - timeout.min(MAX_STALL);
+        let write_lock = self.lock();
+        let sets = self.sets.load();
+        let watched = || {
+            let sets = sets.iter().filter(|set| !set.is_of(background));
+            sets.filter(|set| is_current_thread(&set.runtime))
+        };
+        if watched().next().is_none() {
+            self.end_watch();
+            return None;
+        }
+        drop(write_lock);
+        let workers = watched().flat_map(|set| set.workers.iter());
+        let stalled = workers.flat_map(|worker| worker.take_stalled(deadline_before));
+        Some(stalled.collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        lock(&self.write_lock)
+    }
+}
+
+impl RuntimeWorkers {
+    pub(super) fn is_of(&self, runtime: runtime::Id) -> bool {
+        self.runtime.id() == runtime
+    }
+
+    pub(super) fn worker(&self, worker_index: usize) -> Option<&Arc<Worker>> {
+        self.workers.get(worker_index % self.workers.len().max(1))
+    }
+
+    fn close(&self) {
+        self.workers.iter().for_each(|worker| worker.close());
+    }
+}
+
+/// A worker of a runtime.
+pub(super) fn worker_of(
+    sets: &[RuntimeWorkers],
+    runtime: runtime::Id,
+    worker_index: usize,
+) -> Option<&Arc<Worker>> {
+    let set = sets.iter().find(|set| set.is_of(runtime))?;
+    set.worker(worker_index)
+}
+
+/// Whether a runtime makes progress within its `block_on` only.
+pub(super) fn is_current_thread(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
+}
+
+/// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
+struct WorkerGuard {
+    runtime: runtime::Id,
+    runtimes: Weak<Runtimes>,
+}
+
+impl Drop for WorkerGuard {
+    fn drop(&mut self) {
+        if let Some(runtimes) = self.runtimes.upgrade() {
+            runtimes.remove(self.runtime);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         RedisStore,
         clock::Timestamp,
-        quota::Quota,
         store::{CounterOp, CounterResult, LimitHandle},
-        strategy::{Gcra, Snapshot, Strategy, Terms},
+        strategy::{Gcra, Snapshot},
     };
 
     #[test]
@@ -404,10 +550,7 @@ mod tests {
         let store = store.build().expect("a store");
         let (workers, rejection_cache) =
             (&store.inner.workers, &store.inner.shared.rejection_cache);
-        let rule = Gcra
-            .bind(&Quota::requests(1).per_minute(), &Terms::default())
-            .expect("a rule");
-        let limit = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::unregistered(Gcra, "1/min");
         // One unit has to wait for a minute.
         let minute = CounterResult::new(0, Snapshot::new([1_200_000_000]));
         let rejected = OpResult::new(Timestamp::default(), 0, [minute]);

@@ -4,22 +4,19 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(super) use self::last_response::LastResponse;
-use self::processes::{CounterState, Processes};
 use super::{
     demand::{Demand, MIN_RATE, RATE_INTERVAL, Rate},
     held_lease::{LeasedUnits, charged_units},
-    requested::RequestedLeases,
+    leased_key::RequestedLeases,
     stripes::MIN_STRIPE_LEASE_RATE,
 };
 use crate::{
     clock::Timestamp,
-    store::{CounterOp, LimitHandle, OpResult, Units, redis::request::op::CounterOps},
-    strategy::Lease,
+    store::{
+        CounterOp, CounterResult, LimitHandle, OpResult, Units, redis::request::op::CounterOps,
+    },
+    strategy::{Lease, QuotaStatus, Snapshot},
 };
-
-mod last_response;
-mod processes;
 
 /// A lease is at most this part of what remains for each process, so that the last units are charged one by one.
 const REMAINING_DIVISOR: f64 = 4.0;
@@ -210,4 +207,213 @@ impl Sizing {
 fn first_leased(counters: &CounterOps) -> Option<(usize, &LimitHandle)> {
     let mut limits = counters.iter().map(|own| &own.limit).enumerate();
     limits.find(|(_, limit)| limit.info().lease.is_some())
+}
+
+/// The state of the counters by the last response of the store.
+#[derive(Clone, Debug)]
+pub(in crate::store::redis::lease) struct LastResponse {
+    pub(in crate::store::redis::lease) received_at: Timestamp,
+    pub(in crate::store::redis::lease) at: Timestamp,
+    pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
+    /// The window of each counter.
+    pub(in crate::store::redis::lease) window_ids: SmallVec<[i64; 2]>,
+}
+
+impl LastResponse {
+    /// Whether the response to a request that was sent at `requested_at` is older, because another worker has received it. One to
+    /// a request that was sent later is not: the server's clock was set back.
+    pub(in crate::store::redis::lease) fn is_after(
+        &self,
+        requested_at: Timestamp,
+        result: &OpResult,
+    ) -> bool {
+        result.at < self.at && requested_at <= self.received_at
+    }
+
+    /// Takes the state of each counter from an earlier response of the same instant and window if less remains by it: requests of
+    /// one batch are executed at one instant, and their responses may come in any order.
+    pub(in crate::store::redis::lease) fn merge(&mut self, before: &Self, counters: &CounterOps) {
+        if before.at != self.at || before.window_ids != self.window_ids {
+            return;
+        }
+        for (index, own) in counters.iter().enumerate() {
+            let remaining = |response: &Self| {
+                let status = response.status(index, &own.limit, Units::ONE);
+                status.remaining
+            };
+            if remaining(before) < remaining(self) {
+                self.results[index] = before.results[index];
+            }
+        }
+    }
+
+    /// Whether a request has enough units under each counter.
+    pub(in crate::store::redis::lease) fn fits(&self, counters: &[CounterOp<'_>]) -> bool {
+        let mut counters = counters.iter().enumerate();
+        counters.all(|(index, counter)| {
+            let status = self.status(index, counter.limit, Units::ONE);
+            status.remaining >= charged_units(counter)
+        })
+    }
+
+    /// The status of a counter.
+    pub(in crate::store::redis::lease) fn status(
+        &self,
+        index: usize,
+        limit: &LimitHandle,
+        cost: Units,
+    ) -> QuotaStatus {
+        let result = &self.results[index];
+        let at = self.at.shifted(result.clock_skew_us);
+        limit.status(&result.snapshot, at, cost)
+    }
+}
+
+/// The most processes that are assumed.
+const MAX_PROCESSES: f64 = 64.0;
+
+/// The processes that are assumed before the first estimate.
+const INITIAL_PROCESSES: f64 = 4.0;
+
+/// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
+#[derive(Clone, Debug)]
+pub(in crate::store::redis::lease) struct Processes {
+    estimate: f64,
+    /// The units that this process was charged since the response to the last lease.
+    own: u64,
+    /// The state by the response to the last lease.
+    last: Option<CounterState>,
+}
+
+/// The state of a counter by one response of the store.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store::redis::lease) struct CounterState {
+    pub(in crate::store::redis::lease) at: Timestamp,
+    pub(in crate::store::redis::lease) snapshot: Snapshot,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            estimate: INITIAL_PROCESSES,
+            own: 0,
+            last: None,
+        }
+    }
+}
+
+impl Processes {
+    /// The estimate alone, for a stripe.
+    pub(in crate::store::redis::lease) fn of_stripe(&self) -> Self {
+        Self {
+            estimate: self.estimate,
+            ..Self::default()
+        }
+    }
+
+    /// Records units that this process was charged.
+    pub(in crate::store::redis::lease) fn record_own(&mut self, units: u64) {
+        self.own = self.own.saturating_add(units);
+    }
+
+    /// Records the state after a lease.
+    pub(in crate::store::redis::lease) fn record_state(
+        &mut self,
+        limit: &LimitHandle,
+        state: CounterState,
+    ) {
+        // Another worker has received a later response before.
+        if self.last.is_some_and(|last| state.at < last.at) {
+            return;
+        }
+        let own = std::mem::take(&mut self.own);
+        let all = self.last.replace(state);
+        let all = all.and_then(|last| charged_between(limit, last, state));
+        let Some(all) = all.filter(|_| own > 0) else {
+            return;
+        };
+        let processes = (all / own as f64).clamp(1.0, MAX_PROCESSES);
+        self.estimate = (3.0 * self.estimate + processes) / 4.0;
+    }
+
+    pub(in crate::store::redis::lease) fn estimate(&self) -> f64 {
+        self.estimate
+    }
+}
+
+/// The units that were charged between two states; `None` if a window has ended between them.
+fn charged_between(limit: &LimitHandle, before: CounterState, after: CounterState) -> Option<f64> {
+    let rule = limit.rule();
+    let window = |state: CounterState| rule.window_id(&state.snapshot, state.at);
+    if window(before) != window(after) {
+        return None;
+    }
+    let status = |state: CounterState| limit.status(&state.snapshot, state.at, Units::ONE);
+    let (first, last) = (status(before), status(after));
+    let used = |remaining: u64| limit.info().capacity.saturating_sub(remaining) as f64;
+    let mut refilled = 0.0;
+    if limit.info().refills_gradually && used(last.remaining) > 0.0 {
+        let per_unit = last.reset_after.as_secs_f64() / used(last.remaining);
+        let elapsed = after.at.since(before.at).as_secs_f64();
+        // No more can have refilled than was used.
+        refilled = (elapsed / per_unit).min(used(first.remaining));
+    }
+    Some(first.remaining as f64 - last.remaining as f64 + refilled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        ManualClock, MemoryStore,
+        key::Key,
+        quota::Quota,
+        store::{CounterOp, Op, Store, StoreResponse},
+        strategy::{FixedWindow, Gcra, Lease, Strategy, Terms},
+    };
+
+    /// The estimate of one of some processes that each charge ten units every millisecond.
+    fn estimate(strategy: &dyn Strategy, processes: u32) -> f64 {
+        let clock = ManualClock::default();
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let quota = Quota::requests(100_000).per_second();
+        let rule = strategy.bind(&quota, &Terms::default().with_lease(Lease::max_units(64)));
+        let limit = store.register("p", rule.expect("a rule")).expect("a limit");
+        let charge = || {
+            let op = CounterOp::new(&limit, Key::global());
+            match store.execute(Op::Acquire(10), &[op]) {
+                StoreResponse::Ready(Ok(result)) => CounterState {
+                    at: result.at,
+                    snapshot: result.counters[0].snapshot,
+                },
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut estimated = Processes::default();
+        for _ in 0..50 {
+            clock.advance(Duration::from_millis(1));
+            for _ in 1..processes {
+                charge();
+            }
+            estimated.record_own(10);
+            estimated.record_state(&limit, charge());
+        }
+        estimated.estimate()
+    }
+
+    #[test]
+    fn processes_are_seen_by_what_they_charge() {
+        for strategy in [&Gcra as &dyn Strategy, &FixedWindow] {
+            for processes in [1, 2, 8, 64] {
+                let estimate = estimate(strategy, processes);
+                let ratio = estimate / f64::from(processes);
+                assert!(
+                    (0.8..1.25).contains(&ratio),
+                    "{strategy:?} {processes}: {estimate}"
+                );
+            }
+        }
+    }
 }
