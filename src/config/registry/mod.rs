@@ -1,6 +1,13 @@
 //! Code of the application that configuration documents refer to by name.
 
-use std::{borrow::Cow, collections::BTreeMap, error::Error, fmt, future::Future, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, btree_map::Entry},
+    error::Error,
+    fmt,
+    future::Future,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{Response, request::Parts};
@@ -240,12 +247,11 @@ impl Registry {
         } else if is_built_in || name == names::CODE {
             let expected = "a name that has no meaning in documents already";
             ("under a built-in's name", expected)
-        } else if names(&mut self).contains_key(&name) {
-            ("twice", "each name once")
-        } else {
-            let slot = Slot::shared(code, Some(name.clone()));
-            names(&mut self).insert(name, slot);
+        } else if let Entry::Vacant(entry) = names(&mut self).entry(name.clone()) {
+            entry.insert(Slot::shared(code, Some(name)));
             return self;
+        } else {
+            ("twice", "each name once")
         };
         let found = format!("the {kind} {name:?}, registered {what}");
         self.mistakes.push(InvalidValue::new(found, expected));

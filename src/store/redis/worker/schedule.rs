@@ -159,8 +159,6 @@ fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
     worth_a_batch.clamp(1, max)
 }
 
-/// The loop and its callers in every interleaving, explored by loom.
-
 /// Requests that wait to be sent. Used under a mutex that is held for a few instructions.
 #[derive(Debug)]
 pub(crate) struct RequestQueue<T> {
@@ -263,6 +261,7 @@ impl<T> RequestQueue<T> {
     }
 }
 
+/// The loop and its callers in every interleaving, explored by loom.
 #[cfg(test)]
 mod tests {
     use loom::{
