@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     demand::{Demand, MIN_RATE, RATE_INTERVAL, Rate},
     held_lease::{LeasedUnits, charged_units},
-    leased_key::RequestedLeases,
+    requested::RequestedLeases,
     stripes::MIN_STRIPE_LEASE_RATE,
 };
 use crate::{
