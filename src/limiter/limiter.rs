@@ -203,7 +203,8 @@ impl Limiter {
     /// [`Rejected`](crate::Rejected), at once, if
     /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
     ///   others are in front of it, whose waits [`retry_after`](crate::Rejected::retry_after) does not include: a service that
-    ///   passes it on to its own clients adds some, such as the timeout;
+    ///   passes it on to its own clients adds some, such as the timeout. If the first one's call of the store has no result a second
+    ///   after the timeout, as where its runtime stands still, this one calls the store itself, once, and may be admitted;
     /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
     ///   a status;
     /// - it costs more than a quota ever allows;

@@ -18,7 +18,7 @@ use std::{
 use http::request::Parts;
 use tokio::{
     task::coop::poll_proceed,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -56,6 +56,9 @@ const MIN_POLL: Duration = Duration::from_millis(5);
 
 /// Upper bound of these pauses.
 const MAX_POLL: Duration = Duration::from_millis(250);
+
+/// For how long after its timeout a request waits for the call of the requests ahead, which calls of most stores do not outlast.
+const MAX_OVERDUE: Duration = Duration::from_secs(1);
 
 /// A request that waits for its turn, from [`Limiter::wait`](crate::Limiter::wait). It joins the queue when it is awaited.
 #[must_use = "nothing is waited for until this is awaited"]
@@ -130,7 +133,7 @@ impl Wait {
     async fn wait_for_decision(self) -> (Arc<LimiterRef>, Decision) {
         let deadline = Instant::now().checked_add(self.timeout);
         // Kept until the request has joined the next queue, so that the requests behind it join later.
-        let mut last_place = None;
+        let (mut last_place, mut has_waited) = (None, false);
         loop {
             let limiter = self.limiter.local_ref();
             let (keys, overrides) = (self.keys.clone(), self.overrides.clone());
@@ -145,7 +148,9 @@ impl Wait {
                 request.set_quotas(run_lookups(lookups).await);
             }
             let request = Arc::new(request);
-            if request.cannot_or_need_not_wait() {
+            let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            // A late request does not wait again for each time that policies are replaced.
+            if request.cannot_or_need_not_wait() || is_late && has_waited {
                 drop(last_place);
                 return (limiter, request.check_once().await);
             }
@@ -166,9 +171,11 @@ impl Wait {
                 WaitOutcome::Decided(decision) => {
                     return (limiter, request.finish(decision).await);
                 }
+                WaitOutcome::Overdue => return (limiter, request.check_once().await),
                 // It is decided, and waits, under the new policies and overrides.
                 WaitOutcome::PoliciesReplaced(place) => last_place = Some(place),
             }
+            has_waited = true;
         }
     }
 }
@@ -177,6 +184,9 @@ impl Wait {
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
+    /// The requests ahead were not decided long after its timeout: the first one's task is not polled, such as on a runtime that
+    /// stands still.
+    Overdue,
     /// The limiter has other policies, or the keys have other overrides, so other queues.
     PoliciesReplaced(Place),
 }
@@ -198,8 +208,11 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
             turn = place.until_first() => turn,
             () = until(deadline) => match place.last_rejection() {
                 Some(decision) => return Decided(decision),
-                // There is no result yet, but soon will be: calls of the store have a timeout.
-                None => place.until_first().await,
+                // Calls of the store have a timeout, so there soon is a result.
+                None => match timeout(MAX_OVERDUE, place.until_first()).await {
+                    Ok(turn) => turn,
+                    Err(_) => return WaitOutcome::Overdue,
+                },
             },
         };
         if let ControlFlow::Break(decision) = turn {

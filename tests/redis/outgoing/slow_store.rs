@@ -196,6 +196,55 @@ fn a_call_that_is_left_to_a_runtime_which_stands_still_goes_on_elsewhere() {
 }
 
 #[test]
+fn a_request_behind_one_on_a_runtime_that_stands_still_is_decided_soon_after_its_timeout() {
+    let still = build();
+    let (limiter, store, _) = still.block_on(async { Slow::limiter("1/hour") });
+    let first = still.block_on(async { queued(wait(&limiter)) });
+    build().block_on(async {
+        let start = Instant::now();
+        let next = queued(limiter.wait(KEY, ms(50)));
+        store.open.send_replace(true);
+        let next = timeout(TEST_TIMEOUT, next).await.expect("a result");
+        let rejected = next.expect_err("the first one has the only unit");
+        assert_eq!(rejected.decision().kind(), &DecisionKind::Rejected);
+        assert!(start.elapsed() < TEST_TIMEOUT);
+    });
+    let first = still.block_on(async { timeout(TEST_TIMEOUT, first).await });
+    let _ = first.expect("a result").expect("admitted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_past_its_timeout_does_not_wait_again_for_each_replacement_of_policies() {
+    let store = StubStore::responding(|_| {
+        Some(StoreResponse::pending(async {
+            tokio::time::sleep(ms(100)).await;
+            Err(StoreError::Timeout)
+        }))
+    });
+    let builder = || Limiter::builder().policy(policy("p", "1/hour"));
+    let limiter = builder().store(store).build().expect("a limiter");
+    let waited = limiter.wait(KEY, ms(50)).into_future();
+    let replaced = async {
+        loop {
+            limiter.reconfigure(builder()).expect("policies");
+            tokio::time::sleep(ms(10)).await;
+        }
+    };
+    let waited = timeout(TEST_TIMEOUT, async {
+        tokio::select! {
+            waited = waited => waited,
+            () = replaced => unreachable!("it does not end"),
+        }
+    });
+    drop(
+        waited
+            .await
+            .expect("a result")
+            .expect_err("the store fails"),
+    );
+}
+
+#[test]
 fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
     let still = build();
     let (limiter, store, _) = still.block_on(async {
