@@ -526,14 +526,16 @@ fn descriptors_of_all_files_are_bounded() {
 }
 
 #[test]
-fn the_documents_of_the_readme_are_read() {
+fn the_documents_of_the_readme_and_the_guide_are_read() {
     let readme = include_str!("../../README.md");
     let (_, readme) = readme.split_once("\n## Documents\n").expect("a section");
-    let documents = readme.split("```yaml\n").skip(1);
+    let guide = include_str!("../../../docs/guide/envoy.md");
+    let documents = [readme, guide].map(|page| page.split("```yaml\n").skip(1));
+    let documents = documents.into_iter().flatten();
     let documents: Vec<_> = documents
         .filter_map(|rest| rest.split("```").next())
         .collect();
-    assert_eq!(documents.len(), 3);
+    assert_eq!(documents.len(), 4);
     for document in documents {
         assert_eq!(read(document).map(drop), Ok(()), "{document}");
     }

@@ -13,6 +13,11 @@ pub(crate) const COMPARED_ELSEWHERE: &[(&str, &str, &str)] = &[
         "tests/memory/documents/guide.rs",
     ),
     (
+        "docs/guide/envoy.md",
+        "yaml",
+        "server/src/document/tests.rs",
+    ),
+    (
         "docs/guide/migration.md",
         "text",
         "benches/ours/tests/migration/main.rs",

@@ -272,10 +272,10 @@ impl RedisOverrides {
     ) -> Result<(), StoreError> {
         let found = self.read_version(reader, topology).await?;
         if !self.is_read.load(Ordering::Relaxed) {
-            // For the server's time, by which ends are judged: also without overrides.
-            let read_time = self.read_command(u64::MAX);
-            let (now, ..): Page = self.query(reader, topology, &read_time).await?;
-            self.set_clock(&now);
+            // Ends are judged by the server's time, also before there is an override.
+            let (seconds, micros): (i64, i64) = self.query(reader, topology, &cmd("TIME")).await?;
+            let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
+            self.clock.set(Timestamp::from_micros(time));
         }
         if found == reader.version && (found.is_some() || self.table.is_empty()) {
             return Ok(());
