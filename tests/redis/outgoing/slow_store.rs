@@ -201,13 +201,12 @@ fn a_request_behind_one_on_a_runtime_that_stands_still_is_decided_soon_after_its
     let (limiter, store, _) = still.block_on(async { Slow::limiter("1/hour") });
     let first = still.block_on(async { queued(wait(&limiter)) });
     build().block_on(async {
-        let start = Instant::now();
         let next = queued(limiter.wait(KEY, ms(50)));
         store.open.send_replace(true);
         let next = timeout(TEST_TIMEOUT, next).await.expect("a result");
         let rejected = next.expect_err("the first one has the only unit");
-        assert_eq!(rejected.decision().kind(), &DecisionKind::Rejected);
-        assert!(start.elapsed() < TEST_TIMEOUT);
+        let kind = rejected.decision().kind();
+        assert!(matches!(kind, DecisionKind::Rejected), "{kind:?}");
     });
     let first = still.block_on(async { timeout(TEST_TIMEOUT, first).await });
     let _ = first.expect("a result").expect("admitted");
