@@ -179,10 +179,14 @@ impl Limiter {
     /// the store, and none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't
     /// queue, and other processes have queues of their own: the quota holds for all of them together, but no order.
     ///
+    /// If the first one's call of the store has no result a second after another one's timeout, as where the first one's runtime stands
+    /// still, that one leaves the queue and calls the store itself, once. It may be admitted before those ahead; what the first one's
+    /// call charges for it is refunded.
+    ///
     /// # Cancellation
     ///
     /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is kept without being
-    /// polled blocks those behind it, as with tokio's locks.
+    /// polled blocks those behind it, as with tokio's locks, until a second after their timeouts.
     ///
     /// # When the store fails
     ///
@@ -203,8 +207,7 @@ impl Limiter {
     /// [`Rejected`](crate::Rejected), at once, if
     /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
     ///   others are in front of it, whose waits [`retry_after`](crate::Rejected::retry_after) does not include: a service that
-    ///   passes it on to its own clients adds some, such as the timeout. If the first one's call of the store has no result a second
-    ///   after the timeout, as where its runtime stands still, this one calls the store itself, once, and may be admitted;
+    ///   passes it on to its own clients adds some, such as the timeout;
     /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
     ///   a status;
     /// - it costs more than a quota ever allows;

@@ -18,7 +18,7 @@ use std::{
 use http::request::Parts;
 use tokio::{
     task::coop::poll_proceed,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until},
 };
 
 use super::{
@@ -57,7 +57,7 @@ const MIN_POLL: Duration = Duration::from_millis(5);
 /// Upper bound of these pauses.
 const MAX_POLL: Duration = Duration::from_millis(250);
 
-/// For how long after its timeout a request waits for the call of the requests ahead, which calls of most stores do not outlast.
+/// How long past its timeout a request waits for the first one's call of the store. The timeouts of most stores are shorter.
 const MAX_OVERDUE: Duration = Duration::from_secs(1);
 
 /// A request that waits for its turn, from [`Limiter::wait`](crate::Limiter::wait). It joins the queue when it is awaited.
@@ -171,7 +171,10 @@ impl Wait {
                 WaitOutcome::Decided(decision) => {
                     return (limiter, request.finish(decision).await);
                 }
-                WaitOutcome::Overdue => return (limiter, request.check_once().await),
+                WaitOutcome::Overdue if !request.is_outdated() => {
+                    return (limiter, request.check_once().await);
+                }
+                WaitOutcome::Overdue => {}
                 // It is decided, and waits, under the new policies and overrides.
                 WaitOutcome::PoliciesReplaced(place) => last_place = Some(place),
             }
@@ -197,21 +200,25 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
     use WaitOutcome::Decided;
 
     let (limiter, deadline) = (&limits.request.limiter, limits.deadline);
-    let is_outdated = || limiter.replaced_flag().is_set() || limits.request.is_outdated();
+    let is_outdated = || limits.request.is_outdated();
     let mut known = None;
     if is_behind {
         if runtime_with_timers().is_none() {
             return Decided(limiter.clone().reject_without_runtime());
         }
+        // Made here, where there is a runtime: this future may be polled on another thread later.
+        let overdue = deadline.and_then(|deadline| deadline.checked_add(MAX_OVERDUE));
+        let (late, overdue) = (until(deadline), until(overdue));
         let turn = tokio::select! {
             biased;
             turn = place.until_first() => turn,
-            () = until(deadline) => match place.last_rejection() {
+            () = late => match place.last_rejection() {
                 Some(decision) => return Decided(decision),
                 // Calls of the store have a timeout, so there soon is a result.
-                None => match timeout(MAX_OVERDUE, place.until_first()).await {
-                    Ok(turn) => turn,
-                    Err(_) => return WaitOutcome::Overdue,
+                None => tokio::select! {
+                    biased;
+                    turn = place.until_first() => turn,
+                    () = overdue => return WaitOutcome::Overdue,
                 },
             },
         };
@@ -264,10 +271,14 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
     }
 }
 
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
+/// Sleeps until an instant, by the timers of the runtime in which this is called.
+fn until(deadline: Option<Instant>) -> impl Future<Output = ()> {
+    let sleep = deadline.map(sleep_until);
+    async {
+        match sleep {
+            Some(sleep) => sleep.await,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -379,9 +390,10 @@ impl WaitRequest {
         self.limiter.set_quotas(&mut self.entries, quotas);
     }
 
-    /// Whether other overrides are in force for its keys now, so that it has to be resolved again.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.limiter.overrides_of_call(&self.keys).ids != self.in_force.ids
+    /// Whether there are other policies now, or other overrides for its keys, so that it has to be resolved again.
+    fn is_outdated(&self) -> bool {
+        self.limiter.replaced_flag().is_set()
+            || self.limiter.overrides_of_call(&self.keys).ids != self.in_force.ids
     }
 
     /// When the first of the overrides for its keys ends.
@@ -440,9 +452,11 @@ impl WaitRequest {
     }
 
     /// Calls the store once, without a queue.
-    pub(crate) async fn check_once(&self) -> Decision {
+    async fn check_once(&self) -> Decision {
         let builder = DecisionBuilder::new(Op::Acquire(1), Mode::WAIT_ONCE);
-        self.attempt(builder).await
+        let decision = self.attempt(builder).await;
+        decision.permit.wake_on_release(&self.queue_key());
+        decision
     }
 
     /// An attempt, unless the request is on an access list by now.

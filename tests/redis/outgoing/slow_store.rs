@@ -1,7 +1,10 @@
 //! A store whose results take a while, and which carries out detached refunds slowly.
 
 use tokio::{sync::watch, time::timeout};
-use tollgate_tests::{log::Log, prelude::*};
+use tollgate_tests::{
+    bare_thread::{block_on, on_bare_thread},
+    prelude::*,
+};
 
 use crate::outgoing::support::{TEST_TIMEOUT, *};
 
@@ -208,6 +211,11 @@ fn a_request_behind_one_on_a_runtime_that_stands_still_is_decided_soon_after_its
         let kind = rejected.decision().kind();
         assert!(matches!(kind, DecisionKind::Rejected), "{kind:?}");
     });
+    // Also one that is polled on a thread without a runtime by then.
+    let timers = multi_thread(1);
+    let next = timers.block_on(async { queued(limiter.wait(KEY, ms(50))) });
+    let rejected = on_bare_thread(move || block_on(next)).expect_err("as before");
+    assert!(matches!(rejected.decision().kind(), DecisionKind::Rejected));
     let first = still.block_on(async { timeout(TEST_TIMEOUT, first).await });
     let _ = first.expect("a result").expect("admitted");
 }
