@@ -13,7 +13,7 @@ use hyper_util::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
-    layer::RateLimit,
+    layer::{RateLimit, ResponseBody},
     limiter::{Check, CheckFuture, Keys},
     observe::ShadowStats,
 };
@@ -33,6 +33,7 @@ fn layer() -> RateLimitLayer {
 fn public_types_are_send_sync_and_debug() {
     fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
     fn owned<T: Debug + Send + 'static>() {}
+    fn synced<T: Send + Sync>() {}
 
     shared::<RateLimitLayer>();
     shared::<tollgate::limiter::LimiterBuilder<RateLimitLayer>>();
@@ -59,6 +60,8 @@ fn public_types_are_send_sync_and_debug() {
     owned::<CheckFuture>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Future>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Response>();
+    // If the inner bodies are.
+    synced::<ResponseBody<String>>();
 }
 
 #[tokio::test]

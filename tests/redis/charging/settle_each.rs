@@ -128,13 +128,18 @@ async fn settlements_that_are_concurrent_or_cancelled_half_way_are_made_once() {
         for strategy in StrategyKind::ALL {
             let _case = Case(format!("{strategy:?}"));
             let (limiter, admission) = admitted(&world, [Gcra, strategy, Fixed]).await;
-            let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
-            drop(all().now_or_never());
+            let all = |tokens: u64, cents: u64| {
+                admission.settle_each([("tokens", tokens), ("cents", cents)])
+            };
+            drop(all(500, 3).now_or_never());
             assert_eq!(all_used(&limiter).await, [1, 500, 3]);
-            for settled in join_all((0..5).map(|_| all())).await {
+            settle_each(&admission, &[("tokens", 500), ("cents", 3)]).await;
+            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
+            // More of one and less of the other.
+            for settled in join_all((0..5).map(|_| all(700, 1))).await {
                 settled.expect("a response");
             }
-            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
+            assert_eq!(all_used(&limiter).await, [1, 700, 1]);
             world.advance(secs(200));
         }
     }
