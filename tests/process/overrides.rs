@@ -86,26 +86,26 @@ async fn tollgate(process: &Example, arguments: &str) {
     assert!(output.status.success(), "{arguments}: {errors}");
 }
 
+/// The number of a process, a user, and the number of a task, which sends one request after the other.
+type Sender = (usize, &'static str, usize);
+
 /// What was answered.
 #[derive(Debug, Default)]
 struct Account {
     admitted: BTreeMap<&'static str, u64>,
-    /// By process and user: the limit, and whether the request was admitted.
-    last: BTreeMap<(usize, &'static str), (u64, bool)>,
+    /// By process, user and task: the limit, and whether the request was admitted.
+    last: BTreeMap<Sender, (u64, bool)>,
     faults: Vec<String>,
 }
 
 impl Account {
-    fn add(
-        &mut self,
-        (process, user): (usize, &'static str),
-        response: reqwest::Result<reqwest::Response>,
-    ) {
+    fn add(&mut self, by: Sender, response: reqwest::Result<reqwest::Response>) {
+        let (_, user, _) = by;
         match response.map(|response| (response.status().as_u16(), limit(&response))) {
             Ok((status @ (200 | 429), Some(limit))) => {
                 let is_admitted = status == 200;
                 *self.admitted.entry(user).or_default() += u64::from(is_admitted);
-                self.last.insert((process, user), (limit, is_admitted));
+                self.last.insert(by, (limit, is_admitted));
             }
             other => self.faults.push(format!("{user}: {other:?}")),
         }
@@ -135,9 +135,10 @@ impl Load {
         };
         for (process, example) in processes.iter().enumerate() {
             for user in USERS {
-                for _ in 0..TASKS {
+                for task in 0..TASKS {
                     let (account, ends) = (load.account.clone(), load.ends.clone());
-                    let sends = send(example.address(), (process, user), account, ends);
+                    let by = (process, user, task);
+                    let sends = send(example.address(), by, account, ends);
                     load.tasks.push(tokio::spawn(sends));
                 }
             }
@@ -145,13 +146,14 @@ impl Load {
         load
     }
 
-    /// Waits until the last answer of each process to this user is a rejection under this limit.
+    /// Waits until the last answer to each task of this user is a rejection under this limit: then no answer to an admitted request is
+    /// on its way.
     async fn until_rejected(&self, user: &str, limit: u64) {
         until("it is used up under this limit everywhere", async || {
             let account = self.account.lock().expect("the account");
             assert_eq!(account.faults, [""; 0]);
-            let mut of_user = account.last.iter().filter(|((_, own), _)| *own == user);
-            account.last.len() == 2 * USERS.len()
+            let mut of_user = account.last.iter().filter(|((_, own, _), _)| *own == user);
+            account.last.len() == 2 * USERS.len() * TASKS
                 && of_user.all(|(_, last)| *last == (limit, false))
         })
         .await;
@@ -172,7 +174,7 @@ impl Load {
 
 async fn send(
     address: SocketAddr,
-    by: (usize, &'static str),
+    by: Sender,
     account: Arc<Mutex<Account>>,
     ends: Arc<AtomicBool>,
 ) {

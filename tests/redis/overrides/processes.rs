@@ -11,7 +11,7 @@ use tollgate::{
 use tollgate_tests::{
     log::Log,
     stores::{limiter, redis},
-    until::until,
+    until::{TEST_TIMEOUT, until},
     world::START,
 };
 
@@ -211,6 +211,7 @@ async fn what_is_removed_while_a_process_begins_is_not_lost() {
     set(&first, ALICE, of(100)).await;
     let proxy = Proxy::to(server.addr());
     let through_proxy = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let through_proxy = through_proxy.timeout(TEST_TIMEOUT);
     let through_proxy = through_proxy.build().expect("a store");
     let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
     let second = limiter(Limiter::builder().store(through_proxy), [policy]);
