@@ -177,7 +177,7 @@ fn strategy(
         None => (DEFAULT, quota),
     };
     // A request to the service has no end to wait for, and none is banned.
-    if let Some("concurrency" | "ban") = text.split_ascii_whitespace().next() {
+    if let Some("concurrency" | "ban") = text.split_whitespace().next() {
         wrong("strategy", node, "one of a rate, such as gcra", report);
         return None;
     }
