@@ -12,8 +12,11 @@ use std::{
 
 use metrics::{Counter, Key, KeyName, Label, Level, Metadata, Recorder};
 
-/// The most series of rules.
-const MAX_SERIES: usize = 10_000;
+/// The most rules with series of their own.
+const MAX_RULES: usize = 2_000;
+
+/// The most rules with values that have series of their own. Clients choose the values: they take no rule's place.
+const MAX_VALUES: usize = 1_000;
 
 /// The metrics of a rule, or of a rule and the values of a descriptor.
 const NAMES: [&str; 5] = [
@@ -34,10 +37,17 @@ pub(super) type Labels = Vec<String>;
 pub(super) struct RuleMetrics {
     /// Of the other metrics. `None`: they are not recorded.
     recorder: Option<Arc<dyn Recorder + Send + Sync>>,
-    series: RwLock<HashMap<Labels, Series>>,
+    series: RwLock<AllSeries>,
     /// Of rules that would make too many series.
     other: Arc<RuleCounters>,
     near_percent: u8,
+}
+
+#[derive(Default)]
+struct AllSeries {
+    by_labels: HashMap<Labels, Series>,
+    /// How many of them name values of requests.
+    values: usize,
 }
 
 struct Series {
@@ -81,21 +91,27 @@ impl RuleMetrics {
 
     /// The counters of a rule for the values in `labels`; `None` if there are too many.
     pub(super) fn counters(&self, rule: &[String], labels: &[String]) -> Option<Arc<RuleCounters>> {
-        let series = self.read();
-        if let Some(known) = series.get(labels) {
-            return Some(known.counters.clone());
-        }
-        let is_full = series.len() >= MAX_SERIES / NAMES.len();
-        drop(series);
-        if is_full {
-            return None;
+        let is_of_value = rule != labels;
+        let found = |series: &AllSeries| match series.by_labels.get(labels) {
+            Some(known) => Some(Some(known.counters.clone())),
+            None if series.is_full(is_of_value) => Some(None),
+            None => None,
+        };
+        if let Some(found) = found(&self.read()) {
+            return found;
         }
         let mut series = self.write();
-        let added = series.entry(labels.to_vec()).or_insert_with(|| Series {
-            counters: Arc::default(),
+        if let Some(found) = found(&series) {
+            return found;
+        }
+        let counters = Arc::<RuleCounters>::default();
+        let added = Series {
+            counters: counters.clone(),
             rule: rule.to_vec(),
-        });
-        Some(added.counters.clone())
+        };
+        series.by_labels.insert(labels.to_vec(), added);
+        series.values += usize::from(is_of_value);
+        Some(counters)
     }
 
     /// The counters of a rule, without values of requests; those of all other rules if there are too many.
@@ -106,14 +122,20 @@ impl RuleMetrics {
 
     /// Removes the series of all rules but these.
     pub(super) fn retain(&self, rules: &HashSet<Labels>) {
-        self.write()
+        let mut all = self.write();
+        all.by_labels
             .retain(|_, series| rules.contains(&series.rule));
+        let values = all.by_labels.iter();
+        all.values = values
+            .filter(|(labels, series)| **labels != series.rule)
+            .count();
     }
 
     /// Writes all series in the text format of Prometheus.
     pub(super) fn render(&self) -> String {
         let series = self.read();
         let mut all: Vec<(&[String], Arc<RuleCounters>)> = series
+            .by_labels
             .iter()
             .map(|(labels, series)| (&labels[..], series.counters.clone()))
             .collect();
@@ -134,11 +156,11 @@ impl RuleMetrics {
         text
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<Labels, Series>> {
+    fn read(&self) -> RwLockReadGuard<'_, AllSeries> {
         self.series.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Labels, Series>> {
+    fn write(&self) -> RwLockWriteGuard<'_, AllSeries> {
         self.series.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,6 +193,16 @@ impl RuleMetrics {
         // The part of the cost above the share of the limit.
         let near = used.saturating_sub(near).min(cost);
         counters.near_limit.fetch_add(near, Relaxed);
+    }
+}
+
+impl AllSeries {
+    fn is_full(&self, is_of_value: bool) -> bool {
+        if is_of_value {
+            self.values >= MAX_VALUES
+        } else {
+            self.by_labels.len() - self.values >= MAX_RULES
+        }
     }
 }
 
@@ -214,5 +246,37 @@ impl fmt::Display for LabelText<'_> {
 impl fmt::Debug for RuleMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RuleMetrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_clients_take_no_place_of_rules() {
+        let metrics = RuleMetrics::new(None, 80);
+        let labels = |text: String| vec!["test".to_owned(), text];
+        let rule = labels("user".to_owned());
+        metrics.counters_of_rule(&rule);
+        let mut added = 0;
+        for value in 0..2 * MAX_VALUES {
+            let labels = labels(format!("user_{value}"));
+            added += usize::from(metrics.counters(&rule, &labels).is_some());
+        }
+        assert_eq!(added, MAX_VALUES);
+        let is_other = |rule: usize| {
+            let counters = metrics.counters_of_rule(&labels(format!("rule_{rule}")));
+            Arc::ptr_eq(&counters, &metrics.other)
+        };
+        assert!(!(1..MAX_RULES).any(is_other));
+        assert!(is_other(MAX_RULES));
+        // Those of rules that are gone make room.
+        metrics.retain(&[rule.clone()].into());
+        assert!(!is_other(MAX_RULES));
+        let another = labels("user_another".to_owned());
+        assert!(metrics.counters(&rule, &another).is_none());
+        metrics.retain(&HashSet::new());
+        assert!(metrics.counters(&rule, &another).is_some());
     }
 }

@@ -170,7 +170,7 @@ impl Engine {
     ) -> Result<Self, ConfigError> {
         let metrics = RuleMetrics::new(settings.recorder.clone(), settings.near_percent);
         let tree = Tree::new(rules);
-        tree.update_series(&metrics);
+        tree.series().put_in_force(&metrics);
         let mut builder = builder(rules, &settings);
         if let Some(store) = store {
             builder = builder.store(store);
@@ -221,12 +221,14 @@ impl Engine {
 
     fn replace(&self, rules: &Rules) -> Result<(), ConfigError> {
         let tree = Tree::new(rules);
+        // Before the lock, for which requests wait.
+        let series = tree.series();
         let builder = builder(rules, &self.0.settings);
         let mut in_force = self.0.tree.write().unwrap_or_else(PoisonError::into_inner);
         self.0.limiter.reconfigure(builder)?;
         *in_force = tree;
         // Still under the lock: a request that is matched from now on may add series.
-        in_force.update_series(&self.0.metrics);
+        series.put_in_force(&self.0.metrics);
         Ok(())
     }
 
@@ -263,7 +265,11 @@ impl Engine {
             }
             decided
         });
-        let ended = |error: JoinError| Err(Refusal::Internal(error.to_string()));
+        // A panic, or the runtime is ending.
+        let ended = |error: JoinError| {
+            self.0.counters.service_errors.increment(1);
+            Err(Refusal::Internal(error.to_string()))
+        };
         decided.await.unwrap_or_else(ended)
     }
 

@@ -1,7 +1,7 @@
 //! The rules as requests are matched against them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, OnceLock},
 };
@@ -74,6 +74,23 @@ pub(super) struct CompiledRule {
     labels: Labels,
     /// Those that name no value of a request. Found once the rules are in force: only then are there no series of older ones.
     counters: OnceLock<Arc<RuleCounters>>,
+}
+
+/// The series of metrics of rules.
+pub(super) struct TreeSeries {
+    rules: Vec<Arc<CompiledRule>>,
+    /// Of all rules, and of the limits that descriptors bring.
+    labels: HashSet<Labels>,
+}
+
+impl TreeSeries {
+    /// Makes the metrics those of these rules: series of others are removed, and these have theirs.
+    pub(super) fn put_in_force(&self, metrics: &RuleMetrics) {
+        metrics.retain(&self.labels);
+        for rule in &self.rules {
+            rule.counters(metrics);
+        }
+    }
 }
 
 /// A limit of a rule.
@@ -172,16 +189,16 @@ impl Tree {
         }
     }
 
-    /// Makes the metrics those of these rules: series of others are removed, and these have theirs.
-    pub(super) fn update_series(&self, metrics: &RuleMetrics) {
+    /// The series of metrics of these rules.
+    pub(super) fn series(&self) -> TreeSeries {
         let mut rules = Vec::new();
         let levels = self.domains.values();
         levels.for_each(|level| level.add_rules(&mut rules));
         let overrides = self.domains.keys().map(|domain| of_overrides(domain));
         let labels = rules.iter().map(|rule| rule.labels.clone());
-        metrics.retain(&labels.chain(overrides).collect());
-        for rule in rules {
-            rule.counters(metrics);
+        TreeSeries {
+            labels: labels.chain(overrides).collect(),
+            rules,
         }
     }
 
@@ -270,12 +287,12 @@ impl Level {
     }
 
     /// Adds the rules that limit, at this depth and below.
-    fn add_rules<'a>(&'a self, rules: &mut Vec<&'a CompiledRule>) {
+    fn add_rules(&self, rules: &mut Vec<Arc<CompiledRule>>) {
         for nodes in self.keys.values() {
             let wildcards = nodes.wildcards.iter().map(|(_, node)| node);
             let any_value = nodes.any_value.as_deref();
             for node in nodes.by_value.values().chain(wildcards).chain(any_value) {
-                rules.extend(node.rule.as_deref());
+                rules.extend(node.rule.clone());
                 node.children.add_rules(rules);
             }
         }
