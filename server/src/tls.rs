@@ -2,7 +2,6 @@
 
 use std::{
     fmt::{self, Display},
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,7 +15,7 @@ use tokio_rustls::rustls::{
 };
 use tracing::{error, info};
 
-use crate::options::Options;
+use crate::{document, options::Options};
 
 /// The protocol that is negotiated: gRPC has no other.
 const ALPN: &[u8] = b"h2";
@@ -97,7 +96,8 @@ impl Certificates {
 
 impl Files {
     fn read(&self) -> Result<Contents, String> {
-        let read = |path: &PathBuf| fs::read(path).map_err(|error| in_file(path, error));
+        let read =
+            |path: &PathBuf| document::read_whole(path).map_err(|error| in_file(path, error));
         Ok(Contents {
             certificate: read(&self.certificate)?,
             key: read(&self.key)?,
@@ -114,7 +114,11 @@ impl Files {
             None => builder.with_no_client_auth(),
             Some((path, pem)) => {
                 let mut roots = RootCertStore::empty();
-                roots.add_parsable_certificates(certificates(path, pem)?);
+                for certificate in certificates(path, pem)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|error| in_file(path, error))?;
+                }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots.into(), provider).build();
                 let verifier = verifier.map_err(|error| in_file(path, error))?;

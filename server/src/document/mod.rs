@@ -156,6 +156,15 @@ pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The bytes of a regular file, which is not too large.
+pub(crate) fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let bytes = read_bytes(path)?;
+    if bytes.len() > yaml::MAX_BYTES {
+        return Err(io::Error::other(yaml::too_large()));
+    }
+    Ok(bytes)
+}
+
 /// The text of a file; `None` if that is a mistake, which was reported.
 fn content(path: &Path, report: &mut Report) -> io::Result<Option<String>> {
     let bytes = read_bytes(path)?;

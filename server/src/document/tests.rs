@@ -412,6 +412,7 @@ fn each_mistake_of_our_own_format_has_its_position() {
             "{ quota: 5/s burst 9, strategy: fixed_window } => 1.yaml:6:18: quota under \"fixed_window\"",
             "{ quota: 5/s, strategy: leaky } => 1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
             "{ quota: 5/s, strategy: ban 10min } => 1.yaml:6:33: strategy: \"ban 10min\"",
+            "{ quota: 5/s, strategy: ban\u{a0}10min } => 1.yaml:6:33: strategy: \"ban\\u{a0}10min\"",
             "{ quota: 5/s, strategy: concurrency } => 1.yaml:6:33: strategy: \"concurrency\"",
             "{ quota: 5/s, strategy: sliding_window buckets x } => 1.yaml:6:33: strategy",
             "{ quota: 5/s, strategy: calendar_window week_starts_on x } => 1.yaml:6:33: strategy",
