@@ -3,7 +3,6 @@
 
 use std::{
     fs,
-    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -12,7 +11,7 @@ use std::{
 };
 
 use testkit::Clock;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tollgate_server::{
     document::{self, Text},
     proto::RateLimitResponse,
@@ -24,7 +23,7 @@ use crate::{
     client::{Client, cost, descriptor, header, is_over, request},
     lateness::Lateness,
     program::Program,
-    scene::{START, TEST_TIMEOUT, options, until},
+    scene::{self, START, TEST_TIMEOUT, options, until},
 };
 
 const CLIENTS: usize = 8;
@@ -80,9 +79,10 @@ struct Scene {
     servers: Servers,
     /// Clients of the servers; of one that is restarted a new one.
     clients: Arc<[watch::Sender<Client>; 2]>,
-    /// How long an answer may take,
-    timeout: Duration,
-    /// and after how long a client waits no more.
+    /// How long an answer may take. `None` of programs, which may be stopped: it is the client that ends the wait, so that nothing is
+    /// shown by its length.
+    timeout: Option<Duration>,
+    /// After how long a client waits no more.
     deadline: Duration,
 }
 
@@ -114,8 +114,12 @@ fn redis() -> testkit::Server {
 }
 
 fn program(redis: &testkit::Server) -> Program {
-    let program = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
-    Program::start_as(program, &document(), redis, &["--redis-timeout", "100"])
+    Program::start_as(
+        scene::program(),
+        &document(),
+        redis,
+        &["--redis-timeout", "100"],
+    )
 }
 
 impl Scene {
@@ -138,7 +142,7 @@ impl Scene {
             servers: Servers::Here {
                 _servers: Box::new(servers),
             },
-            timeout: options.redis_timeout,
+            timeout: Some(options.redis_timeout),
             // It is the server that answers in time.
             deadline: TEST_TIMEOUT,
             redis,
@@ -155,7 +159,7 @@ impl Scene {
                     .map(|program| watch::Sender::new(program.client())),
             ),
             servers: Servers::Programs(programs),
-            timeout: CLIENT_TIMEOUT,
+            timeout: None,
             deadline: CLIENT_TIMEOUT,
             redis,
         }
@@ -220,7 +224,8 @@ impl Scene {
         until("requests fail", || reached(&ledger.failures, 8)).await;
         self.repair(fault);
         ledger.is_repaired.store(true, SeqCst);
-        load.join_all().await;
+        let used_up = timeout(TEST_TIMEOUT, load.join_all()).await;
+        used_up.expect("all units are used up");
 
         let (admitted, unknown) = (ledger.admitted.load(SeqCst), ledger.unknown.load(SeqCst));
         let losses = u64::from(fault == Fault::RedisEmptied);
@@ -244,16 +249,19 @@ impl Scene {
 
     /// The units that are left, once the store answers.
     async fn left(&self, client: &Client, key: &str, name: &str) -> u64 {
-        loop {
-            let peek = request([cost(descriptor([(key, name)]), 0)]);
-            let answered = tokio::time::timeout(self.deadline, client.send(peek)).await;
-            if let Ok(Ok(response)) = answered
-                && !is_over(&response)
-                && response.statuses[0].current_limit.is_some()
-            {
-                return response.statuses[0].limit_remaining.into();
+        let left = async {
+            loop {
+                let peek = request([cost(descriptor([(key, name)]), 0)]);
+                let answered = timeout(self.deadline, client.send(peek)).await;
+                if let Ok(Ok(response)) = answered
+                    && !is_over(&response)
+                    && response.statuses[0].current_limit.is_some()
+                {
+                    return response.statuses[0].limit_remaining.into();
+                }
             }
-        }
+        };
+        timeout(TEST_TIMEOUT, left).await.expect("an answer")
     }
 }
 
@@ -262,7 +270,7 @@ struct User {
     name: String,
     clients: Arc<[watch::Sender<Client>; 2]>,
     server: usize,
-    timeout: Duration,
+    timeout: Option<Duration>,
     deadline: Duration,
     ledger: Arc<Ledger>,
     lateness: Arc<Lateness>,
@@ -284,8 +292,12 @@ impl User {
         let descriptor = |key| cost(descriptor([(key, self.name.as_str())]), units);
         let request = request(["user", "tenant"].map(descriptor));
         let client = self.clients[self.server].borrow().clone();
-        let sent = tokio::time::timeout(self.deadline, client.send(request));
-        let answer = answer(self.lateness.within(self.timeout, sent).await);
+        let sent = timeout(self.deadline, client.send(request));
+        let sent = match self.timeout {
+            Some(timeout) => self.lateness.within(timeout, sent).await,
+            None => sent.await,
+        };
+        let answer = answer(sent);
         let ledger = &self.ledger;
         match answer {
             Answer::Admitted => drop(ledger.admitted.fetch_add(units, SeqCst)),
@@ -310,6 +322,8 @@ fn answer(
         Ok(Ok(response)) if response.statuses[0].current_limit.is_none() => Answer::Unknown,
         Ok(Ok(_)) => Answer::Admitted,
         Ok(Err(status)) if status.message().contains("circuit breaker is open") => Answer::Unsent,
+        // Of a server that is gone.
+        Ok(Err(status)) if status.message().contains("connect error") => Answer::Unsent,
         Ok(Err(_)) | Err(_) => Answer::Unknown,
     }
 }

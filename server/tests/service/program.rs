@@ -12,7 +12,7 @@ use testkit::TempDir;
 
 use crate::{
     client::{Client, cost, descriptor},
-    scene::{redis, until},
+    scene::{TEST_TIMEOUT, program, redis, until, without_settings},
 };
 
 /// A program that runs, with a folder of documents.
@@ -32,14 +32,14 @@ descriptors:
 impl Program {
     /// With a timeout of Redis that a busy machine does not reach.
     pub(crate) fn start(redis: &testkit::Server, flags: &[&str]) -> Self {
-        let program = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+        let program = program();
         let flags = [&["--redis-timeout", "300000"], flags].concat();
         Self::start_as(program, RULES, redis, &flags)
     }
 
     /// `program` runs the program with the arguments that are added.
     pub(crate) fn start_as(
-        mut program: Command,
+        program: Command,
         rules: &str,
         redis: &testkit::Server,
         flags: &[&str],
@@ -47,7 +47,7 @@ impl Program {
         let folder = testkit::folder();
         write(folder.path(), rules);
         let log = fs::File::create(folder.path().join("log")).expect("a file");
-        let mut child = program
+        let mut child = without_settings(program)
             .arg("--config")
             .arg(folder.path())
             .args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"])
@@ -112,17 +112,18 @@ fn write(folder: &Path, text: &str) {
 
 /// Waits until the limit of a user is this.
 async fn until_limit(client: &Client, expected: u32) {
-    loop {
+    let is_reached = async || {
         let response = client.ask([cost(descriptor([("user", "b")]), 0)]).await;
-        let limit = response.statuses[0]
-            .current_limit
-            .as_ref()
-            .expect("a limit");
-        if limit.requests_per_unit == expected {
-            return;
+        let limit = response.statuses[0].current_limit.as_ref();
+        limit.expect("a limit").requests_per_unit == expected
+    };
+    let reached = async {
+        while !is_reached().await {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    };
+    let reached = tokio::time::timeout(TEST_TIMEOUT, reached).await;
+    reached.expect("the limit is reached");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,6 +146,15 @@ async fn documents_are_read_again_on_sighup_and_when_they_change_and_bad_ones_ch
             write(program.folder.path(), &rules);
         }
         by_signal.signal("HUP");
+        if text.ends_with('x') {
+            for program in [&by_signal, &by_change] {
+                let kept = "rules not reloaded, the previous ones stay in force";
+                until("it is reported", || {
+                    program.log().contains(kept).then_some(())
+                })
+                .await;
+            }
+        }
         for client in &clients {
             until_limit(client, expected).await;
         }
@@ -173,7 +183,7 @@ fn check_merges_domains_as_the_server_does() {
     let second = RULES.replace("user", "path");
     fs::write(folder.path().join("second.yaml"), second).expect("a file");
     let check = |merge: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_tollgate-server"));
+        let mut program = program();
         let program = program.env("MERGE_DOMAIN_CONFIG", merge).arg("check");
         let output = program.arg(folder.path()).output().expect("the program");
         output.status.code()
@@ -185,10 +195,8 @@ fn check_merges_domains_as_the_server_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_with_mistakes_and_missing_arguments_end_it_with_2() {
     let run = |arguments: &[&str]| {
-        let program = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
-            .args(arguments)
-            .output();
-        let output = program.expect("the program");
+        let output = program().args(arguments).output();
+        let output = output.expect("the program");
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -206,9 +214,7 @@ async fn documents_with_mistakes_and_missing_arguments_end_it_with_2() {
 #[test]
 fn the_example_is_valid() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/ratelimit.yaml");
-    let checked = Command::new(env!("CARGO_BIN_EXE_tollgate-server"))
-        .args(["check", example])
-        .output();
+    let checked = program().args(["check", example]).output();
     let checked = checked.expect("the program");
     assert!(checked.status.success(), "{checked:?}");
 }

@@ -1,8 +1,11 @@
 //! Rules, servers and Redis servers of the tests.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use testkit::Clock;
 use tollgate::{CalendarWindow, Policy};
 use tollgate_server::{
@@ -42,7 +45,25 @@ pub(crate) fn options(flags: &[&str]) -> Options {
     ];
     let program = ["tollgate-server", "--config", "none"];
     let arguments = program.iter().chain(&ports).chain(flags);
-    Arguments::parse_from(arguments).options
+    // By the flags alone, whatever is in the environment.
+    let command = Arguments::command().mut_args(|argument| argument.env(None));
+    let matches = command.get_matches_from(arguments);
+    let arguments = Arguments::from_arg_matches(&matches).expect("flags");
+    arguments.options
+}
+
+/// The program, which takes no setting from the environment of the tests.
+pub(crate) fn program() -> Command {
+    without_settings(Command::new(env!("CARGO_BIN_EXE_tollgate-server")))
+}
+
+pub(crate) fn without_settings(mut program: Command) -> Command {
+    for argument in Arguments::command().get_arguments() {
+        if let Some(variable) = argument.get_env() {
+            program.env_remove(variable);
+        }
+    }
+    program
 }
 
 /// A server with these rules and flags, and a timeout that a busy machine does not reach.
