@@ -14,6 +14,7 @@ use tonic_reflection::server::{Builder, Error};
 use crate::{
     engine::{Engine, Refusal},
     proto::{self, RateLimitRequest, RateLimitResponse},
+    serve::MAX_MESSAGE_BYTES,
 };
 
 /// The definition of the messages and of what they need, without the fields that the server does not know: `proto/` as `protoc` compiles it.
@@ -35,6 +36,7 @@ pub(crate) fn routes(engine: Engine, credit_names: &[String]) -> Result<Routes, 
     };
     let answer = |request: extract::Request| async {
         Grpc::new(ProstCodec::default())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .unary(service, request)
             .await
     };

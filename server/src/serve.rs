@@ -32,7 +32,7 @@ use crate::{
     engine::{Engine, EngineSettings},
     grpc,
     options::Options,
-    port::Port,
+    port::{self, Port},
     proto,
     rules::Rules,
     tls::Certificates,
@@ -44,6 +44,17 @@ const HEALTH_SERVICES: [&str; 3] = ["", "ratelimit", proto::SERVICE];
 
 /// How often an idle connection is tried, so that those of clients that are gone are closed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The largest request, in gRPC or JSON. An Envoy passes on up to 60 KiB of header fields, and more than one descriptor may have them: a
+/// request that is too large is not limited, as Envoy admits what can't be decided.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// The most requests at once on a connection of gRPC, whose messages are in memory before they are counted by `--max-requests`. While Redis
+/// is waited for up to its timeout of 15 ms, these are 68,000 requests a second; an Envoy then opens another connection.
+const MAX_STREAMS: u32 = 1_024;
+
+/// How long a request of gRPC may take to be received, beside what Redis may take: from its head to its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long charges that are queued may take to be sent at the end.
 const STORE_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,6 +113,8 @@ impl Server {
             Some(router) => Some((open("the admin API", options.admin).await?, router)),
             None => None,
         };
+        let ports = if admin.is_some() { 3 } else { 2 };
+        port::warn_of_open_files(ports * u64::from(options.max_connections));
         let (health, health_service) = tonic_health::server::health_reporter();
         for service in HEALTH_SERVICES {
             health
@@ -125,8 +138,9 @@ impl Server {
         };
 
         let mut builder = tonic::transport::Server::builder()
-            // A proxy sends all its requests on few connections.
-            .max_concurrent_streams(options.max_requests)
+            .max_concurrent_streams(options.max_requests.min(MAX_STREAMS))
+            // A health watch is answered when it begins.
+            .timeout(REQUEST_TIMEOUT.saturating_add(options.redis_timeout))
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         if !options.max_connection_age.is_zero() {
             builder = builder.max_connection_age(options.max_connection_age);

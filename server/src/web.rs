@@ -8,7 +8,7 @@ use std::sync::{
 use axum::{
     Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::State,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
@@ -22,9 +22,6 @@ use crate::{
     json,
     proto::Code,
 };
-
-/// As large as the largest message that tonic reads.
-const MAX_BODY_BYTES: usize = 4 << 20;
 
 /// What the routes share.
 #[derive(Clone, Debug)]
@@ -44,7 +41,6 @@ impl Web {
             .route("/json", post(decide))
             .route("/healthcheck", get(health))
             .route("/metrics", get(metrics))
-            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
             .with_state(self)
     }
 }

@@ -195,3 +195,14 @@ async fn the_admin_api_needs_a_token() {
     assert_eq!(status, 200);
     assert!(body.contains("\"test/user=\""), "{body}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_too_large_is_not_read() {
+    let (_clock, redis) = redis();
+    let server = server(&redis, &rules([]), &[]).await;
+    let request = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "a"}]}]}"#;
+    for (length, status) in [(1 << 20, 200), ((1 << 20) + 1, 413)] {
+        let padded = request.to_owned() + &" ".repeat(length - request.len());
+        assert_eq!(post(&server, &padded).await.0, status);
+    }
+}

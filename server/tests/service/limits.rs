@@ -550,6 +550,13 @@ async fn no_value_of_a_client_keeps_its_request_from_being_limited() {
         }
         redis.flush();
     }
+    // An Envoy passes on up to 60 KiB of header fields.
+    let longest = descriptor([("path", &*"/".repeat(60 << 10))]);
+    let all = [(); 16].map(|()| longest.clone());
+    assert!(is_over(&client.ask(all).await));
+    let all = [(); 18].map(|()| longest.clone());
+    let refused = client.send(request(all)).await.expect_err("too large");
+    assert_eq!(refused.code(), Code::OutOfRange);
 }
 
 /// It may report what a request has cost, and wait for no longer than it waits for a decision.
@@ -564,7 +571,14 @@ async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
     redis.pause();
     // A connection of its own: each has one request in flight.
     let charging = Client::of(&server);
-    let charge = tokio::spawn(async move { charging.send(request([cost(user(), 300)])).await });
+    let charge = tokio::spawn(async move {
+        // Another request may be decided when it comes.
+        let is_refused = async || {
+            let sent = charging.send(request([cost(user(), 300)])).await;
+            sent.is_err_and(|status| status.code() == Code::ResourceExhausted)
+        };
+        while is_refused().await {}
+    });
     let start = Instant::now();
     // Until the charge is the one request that is decided.
     while client

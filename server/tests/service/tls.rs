@@ -1,9 +1,22 @@
 //! Client certificates, and what they are for.
 
+use std::sync::Arc;
+
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    SanType,
 };
 use testkit::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, pem::PemObject},
+    },
+};
 use tollgate::{Policy, SlidingLog};
 use tollgate_server::{
     proto::RateLimitDescriptor,
@@ -22,14 +35,14 @@ use crate::{
 };
 
 /// A certificate authority, and the files of the server.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
     folder: TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new([]).expect("names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -50,12 +63,12 @@ impl Authority {
         std::fs::write(self.path(name), text).expect("a file");
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
     /// The flags of a server with the files of this authority, and that has clients with its certificates alone.
-    fn flags(&self) -> [String; 6] {
+    pub(crate) fn flags(&self) -> [String; 6] {
         let [certificate, key, ca] = FILES.map(|name| self.path(name));
         let [one, two, three] = ["--tls-cert", "--tls-key", "--tls-client-ca"].map(str::to_owned);
         [one, certificate, two, key, three, ca]
@@ -66,12 +79,35 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new([]).expect("names");
         params.subject_alt_names = names.to_vec();
+        // Another one than the authority's: OpenSSL takes a certificate for self-signed otherwise.
+        params.distinguished_name.push(DnType::CommonName, "signed");
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         (certificate.pem(), key.serialize_pem())
+    }
+
+    /// A connection that is encrypted, for a client without a certificate.
+    pub(crate) async fn handshake(&self, connection: TcpStream) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(self.pem.as_bytes());
+        roots
+            .add(authority.expect("a certificate"))
+            .expect("an authority");
+        let provider = Arc::new(ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = config
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols.push(b"h2".to_vec());
+        let name = "localhost".try_into().expect("a name");
+        let connector = TlsConnector::from(Arc::new(config));
+        let connected = connector.connect(name, connection).await;
+        connected.expect("a handshake")
     }
 
     /// A client, with a certificate if it has names.
@@ -217,9 +253,13 @@ async fn certificates_are_read_again_when_they_change_and_on_sighup_and_bad_ones
             let new = std::fs::read_to_string(next.path(name)).expect("a file");
             replace(name, &new);
         }
-        while !is_served(&next).await {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let next_is_served = async {
+            while !is_served(&next).await {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let served_in_time = tokio::time::timeout(TEST_TIMEOUT, next_is_served).await;
+        served_in_time.expect("the new certificates");
         assert!(!is_served(&served).await);
         // Connections that are open stay.
         assert!(open.passes(user()).await);
@@ -231,8 +271,12 @@ async fn a_server_without_a_valid_certificate_is_not_started() {
     let authority = Authority::new();
     let files = authority.flags();
     let flags: Vec<&str> = files.iter().map(String::as_str).collect();
+    // It has the form of a certificate, and nothing else.
+    let bad = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let good_and_bad = authority.pem.clone() + bad;
     for (name, text, expected) in [
         ("key.pem", "no key", "key.pem: "),
+        ("ca.pem", &good_and_bad, "ca.pem: "),
         (
             "cert.pem",
             "no certificate",
