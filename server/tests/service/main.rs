@@ -3,6 +3,8 @@
 #[cfg(unix)]
 mod client;
 #[cfg(unix)]
+mod deployments;
+#[cfg(unix)]
 mod documents;
 #[cfg(unix)]
 mod faults;
