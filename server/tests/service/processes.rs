@@ -1,5 +1,7 @@
 //! Several servers, and the end of one.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use testkit::Proxy;
@@ -100,6 +102,28 @@ async fn a_server_that_ends_is_reported_as_not_serving_and_answers_what_it_has()
     assert_eq!(body, "NOT SERVING");
     // Until the delay has passed it answers.
     assert!(client.passes(descriptor([("user", "a")])).await);
+    stopping.abort();
+}
+
+/// On a clock that jumps to the next timer while nothing else is to be done.
+#[tokio::test(start_paused = true)]
+async fn a_health_watch_outlives_the_bounds_of_requests_and_the_age_of_its_connection() {
+    let flags = ["--max-connection-age", "30"];
+    let server = Server::start(&options(&flags), &rules([])).await;
+    let server = server.expect("a server");
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("a URL");
+    let mut health = HealthClient::new(channel.connect_lazy());
+    let watched = health.watch(HealthCheckRequest::default()).await;
+    let mut statuses = watched.expect("a watch").into_inner();
+    let mut next = async || {
+        let status = statuses.message().await.expect("a connection");
+        status.expect("a status").status()
+    };
+    assert_eq!(next().await, ServingStatus::Serving);
+    // Before the first PING, which would be beside a jump of the clock.
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    let stopping = tokio::spawn(server.stop());
+    assert_eq!(next().await, ServingStatus::NotServing);
     stopping.abort();
 }
 
