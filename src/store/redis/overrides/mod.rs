@@ -177,7 +177,7 @@ impl RedisOverrides {
         }
         if last.is_none() && reader.version.is_some() {
             // The data was lost, and begins anew with this change.
-            self.note_lost(|_, _| false);
+            self.note_all_lost();
         }
         self.table.apply([(policy.into(), *key, setting)]);
         let last = last.and_then(Version::parse);
@@ -282,7 +282,7 @@ impl RedisOverrides {
         }
         let Some(found) = found else {
             reader.version = None;
-            self.note_lost(|_, _| false);
+            self.note_all_lost();
             return Ok(());
         };
         let is_same = |known: &Version| known.has_id_of(&found) && known.number < found.number;
@@ -293,7 +293,7 @@ impl RedisOverrides {
             }
             // It is too far behind to read what was removed.
             Some(known) if is_same(&known) => {
-                let Some((_, stored)) = self.read_all(reader, topology, &found).await? else {
+                let Some(stored) = self.read_all(reader, topology, &found).await? else {
                     return Ok(());
                 };
                 let removed = self.table.all().into_iter();
@@ -306,13 +306,22 @@ impl RedisOverrides {
             }
             // Another data set, or one that a failover has set back. What was removed from it is read, and the rest was lost.
             _ => {
+                // There is no version until all has been read. If that fails, it is done again the next time.
+                reader.version = None;
                 self.read_pages(reader, topology, 0, &found).await?;
-                match self.read_all(reader, topology, &found).await? {
-                    Some((now, stored)) if reader.version.as_ref() == Some(&now) => {
-                        self.note_lost(|policy, key| stored.contains(&(policy.into(), *key)));
-                    }
-                    // What is missing may have been removed in between. All is read again the next time.
-                    _ => reader.version = None,
+                let Some(read) = reader.version.take() else {
+                    return Ok(());
+                };
+                let Some(stored) = self.read_all(reader, topology, &found).await? else {
+                    return Ok(());
+                };
+                let is_stored = |policy: &str, key: &Key| stored.contains(&(policy.into(), *key));
+                self.table.mark_lost_except(is_stored);
+                // What was set or removed since then is not lost.
+                self.read_pages(reader, topology, read.number, &found)
+                    .await?;
+                if reader.version.is_some() {
+                    self.log_lost(self.table.lost());
                 }
                 Ok(())
             }
@@ -358,13 +367,14 @@ impl RedisOverrides {
         }
     }
 
-    /// Reads all overrides, and returns the version after that, and their policies and keys; `None` if the data were replaced meanwhile.
+    /// Reads all overrides, and returns their policies and keys; `None` if the data were replaced meanwhile. What is changed meanwhile is
+    /// to be read afterwards.
     async fn read_all(
         &self,
         reader: &mut Reader,
         topology: &Topology,
         version: &Version,
-    ) -> Result<Option<(Version, HashSet<(Arc<str>, Key)>)>, StoreError> {
+    ) -> Result<Option<HashSet<(Arc<str>, Key)>>, StoreError> {
         let (mut cursor, mut found, mut entries_read) = (0, Vec::new(), 0);
         loop {
             let mut scan = cmd("HSCAN");
@@ -385,15 +395,15 @@ impl RedisOverrides {
             cursor = next;
         }
         let now = self.read_version(reader, topology).await?;
-        let Some(now) = now.filter(|now| now.has_id_of(version)) else {
+        if !now.is_some_and(|now| now.has_id_of(version)) {
             return Ok(None);
-        };
+        }
         let stored = found
             .iter()
             .map(|(policy, key, _)| (policy.clone(), *key))
             .collect();
         self.table.apply(found);
-        Ok(Some((now, stored)))
+        Ok(Some(stored))
     }
 
     /// Notes the server's time.
@@ -417,9 +427,13 @@ impl RedisOverrides {
         parsed
     }
 
-    /// Notes that the store has lost all overrides but these.
-    fn note_lost(&self, is_stored: impl Fn(&str, &Key) -> bool) {
-        let overrides = self.table.mark_lost_except(is_stored);
+    /// Notes that the store has lost all overrides.
+    fn note_all_lost(&self) {
+        self.log_lost(self.table.mark_lost_except(|_, _| false));
+    }
+
+    /// Logs how many overrides the store has lost, if it has lost any.
+    fn log_lost(&self, overrides: usize) {
         if overrides > 0 {
             self.lost_log.log_with(|suppressed| {
                 tracing::error!(
