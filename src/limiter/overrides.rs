@@ -44,9 +44,17 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct BoundOverrides {
     known: Arc<PolicyOverrides>,
-    /// `None` for one that the policy can't count.
-    quotas: RwLock<HashMap<Quota, Option<Arc<OverridingQuota>>>>,
+    quotas: RwLock<OpenQuotas>,
     log: LogThrottle,
+}
+
+/// The quotas that requests have needed.
+#[derive(Debug, Default)]
+struct OpenQuotas {
+    /// `None` for one that the policy can't count.
+    limits: HashMap<Quota, Option<Arc<OverridingQuota>>>,
+    /// With how many of them those are removed that no override has any more.
+    retain_at: usize,
 }
 
 /// An override that is in force for a key.
@@ -88,16 +96,24 @@ impl BoundOverrides {
         quota: Quota,
         open: impl FnOnce() -> Option<OverridingQuota>,
     ) -> Option<Arc<OverridingQuota>> {
-        if let Some(opened) = read(&self.quotas).get(&quota) {
+        if let Some(opened) = read(&self.quotas).limits.get(&quota) {
             return opened.clone();
         }
         let opened = open().map(Arc::new);
-        let mut quotas = write(&self.quotas);
-        if quotas.len() > 2 * self.known.len() + 16 {
-            // Most are of overrides that have ended or were replaced.
-            quotas.clear();
+        let OpenQuotas { limits, retain_at } = &mut *write(&self.quotas);
+        if limits.len() >= *retain_at {
+            let known = self.known.quotas();
+            limits.retain(|quota, _| known.contains(quota));
+            *retain_at = 2 * limits.len() + 16;
         }
-        quotas.entry(quota).or_insert(opened).clone()
+        limits.entry(quota).or_insert(opened).clone()
+    }
+
+    /// Closes all quotas if the policy has no overrides any more.
+    pub(super) fn close_unused(&self) {
+        if !self.known.is_used() {
+            write(&self.quotas).limits.clear();
+        }
     }
 }
 
@@ -515,8 +531,37 @@ mod tests {
             assert_eq!(limit, Some(requests));
             let core = limiter.local_ref();
             let overrides = core.policies[0].overrides.as_ref().expect("overrides");
-            let kept = read(&overrides.quotas).len();
+            let kept = read(&overrides.quotas).limits.len();
             assert!(kept <= 19, "{kept}");
         }
+    }
+
+    #[tokio::test]
+    async fn quotas_in_force_are_kept_until_the_last_override_is_removed() {
+        let policy = Policy::new("api", Quota::requests(1).per_hour());
+        let limiter = Limiter::builder().policy(policy).build();
+        let limiter = limiter.expect("a limiter");
+        let api = limiter.policy("api").expect("a policy");
+        let core = limiter.local_ref();
+        let overrides = core.policies[0].overrides.as_ref().expect("overrides");
+        let set = async |key: &str, requests: u64| {
+            let quota = Quota::requests(requests).per_hour();
+            let setting = Override::quota(quota);
+            api.set_override(key, setting).await.expect("it is set");
+            drop(limiter.check(key).await);
+            let opened = read(&overrides.quotas).limits.get(&quota).cloned();
+            opened.flatten().expect("it is open")
+        };
+        let first = set("alice", 7).await;
+        for requests in 10..100 {
+            set("bob", requests).await;
+        }
+        assert!(Arc::ptr_eq(&set("carol", 7).await, &first));
+        for key in ["alice", "bob", "carol"] {
+            assert!(!read(&overrides.quotas).limits.is_empty());
+            let removed = api.remove_override(key).await;
+            assert!(removed.expect("it is removed").is_some());
+        }
+        assert!(read(&overrides.quotas).limits.is_empty());
     }
 }

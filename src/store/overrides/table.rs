@@ -1,7 +1,7 @@
 //! The overrides that a process knows of one store.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fmt,
     sync::{
         Arc, Mutex, RwLock,
@@ -13,6 +13,7 @@ use super::{Override, PolicyKey};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
+    quota::Quota,
     sync::{lock, read, write},
 };
 
@@ -154,7 +155,7 @@ impl OverrideTable {
             let mut by_key = write(&overrides.by_key);
             let replaced = match setting {
                 Some(setting) => match by_key.get(&key) {
-                    // It keeps its limit in the store.
+                    // It keeps its id, so requests that wait are not decided anew.
                     Some(known) if known.setting == setting => {
                         known.is_stored.store(true, Ordering::Relaxed);
                         before = Some(setting);
@@ -312,6 +313,15 @@ impl PolicyOverrides {
         }
     }
 
+    /// The quotas of the overrides.
+    pub(crate) fn quotas(&self) -> HashSet<Quota> {
+        let by_key = read(&self.by_key);
+        let quotas = by_key
+            .values()
+            .filter_map(|known| known.setting.own_quota());
+        quotas.collect()
+    }
+
     /// The override of a key, if there is one that has not ended.
     pub(crate) fn find(&self, key: &Key) -> Option<Arc<KnownOverride>> {
         let known = read(&self.by_key).get(key)?.clone();
@@ -344,7 +354,7 @@ impl fmt::Debug for PolicyOverrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::ManualClock, quota::Quota};
+    use crate::clock::ManualClock;
 
     fn of(requests: u64) -> Override {
         Override::quota(Quota::requests(requests).per_hour())
