@@ -284,11 +284,8 @@ impl fmt::Display for SettingChange {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
-/// What becomes of the counts of `before` under `after`, a policy of the same name. `differs` says whether one of the named
-/// settings has changed.
+/// What becomes of the counts of `before` under `after`, a policy of the same name: the table of `docs/changing-policies.md`, in
+/// words. `differs` says whether one of the named settings has changed.
 fn after_change(before: &Policy, after: &Policy, differs: impl Fn(&[&str]) -> bool) -> String {
     let mut effects = Vec::new();
     let mut burst = None;
@@ -455,3 +452,6 @@ impl fmt::Display for Example {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,8 @@ struct Summary<'a> {
 }
 
 impl LimiterRef {
-    /// Evaluates requests, and reports a decision that is ready: `None`, not what is pending.
+    /// Calls `evaluate`, and reports the decision if there is one. Returns what `evaluate` does: `None` if it is decided, else why not
+    /// yet.
     #[inline]
     pub(crate) fn decide<P>(
         &self,
@@ -65,7 +66,7 @@ impl LimiterRef {
         }
     }
 
-    /// Evaluates requests, and reports their decision, unless the evaluation returns why there is none yet.
+    /// As [`decide`](Self::decide), for a limiter with observers.
     #[inline(never)]
     fn decide_and_report<P>(
         &self,

@@ -6,7 +6,7 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{Problem, RateLimitHeaders, RetryDelay, problem, write_headers};
+use super::{Problem, RateLimitHeaders, RetryDelay, provider_error, write_headers};
 #[cfg(feature = "axum")]
 use crate::limiter::Rejected;
 use crate::{limiter::Decision, rejections::Rejections};
@@ -37,7 +37,7 @@ pub(super) fn build<B: From<Bytes>>(
 ) -> Response<B> {
     let delay = RetryDelay::of(decision, fields);
     let problem = Problem::of(decision);
-    let error = problem::body(rejections, &problem, fields, delay);
+    let error = provider_error::body(rejections, &problem, fields, delay);
     let (media_type, length, body) = if let Some(error) = error {
         (JSON, HeaderValue::from(error.len()), error)
     } else if plain_text {
@@ -56,7 +56,7 @@ pub(super) fn build<B: From<Bytes>>(
     headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CONTENT_LENGTH, length);
     headers.insert(CACHE_CONTROL, NO_STORE);
-    problem::write_retry(rejections, decision, delay, headers);
+    provider_error::write_retry(rejections, decision, delay, headers);
     write_headers(decision, fields, delay, &mut response);
     response
 }

@@ -29,6 +29,7 @@ pub(crate) mod grpc;
 mod header_buf;
 pub(crate) mod http;
 pub(crate) mod problem;
+mod provider_error;
 mod rejection_text;
 mod write;
 
@@ -287,7 +288,7 @@ impl LayerSettings {
         }
         let delay = RetryDelay::of(rejected.decision(), rejected.fields());
         let headers = response.headers_mut();
-        problem::write_retry(rejected.form(), rejected.decision(), delay, headers);
+        provider_error::write_retry(rejected.form(), rejected.decision(), delay, headers);
         write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
         // What the application has set stays.
         response.headers_mut().extend(original);

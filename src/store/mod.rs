@@ -24,6 +24,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod blocks;
 mod fit;
 mod handle;
 pub(crate) mod health;
@@ -36,7 +37,7 @@ mod result;
 #[cfg(feature = "config")]
 pub(crate) mod section;
 
-pub use self::result::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
+pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
 pub use overrides::{OverrideFuture, OverrideTable, RestoreOverridesFuture, SyncOverridesFuture};

@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     Inner,
     request::{
-        RefundRetry,
+        Followers, RefundRetry,
         op::{CounterOps, OwnedCounterOp},
         response_handle::{ResponseHandle, RollbackGuard},
     },
@@ -129,7 +129,7 @@ fn execute_acquire(
             Op::Acquire(times),
             counters,
             deadline,
-            Default::default(),
+            Followers::default(),
             RefundRetry::Always,
         );
         PendingPart { part, response }
@@ -500,7 +500,7 @@ fn send_parts(
             op,
             part.counters.clone(),
             deadline,
-            Default::default(),
+            Followers::default(),
             RefundRetry::Always,
         );
         PendingPart { part, response }

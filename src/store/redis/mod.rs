@@ -20,7 +20,7 @@ use self::{
     overrides::RedisOverrides,
     rejection_cache::CacheKey,
     request::{
-        Recorder, RefundRetry,
+        Followers, Recorder, RefundRetry,
         limit::RedisLimit,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -143,13 +143,12 @@ impl RedisStore {
         let token = shared
             .rejection_cache
             .token(op, counters.iter().map(OwnedCounterOp::cache_key));
-        match workers.execute(
-            op,
-            counters,
-            deadline,
-            (token, recorder),
-            RefundRetry::IfUnread,
-        ) {
+        let followers = Followers {
+            cache_token: token,
+            recorder,
+            ..Followers::default()
+        };
+        match workers.execute(op, counters, deadline, followers, RefundRetry::IfUnread) {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }

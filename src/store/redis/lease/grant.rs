@@ -1,13 +1,6 @@
 //! Requests a lease, and refunds what is left of it. No task waits for the responses: they are recorded where they are decoded.
 
-use std::{
-    collections::BTreeMap,
-    future::pending,
-    sync::{Arc, Mutex, Weak, atomic::Ordering},
-    time::Duration,
-};
-
-use tokio::{sync::Notify, task::JoinHandle, time::sleep};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     held_lease::{ClockReading, LeaseRequest, Unspent},
@@ -16,11 +9,8 @@ use super::{
     table::Leases,
 };
 use crate::{
-    background::background_runtime,
-    clock::Timestamp,
     error::StoreError,
     store::{Op, OpResult, redis::request::OnResponse},
-    sync::lock,
 };
 
 /// Sends the request of a lease in the next batch of the current runtime, or from the background thread where there is none. No lease is
@@ -34,7 +24,7 @@ pub(super) fn send(leases: &Arc<Leases>, location: KeyLocation, request: LeaseRe
     });
     match leases.workers.upgrade() {
         Some(workers) if leases.start_housekeeper() => {
-            workers.execute_with_callback(Op::Acquire(1), counters, grant, false);
+            workers.execute_with_callback(Op::Acquire(1), counters, grant);
         }
         _ => grant.fail(),
     }
@@ -128,7 +118,7 @@ impl Leases {
         let counters = unspent.counters.clone();
         let unsettled = UnsettledGuard::new(self);
         let refund = Box::new(Refund { unspent, unsettled });
-        workers.execute_with_callback(Op::Refund, counters, refund, true);
+        workers.execute_in_background(Op::Refund, counters, refund);
     }
 }
 
@@ -147,88 +137,5 @@ impl Drop for UnsettledGuard {
     fn drop(&mut self) {
         self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
         self.0.settled.notify_waiters();
-    }
-}
-
-/// The keys with leases that are due to be refunded, and the task that waits for them.
-#[derive(Debug, Default)]
-pub(super) struct Housekeeper {
-    /// By the instant and the ID of the key.
-    due: Mutex<BTreeMap<(Timestamp, u64), KeyLocation>>,
-    /// Notified when a key is due before all others, and when the store is dropped.
-    changed: Arc<Notify>,
-    /// Started with the first lease that is requested.
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-impl Leases {
-    /// Starts the housekeeper unless it runs. Returns whether it does.
-    pub(super) fn start_housekeeper(self: &Arc<Self>) -> bool {
-        // Not under the lock: it may log.
-        let Some(background) = background_runtime() else {
-            return false;
-        };
-        let mut task = lock(&self.housekeeper.task);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            let changed = self.housekeeper.changed.clone();
-            *task = Some(background.spawn(refund_when_due(Arc::downgrade(self), changed)));
-        }
-        true
-    }
-
-    /// Has the housekeeper look at a key at an instant.
-    pub(super) fn schedule_refund(&self, at: Timestamp, key_id: u64, location: KeyLocation) {
-        let mut due = lock(&self.housekeeper.due);
-        let first = due.first_key_value();
-        let is_first = first.is_none_or(|((first, _), _)| at < *first);
-        due.insert((at, key_id), location);
-        drop(due);
-        if is_first {
-            self.housekeeper.changed.notify_one();
-        }
-    }
-
-    /// Refunds what is left of the leases that are due. Returns the time until the next one is.
-    fn refund_due(self: &Arc<Self>) -> Option<Duration> {
-        loop {
-            let mut due = lock(&self.housekeeper.due);
-            let (first, now) = (due.first_entry()?, ClockReading::read().monotonic);
-            let (at, key_id) = *first.key();
-            if at > now {
-                return Some(at.since(now));
-            }
-            // A flush meanwhile waits for these, too.
-            let _unsettled = UnsettledGuard::new(self);
-            let location = first.remove();
-            drop(due);
-            let reclaimed = self.with_key(location, key_id, |key| key.reclaim_due(now));
-            let (unspent, next) = reclaimed.unwrap_or_default();
-            if let Some(next) = next {
-                self.schedule_refund(next, key_id, location);
-            }
-            unspent.into_iter().for_each(|unspent| self.refund(unspent));
-        }
-    }
-}
-
-/// Ends with the store.
-async fn refund_when_due(leases: Weak<Leases>, changed: Arc<Notify>) {
-    while let Some(next) = leases.upgrade().map(|leases| leases.refund_due()) {
-        let until_due = async {
-            match next {
-                Some(next) => sleep(next).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            () = changed.notified() => {}
-            () = until_due => {}
-        }
-    }
-}
-
-impl Drop for Housekeeper {
-    fn drop(&mut self) {
-        self.changed.notify_one();
     }
 }

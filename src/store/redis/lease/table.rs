@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 
 use super::{
     demand::HotKeyDetector,
-    grant::Housekeeper,
     held_lease::{ClockReading, LeaseRequest, Unspent},
+    housekeeper::Housekeeper,
     leased_key::LeasedKey,
     stripes::{ALL_SHARDS, KeyLocation},
 };
@@ -361,7 +361,7 @@ impl Leases {
         for shard in &self.shards {
             let shard = lock(shard);
             for removed in &shard.spent {
-                let stats = entry(&mut stats, &removed.policy);
+                let stats = stats_of_policy(&mut stats, &removed.policy);
                 stats.spent = stats.spent.saturating_add(removed.spent);
             }
             for key in &shard.keys {
@@ -433,7 +433,7 @@ impl Totals {
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            let stats = entry(&mut all, counter.limit.policy());
+            let stats = stats_of_policy(&mut all, counter.limit.policy());
             stats.granted = stats.granted.saturating_add(units);
         }
     }
@@ -442,7 +442,7 @@ impl Totals {
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
         let mut all = self.all();
         for (counter, units) in charged(request, result) {
-            let stats = entry(&mut all, counter.limit.policy());
+            let stats = stats_of_policy(&mut all, counter.limit.policy());
             stats.lapsed = stats.lapsed.saturating_add(units);
         }
     }
@@ -452,7 +452,7 @@ impl Totals {
         let mut all = self.all();
         let counters = request.counters.iter();
         for counter in counters.filter(|counter| !counter.units.is_zero()) {
-            let stats = entry(&mut all, counter.limit.policy());
+            let stats = stats_of_policy(&mut all, counter.limit.policy());
             let units = counter.units.get();
             stats.granted = stats.granted.saturating_add(units);
             stats.lapsed = stats.lapsed.saturating_add(units);
@@ -463,7 +463,7 @@ impl Totals {
     pub(super) fn lapse(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            let stats = entry(&mut all, counter.limit.policy());
+            let stats = stats_of_policy(&mut all, counter.limit.policy());
             stats.lapsed = stats.lapsed.saturating_add(counter.units.get());
         }
     }
@@ -472,7 +472,7 @@ impl Totals {
     pub(super) fn begin_refund(&self, unspent: &Unspent) {
         let mut all = self.all();
         for counter in &unspent.counters {
-            let stats = entry(&mut all, counter.limit.policy());
+            let stats = stats_of_policy(&mut all, counter.limit.policy());
             stats.held = stats.held.saturating_add(counter.units.get());
         }
     }
@@ -483,7 +483,10 @@ impl Totals {
         for (index, counter) in unspent.counters.iter().enumerate() {
             let refunded = result.and_then(|result| result.counters.get(index));
             let refunded = refunded.map_or(0, |counter| counter.units);
-            let (stats, units) = (entry(&mut all, counter.limit.policy()), counter.units.get());
+            let (stats, units) = (
+                stats_of_policy(&mut all, counter.limit.policy()),
+                counter.units.get(),
+            );
             stats.held = stats.held.saturating_sub(units);
             let lapsed = units.saturating_sub(refunded);
             stats.refunded = stats.refunded.saturating_add(refunded);
@@ -516,15 +519,18 @@ pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
         .units()
         .filter(|(counter, _)| counter.limit.info().lease.is_some())
     {
-        let stats = entry(all, counter.limit.policy());
+        let stats = stats_of_policy(all, counter.limit.policy());
         let held = units.held.saturating_add(units.ended);
         stats.held = stats.held.saturating_add(held);
         stats.spent = stats.spent.saturating_add(units.spent);
     }
 }
 
-/// The entry of a policy, which is added if there is none.
-pub(super) fn entry<'a>(all: &'a mut Vec<LeaseStats>, policy: &str) -> &'a mut LeaseStats {
+/// The units of a policy, which are added if there are none.
+pub(super) fn stats_of_policy<'a>(
+    all: &'a mut Vec<LeaseStats>,
+    policy: &str,
+) -> &'a mut LeaseStats {
     let index = all.iter().position(|stats| &*stats.policy == policy);
     let index = index.unwrap_or_else(|| {
         all.push(LeaseStats::new(Arc::from(policy)));

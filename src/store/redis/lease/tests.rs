@@ -14,8 +14,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     demand::HotKeyDetector,
-    grant::{self, Housekeeper, UnsettledGuard},
+    grant::{self, UnsettledGuard},
     held_lease::{ClockReading, LeaseRequest},
+    housekeeper::Housekeeper,
     leased_key::{Granted, LeasedKey},
     stripes::KeyLocation,
     table::{EVICTION_INTERVAL, Leases, Totals},

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
-/// always kept: there are no more of them than this process held.
+/// kept beyond that: each is of a permit that this process held or requested.
 const MAX_PENDING_REFUNDS: usize = 10_000;
 
 /// How often pending refunds are sent while no other requests are.

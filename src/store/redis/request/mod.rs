@@ -229,7 +229,7 @@ impl Deref for PendingRequest {
 }
 
 /// A request that is lost with its runtime fails its waiter. What it charges or refunds is kept if it did not run, and refunds of
-/// permits in any case.
+/// permits in any case. A sent request for a permit leaves a refund of it.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {

@@ -30,7 +30,7 @@ use crate::{
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                Followers, OnResponse, PendingRequest, Recorder, RefundRetry, RequestState, Sent,
+                Followers, OnResponse, PendingRequest, RefundRetry, RequestState, Sent,
                 UndeliveredGuard, ended,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
@@ -129,8 +129,7 @@ impl WorkerPool {
         self.runtimes.load()
     }
 
-    /// Executes an operation on keys of one slot, by this runtime's worker. With a cache token, a rejection is cached; a
-    /// recorder gets the response.
+    /// Executes an operation on keys of one slot, by this runtime's worker. Sets `followers.undelivered`.
     ///
     /// # Errors
     ///
@@ -141,7 +140,7 @@ impl WorkerPool {
         op: Op,
         counters: CounterOps,
         deadline: Instant,
-        (cache_token, recorder): (Option<CacheToken>, Option<Box<dyn Recorder>>),
+        mut followers: Followers,
         refund_retry: RefundRetry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
@@ -151,12 +150,7 @@ impl WorkerPool {
         };
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| no_runtime())?;
-        let followers = Followers {
-            cache_token,
-            recorder,
-            on_response: None,
-            undelivered: self.undelivered(op),
-        };
+        followers.undelivered = self.undelivered(op);
         let state = RequestState::with_followers(op, counters, deadline, hash, followers);
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
         request.set_refund_retry(refund_retry);
@@ -191,21 +185,26 @@ impl WorkerPool {
         self.push_detached(worker_index, PendingRequest::detached(state));
     }
 
-    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, or by the background thread's worker, and calls back
-    /// with its response. It is sent once.
+    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, and calls back with its response. It is sent once.
     pub(crate) fn execute_with_callback(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
         on_response: Box<dyn OnResponse>,
-        in_background: bool,
     ) {
         let (worker_index, state) = self.detached(op, counters, Some(on_response));
-        let request = PendingRequest::with_callback(state);
-        match in_background {
-            true => self.push_to_background(worker_index, request),
-            false => self.push_detached(worker_index, request),
-        }
+        self.push_detached(worker_index, PendingRequest::with_callback(state));
+    }
+
+    /// Executes an operation by the background thread's worker, and calls back with its response. It is sent once.
+    pub(crate) fn execute_in_background(
+        self: &Arc<Self>,
+        op: Op,
+        counters: CounterOps,
+        on_response: Box<dyn OnResponse>,
+    ) {
+        let (worker_index, state) = self.detached(op, counters, Some(on_response));
+        self.push_to_background(worker_index, PendingRequest::with_callback(state));
     }
 
     /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
@@ -363,7 +362,11 @@ impl Drop for WorkerPool {
 /// Detached requests that have waited for this long have stalled, however long the store's timeout is.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// The workers of each runtime that uses the store.
+/// The workers of each runtime that uses the store, and the requests of runtimes that make no progress.
+///
+/// A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns would wait
+/// for the next call, and a permit dropped there would stay charged for its whole TTL. So the background thread looks for such
+/// requests in the queues of these runtimes, and sends them.
 #[derive(Debug)]
 pub(super) struct Runtimes {
     shared: Arc<StoreState>,

@@ -1,0 +1,96 @@
+//! The housekeeper: a task of the store on the background thread, which refunds what is left of leases when they are due.
+
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, task::JoinHandle, time::sleep};
+
+use super::{grant::UnsettledGuard, held_lease::ClockReading, stripes::KeyLocation, table::Leases};
+use crate::{background::background_runtime, clock::Timestamp, sync::lock};
+
+/// The keys with leases that are due to be refunded, and the task that waits for them.
+#[derive(Debug, Default)]
+pub(super) struct Housekeeper {
+    /// By the instant and the ID of the key.
+    due: Mutex<BTreeMap<(Timestamp, u64), KeyLocation>>,
+    /// Notified when a key is due before all others, and when the store is dropped.
+    changed: Arc<Notify>,
+    /// Started with the first lease that is requested.
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Leases {
+    /// Starts the housekeeper unless it runs. Returns whether it does.
+    pub(super) fn start_housekeeper(self: &Arc<Self>) -> bool {
+        // Not under the lock: it may log.
+        let Some(background) = background_runtime() else {
+            return false;
+        };
+        let mut task = lock(&self.housekeeper.task);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            let changed = self.housekeeper.changed.clone();
+            *task = Some(background.spawn(refund_when_due(Arc::downgrade(self), changed)));
+        }
+        true
+    }
+
+    /// Has the housekeeper look at a key at an instant.
+    pub(super) fn schedule_refund(&self, at: Timestamp, key_id: u64, location: KeyLocation) {
+        let mut due = lock(&self.housekeeper.due);
+        let first = due.first_key_value();
+        let is_first = first.is_none_or(|((first, _), _)| at < *first);
+        due.insert((at, key_id), location);
+        drop(due);
+        if is_first {
+            self.housekeeper.changed.notify_one();
+        }
+    }
+
+    /// Refunds what is left of the leases that are due. Returns the time until the next one is.
+    fn refund_due(self: &Arc<Self>) -> Option<Duration> {
+        loop {
+            let mut due = lock(&self.housekeeper.due);
+            let (first, now) = (due.first_entry()?, ClockReading::read().monotonic);
+            let (at, key_id) = *first.key();
+            if at > now {
+                return Some(at.since(now));
+            }
+            // A flush meanwhile waits for these, too.
+            let _unsettled = UnsettledGuard::new(self);
+            let location = first.remove();
+            drop(due);
+            let reclaimed = self.with_key(location, key_id, |key| key.reclaim_due(now));
+            let (unspent, next) = reclaimed.unwrap_or_default();
+            if let Some(next) = next {
+                self.schedule_refund(next, key_id, location);
+            }
+            unspent.into_iter().for_each(|unspent| self.refund(unspent));
+        }
+    }
+}
+
+/// Ends with the store.
+async fn refund_when_due(leases: Weak<Leases>, changed: Arc<Notify>) {
+    while let Some(next) = leases.upgrade().map(|leases| leases.refund_due()) {
+        let until_due = async {
+            match next {
+                Some(next) => sleep(next).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = changed.notified() => {}
+            () = until_due => {}
+        }
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        self.changed.notify_one();
+    }
+}
