@@ -175,6 +175,7 @@ pub(crate) enum HeaderFormat {
     #[default]
     Draft,
     /// Version 11 of the draft.
+    // Only in documents; read as `Draft`.
     #[serde(rename = "draft_11")]
     Draft11,
     /// Version 06 of the draft.

@@ -10,431 +10,512 @@ use serde::{Deserialize, Serialize};
 /// The OpenAPI document of the routes, which `GET /openapi.json` answers.
 pub const OPENAPI: &str = include_str!("../../tollgate.openapi.json");
 
-/// Types of the JSON, to which later versions may add fields.
-macro_rules! json_types {
-    ($($item:item)*) => {$(
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-        #[non_exhaustive]
-        $item
-    )*};
+/// The answer of `GET /activity`, and the data of each event of `GET /events`. All counts are of this process, since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ActivityReport {
+    /// The process.
+    pub process: ProcessInfo,
+    /// When the report was made (RFC 3339).
+    pub at: String,
+    /// How many times the policies have been replaced.
+    pub generation: u64,
+    /// The requests under each policy that is or was in force.
+    pub policies: Vec<PolicyActivity>,
+    /// The requests by outcome: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped`, `missing_key`, `store_failed`,
+    /// `cancelled` and `invalid`.
+    pub outcomes: BTreeMap<String, u64>,
+    /// Requests that were admitted without being counted, since the store failed.
+    pub uncounted: u64,
+    /// How long calls took.
+    pub latency: Latencies,
+    /// The store, as this process sees it.
+    pub store: StoreInfo,
 }
 
-json_types! {
-    /// The answer of `GET /activity`, and the data of each event of `GET /events`. All counts are of this process, since its start.
-    pub struct ActivityReport {
-        /// The process.
-        pub process: ProcessInfo,
-        /// When the report was made (RFC 3339).
-        pub at: String,
-        /// How many times the policies have been replaced.
-        pub generation: u64,
-        /// The requests under each policy that is or was in force.
-        pub policies: Vec<PolicyActivity>,
-        /// The requests by outcome: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped`, `missing_key`, `store_failed`,
-        /// `cancelled` and `invalid`.
-        pub outcomes: BTreeMap<String, u64>,
-        /// Requests that were admitted without being counted, since the store failed.
-        pub uncounted: u64,
-        /// How long calls took.
-        pub latency: Latencies,
-        /// The store, as this process sees it.
-        pub store: StoreInfo,
-    }
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ProcessInfo {
+    /// Its id.
+    pub pid: u32,
+    /// The name of its machine, or the one that the application gives to it; empty if there is none.
+    pub host: String,
+    /// Since when it counts (RFC 3339).
+    pub started_at: String,
+}
 
-    /// A process.
-    pub struct ProcessInfo {
-        /// Its id.
-        pub pid: u32,
-        /// The name of its machine, or the one that the application gives to it; empty if there is none.
-        pub host: String,
-        /// Since when it counts (RFC 3339).
-        pub started_at: String,
-    }
+/// The requests under a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct PolicyActivity {
+    /// The policy's name.
+    pub policy: String,
+    /// Requests within the limit. None under a ban or a block list, whose requests are counted if it rejects them.
+    pub within: u64,
+    /// Requests within the limit, of which more than 80 % were used.
+    pub near: u64,
+    /// Requests that the policy rejected.
+    pub over: u64,
+    /// Requests that the shadow policy would have rejected.
+    pub shadow_over: u64,
+    /// The units that were charged.
+    pub units: u64,
+    /// The bans that requests have begun.
+    pub bans: u64,
+    /// Charges in process that were dropped before they were written back.
+    pub dropped_write_backs: u64,
+}
 
-    /// The requests under a policy.
-    pub struct PolicyActivity {
-        /// The policy's name.
-        pub policy: String,
-        /// Requests within the limit. None under a ban or a block list, whose requests are counted if it rejects them.
-        pub within: u64,
-        /// Requests within the limit, of which more than 80 % were used.
-        pub near: u64,
-        /// Requests that the policy rejected.
-        pub over: u64,
-        /// Requests that the shadow policy would have rejected.
-        pub shadow_over: u64,
-        /// The units that were charged.
-        pub units: u64,
-        /// The bans that requests have begun.
-        pub bans: u64,
-        /// Charges in process that were dropped before they were written back.
-        pub dropped_write_backs: u64,
-    }
+/// How long calls took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Latencies {
+    /// Round trips to the store. There are none if it counts in process.
+    pub store: LatencyInfo,
+}
 
-    /// How long calls took.
-    pub struct Latencies {
-        /// Round trips to the store. There are none if it counts in process.
-        pub store: LatencyInfo,
-    }
+/// How long calls of one kind took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LatencyInfo {
+    /// The number of calls since the start.
+    pub calls: u64,
+    /// What half of the last calls took at most, in microseconds: of up to the last minute with calls. An eighth too high at most.
+    pub p50_us: Option<u64>,
+    /// What 99 % of them took at most.
+    pub p99_us: Option<u64>,
+}
 
-    /// How long calls of one kind took.
-    pub struct LatencyInfo {
-        /// The number of calls since the start.
-        pub calls: u64,
-        /// What half of the last calls took at most, in microseconds: of up to the last minute with calls. An eighth too high at most.
-        pub p50_us: Option<u64>,
-        /// What 99 % of them took at most.
-        pub p99_us: Option<u64>,
-    }
+/// The store, as a process sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The circuit breaker of each server that was called.
+    pub breaker: Vec<BreakerInfo>,
+    /// Refunds, charges and settlements that are not done yet.
+    pub queued_refunds: u64,
+    /// Those that were dropped.
+    pub dropped_refunds: u64,
+    /// The rejections that are cached.
+    pub rejection_cache_entries: Option<u64>,
+    /// The keys of a store in process.
+    pub memory_keys: Option<u64>,
+    /// The leases of each policy that had some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<LeaseInfo>,
+}
 
-    /// The store, as a process sees it.
-    pub struct StoreInfo {
-        /// The circuit breaker of each server that was called.
-        pub breaker: Vec<BreakerInfo>,
-        /// Refunds, charges and settlements that are not done yet.
-        pub queued_refunds: u64,
-        /// Those that were dropped.
-        pub dropped_refunds: u64,
-        /// The rejections that are cached.
-        pub rejection_cache_entries: Option<u64>,
-        /// The keys of a store in process.
-        pub memory_keys: Option<u64>,
-        /// The leases of each policy that had some.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub leases: Vec<LeaseInfo>,
-    }
+/// The units that a process has leased under a policy. Those that were granted are those that were spent, refunded, lapsed, and
+/// held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// Units that were charged in the store ahead of need.
+    pub granted: u64,
+    /// Units of requests that were admitted by them.
+    pub spent: u64,
+    /// Units that were left, and refunded.
+    pub refunded: u64,
+    /// Units that were left, and are lost until they refill.
+    pub lapsed: u64,
+    /// Units that the process holds now. They count as used.
+    pub held: u64,
+}
 
-    /// The units that a process has leased under a policy. Those that were granted are those that were spent, refunded, lapsed, and
-    /// held.
-    pub struct LeaseInfo {
-        /// The policy's name.
-        pub policy: String,
-        /// Units that were charged in the store ahead of need.
-        pub granted: u64,
-        /// Units of requests that were admitted by them.
-        pub spent: u64,
-        /// Units that were left, and refunded.
-        pub refunded: u64,
-        /// Units that were left, and are lost until they refill.
-        pub lapsed: u64,
-        /// Units that the process holds now. They count as used.
-        pub held: u64,
-    }
+/// A circuit breaker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BreakerInfo {
+    /// The server.
+    pub node: String,
+    /// `closed`, `half_open` or `open`.
+    pub state: String,
+}
 
-    /// A circuit breaker.
-    pub struct BreakerInfo {
-        /// The server.
-        pub node: String,
-        /// `closed`, `half_open` or `open`.
-        pub state: String,
-    }
+/// The answer of `GET /top`: the keys with the most rejections in this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct TopReport {
+    /// Since when rejections are counted (RFC 3339).
+    pub since: String,
+    /// The policies.
+    pub policies: Vec<TopPolicy>,
+}
 
-    /// The answer of `GET /top`: the keys with the most rejections in this process.
-    pub struct TopReport {
-        /// Since when rejections are counted (RFC 3339).
-        pub since: String,
-        /// The policies.
-        pub policies: Vec<TopPolicy>,
-    }
+/// The keys that a policy rejected most often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct TopPolicy {
+    /// The policy's name.
+    pub policy: String,
+    /// The rejections of all keys, exactly. Of a shadow policy, those that it would have made.
+    pub rejected: u64,
+    /// The keys with the most rejections, most first.
+    pub keys: Vec<TopKeyInfo>,
+}
 
-    /// The keys that a policy rejected most often.
-    pub struct TopPolicy {
-        /// The policy's name.
-        pub policy: String,
-        /// The rejections of all keys, exactly. Of a shadow policy, those that it would have made.
-        pub rejected: u64,
-        /// The keys with the most rejections, most first.
-        pub keys: Vec<TopKeyInfo>,
-    }
+/// A key that was rejected often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct TopKeyInfo {
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// How often it was rejected, never too low.
+    pub rejected: u64,
+    /// The most by which `rejected` is too high.
+    pub at_most_over: u64,
+}
 
-    /// A key that was rejected often.
-    pub struct TopKeyInfo {
-        /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        pub key: String,
-        /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub label: Option<String>,
-        /// How often it was rejected, never too low.
-        pub rejected: u64,
-        /// The most by which `rejected` is too high.
-        pub at_most_over: u64,
-    }
+/// The answer of `GET /config`: the configuration in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ConfigInForce {
+    /// The document in TOML, without secrets.
+    pub document: String,
+    /// Whether the document can be loaded: it has neither `code` of the application nor hidden secrets.
+    pub loadable: bool,
+    /// The state of the watch of a configuration file, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<WatchInfo>,
+}
 
-    /// The answer of `GET /config`: the configuration in force.
-    pub struct ConfigInForce {
-        /// The document in TOML, without secrets.
-        pub document: String,
-        /// Whether the document can be loaded: it has neither `code` of the application nor hidden secrets.
-        pub loadable: bool,
-        /// The state of the watch of a configuration file, if there is one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub watch: Option<WatchInfo>,
-    }
+/// The state of the watch of a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct WatchInfo {
+    /// The file.
+    pub path: String,
+    /// The BLAKE3 hash of the document in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// When the document in force was loaded (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded_at: Option<String>,
+    /// When the file was last read, or could not be read (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_attempt_at: Option<String>,
+    /// Why the file could not be loaded at the last attempt, in which case the document before it is still in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<String>,
+    /// How many documents were put in force.
+    pub loads: u64,
+    /// How many documents could not be loaded.
+    pub failures: u64,
+}
 
-    /// The state of the watch of a configuration file.
-    pub struct WatchInfo {
-        /// The file.
-        pub path: String,
-        /// The BLAKE3 hash of the document in force.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub hash: Option<String>,
-        /// When the document in force was loaded (RFC 3339).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub loaded_at: Option<String>,
-        /// When the file was last read, or could not be read (RFC 3339).
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub last_attempt_at: Option<String>,
-        /// Why the file could not be loaded at the last attempt, in which case the document before it is still in force.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub last_failure: Option<String>,
-        /// How many documents were put in force.
-        pub loads: u64,
-        /// How many documents could not be loaded.
-        pub failures: u64,
-    }
+/// The status of a key under a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Status {
+    /// The policy's name.
+    pub policy: String,
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// The most units that can be charged at once; left out under a block list, which has no quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The whole units left. Under a ban, the rejections left before it. Left out under a block list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_until: Option<String>,
+    /// The cost of the request that the waits are of.
+    pub cost: u64,
+    /// The wait until a request of that cost would be admitted, 0 if it would be now; `null` if it never would be.
+    pub retry_after_ms: Option<u64>,
+    /// The wait until the full quota is available.
+    pub reset_after_ms: u64,
+    /// Whether the policy would admit such a request now.
+    pub would_admit: bool,
+}
 
-    /// The status of a key under a policy.
-    pub struct Status {
-        /// The policy's name.
-        pub policy: String,
-        /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        pub key: String,
-        /// The most units that can be charged at once; left out under a block list, which has no quota.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub limit: Option<u64>,
-        /// The whole units left. Under a ban, the rejections left before it. Left out under a block list.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub remaining: Option<u64>,
-        /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub blocked_until: Option<String>,
-        /// The cost of the request that the waits are of.
-        pub cost: u64,
-        /// The wait until a request of that cost would be admitted, 0 if it would be now; `null` if it never would be.
-        pub retry_after_ms: Option<u64>,
-        /// The wait until the full quota is available.
-        pub reset_after_ms: u64,
-        /// Whether the policy would admit such a request now.
-        pub would_admit: bool,
-    }
+/// The answer of `POST /reset`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Reset {
+    /// The status before, under each policy in which the key was reset, shadow candidates included.
+    pub before: Vec<Status>,
+    /// The status after.
+    pub after: Vec<Status>,
+}
 
-    /// The answer of `POST /reset`.
-    pub struct Reset {
-        /// The status before, under each policy in which the key was reset, shadow candidates included.
-        pub before: Vec<Status>,
-        /// The status after.
-        pub after: Vec<Status>,
-    }
+/// The answer of `POST /credit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Credited {
+    /// How many units were added: fewer than asked for if fewer were in use.
+    pub credited: u64,
+    /// The status after.
+    pub after: Status,
+}
 
-    /// The answer of `POST /credit`.
-    pub struct Credited {
-        /// How many units were added: fewer than asked for if fewer were in use.
-        pub credited: u64,
-        /// The status after.
-        pub after: Status,
-    }
+/// The answer of `POST /block`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Blocked {
+    /// The key under each ban in which it is blocked.
+    pub blocked: Vec<BlockedKey>,
+}
 
-    /// The answer of `POST /block`.
-    pub struct Blocked {
-        /// The key under each ban in which it is blocked.
-        pub blocked: Vec<BlockedKey>,
-    }
+/// A key that is blocked under a ban, or was until the ban was lifted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlockedKey {
+    /// The ban's name.
+    pub policy: String,
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// When the block ends (RFC 3339).
+    pub ends_at: String,
+}
 
-    /// A key that is blocked under a ban, or was until the ban was lifted.
-    pub struct BlockedKey {
-        /// The ban's name.
-        pub policy: String,
-        /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        pub key: String,
-        /// When the block ends (RFC 3339).
-        pub ends_at: String,
-    }
+/// The answer of `GET /blocks`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlocksInfo {
+    /// The keys that are blocked now, by hand or by rejections, in any process.
+    pub blocks: Vec<BlockInfo>,
+    /// Whether these are all.
+    pub complete: bool,
+    /// Why these are not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<IncompleteReason>,
+}
 
-    /// The answer of `GET /blocks`.
-    pub struct BlocksInfo {
-        /// The keys that are blocked now, by hand or by rejections, in any process.
-        pub blocks: Vec<BlockInfo>,
-        /// Whether these are all.
-        pub complete: bool,
-        /// Why these are not all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub incomplete: Option<IncompleteReason>,
-    }
+/// A key that is blocked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct BlockInfo {
+    /// The ban's name.
+    pub policy: String,
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// When the block ends (RFC 3339).
+    pub ends_at: String,
+    /// The time until then.
+    pub ends_in_ms: u64,
+}
 
-    /// A key that is blocked.
-    pub struct BlockInfo {
-        /// The ban's name.
-        pub policy: String,
-        /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        pub key: String,
-        /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub label: Option<String>,
-        /// When the block ends (RFC 3339).
-        pub ends_at: String,
-        /// The time until then.
-        pub ends_in_ms: u64,
-    }
+/// The answer of `POST /unblock`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Unblocked {
+    /// The key under each ban that was lifted, and when that ban would have ended; empty if the key was not blocked.
+    pub unblocked: Vec<BlockedKey>,
+    /// The status before, under each ban.
+    pub before: Vec<Status>,
+    /// The status after.
+    pub after: Vec<Status>,
+}
 
-    /// The answer of `POST /unblock`.
-    pub struct Unblocked {
-        /// The key under each ban that was lifted, and when that ban would have ended; empty if the key was not blocked.
-        pub unblocked: Vec<BlockedKey>,
-        /// The status before, under each ban.
-        pub before: Vec<Status>,
-        /// The status after.
-        pub after: Vec<Status>,
-    }
+/// The answer of `GET /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverridesInfo {
+    /// The overrides, ordered by policy and key.
+    pub overrides: Vec<OverrideInfo>,
+    /// How many there are; these are all if it is their number.
+    pub total: u64,
+    /// Why the store could not be read, so that these are what this process knows, which is in force here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_error: Option<String>,
+}
 
-    /// The answer of `GET /overrides`.
-    pub struct OverridesInfo {
-        /// The overrides, ordered by policy and key.
-        pub overrides: Vec<OverrideInfo>,
-        /// How many there are; these are all if it is their number.
-        pub total: u64,
-        /// Why the store could not be read, so that these are what this process knows, which is in force here.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub store_error: Option<String>,
-    }
+/// The override of a key under a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverrideInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    pub key: String,
+    /// The quota in place of the policy's, such as `1000/min`; left out for an exemption.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// Whether the policy does not apply to the key.
+    pub exempt: bool,
+    /// When it ends (RFC 3339); left out if it holds until it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Why it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The user of the admin API that has set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_by: Option<String>,
+    /// Why it has no effect; left out if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused: Option<String>,
+    /// Whether the store has it. If not, the store has lost it: it holds in processes that know it, and can be restored.
+    pub stored: bool,
+}
 
-    /// The override of a key under a policy.
-    pub struct OverrideInfo {
-        /// The policy's name.
-        pub policy: String,
-        /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        pub key: String,
-        /// The quota in place of the policy's, such as `1000/min`; left out for an exemption.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub quota: Option<String>,
-        /// Whether the policy does not apply to the key.
-        pub exempt: bool,
-        /// When it ends (RFC 3339); left out if it holds until it is removed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub until: Option<String>,
-        /// Why it was set.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub note: Option<String>,
-        /// The user of the admin API that has set it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub set_by: Option<String>,
-        /// Why it has no effect; left out if it has.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub unused: Option<String>,
-        /// Whether the store has it. If not, the store has lost it: it holds in processes that know it, and can be restored.
-        pub stored: bool,
-    }
+/// The answer of `PUT /overrides` and `DELETE /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OverrideChanged {
+    /// The override that was in force before; left out if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<OverrideInfo>,
+    /// The override that is in force now; left out if it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<OverrideInfo>,
+}
 
-    /// The answer of `PUT /overrides` and `DELETE /overrides`.
-    pub struct OverrideChanged {
-        /// The override that was in force before; left out if there was none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub before: Option<OverrideInfo>,
-        /// The override that is in force now; left out if it was removed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub after: Option<OverrideInfo>,
-    }
+/// The answer of `POST /overrides/restore`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Restored {
+    /// How many overrides were written back that the store had lost.
+    pub restored: u64,
+}
 
-    /// The answer of `POST /overrides/restore`.
-    pub struct Restored {
-        /// How many overrides were written back that the store had lost.
-        pub restored: u64,
-    }
+/// The answer of `POST /callers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Callers {
+    /// The callers whose charges count now, oldest first, one entry for each unit. None if the strategy does not record callers.
+    pub callers: Vec<String>,
+}
 
-    /// The answer of `POST /callers`.
-    pub struct Callers {
-        /// The callers whose charges count now, oldest first, one entry for each unit. None if the strategy does not record callers.
-        pub callers: Vec<String>,
-    }
+/// The answer of `GET /shadows`: how shadow policies would have changed the decisions of this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Shadows {
+    /// The shadow policies.
+    pub shadows: Vec<Shadow>,
+}
 
-    /// The answer of `GET /shadows`: how shadow policies would have changed the decisions of this process.
-    pub struct Shadows {
-        /// The shadow policies.
-        pub shadows: Vec<Shadow>,
-    }
+/// What a shadow policy would have changed, in requests of this process since it was added or last changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Shadow {
+    /// The policy's name.
+    pub policy: String,
+    /// The live policy that it is a candidate for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_of: Option<String>,
+    /// Requests that it was evaluated for.
+    pub evaluated: u64,
+    /// Requests that were admitted, and that it would have rejected.
+    pub stricter: u64,
+    /// Requests that were rejected, and that would have been admitted with it in place of the live policy.
+    pub looser: u64,
+}
 
-    /// What a shadow policy would have changed, in requests of this process since it was added or last changed.
-    pub struct Shadow {
-        /// The policy's name.
-        pub policy: String,
-        /// The live policy that it is a candidate for.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub shadow_of: Option<String>,
-        /// Requests that it was evaluated for.
-        pub evaluated: u64,
-        /// Requests that were admitted, and that it would have rejected.
-        pub stricter: u64,
-        /// Requests that were rejected, and that would have been admitted with it in place of the live policy.
-        pub looser: u64,
-    }
+/// Problem details (RFC 9457), the body of every error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Problem {
+    /// The problem's type: `about:blank`, which is that of the status.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The status as text.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// What is wrong, and what to do.
+    pub detail: String,
+}
 
-    /// Problem details (RFC 9457), the body of every error.
-    pub struct Problem {
-        /// The problem's type: `about:blank`, which is that of the status.
-        #[serde(rename = "type")]
-        pub kind: String,
-        /// The status as text.
-        pub title: String,
-        /// The HTTP status.
-        pub status: u16,
-        /// What is wrong, and what to do.
-        pub detail: String,
-    }
+/// The answer of `POST /explain`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ExplanationInfo {
+    /// How the request would be decided: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped` or `missing_key`.
+    pub outcome: String,
+    /// The access list or the condition that decides, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The wait until it would be admitted, 0 if it would be now; left out if waiting does not help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// What the outcome leaves out, separated by semicolons: the peer's address, if a policy counts by it and the request as given has
+    /// none; and policies by hand, which calls of the application evaluate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// All policies.
+    pub policies: Vec<ExplainedPolicyInfo>,
+}
 
-    /// The answer of `POST /explain`.
-    pub struct ExplanationInfo {
-        /// How the request would be decided: `admitted`, `rejected`, `deny_listed`, `allow_listed`, `skipped` or `missing_key`.
-        pub outcome: String,
-        /// The access list or the condition that decides, if one does.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub reason: Option<String>,
-        /// The wait until it would be admitted, 0 if it would be now; left out if waiting does not help.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub retry_after_ms: Option<u64>,
-        /// What the outcome leaves out, separated by semicolons: the peer's address, if a policy counts by it and the request as given has
-        /// none; and policies by hand, which calls of the application evaluate.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub hint: Option<String>,
-        /// All policies.
-        pub policies: Vec<ExplainedPolicyInfo>,
-    }
-
-    /// How a policy concerns a request.
-    pub struct ExplainedPolicyInfo {
-        /// The policy's name.
-        pub policy: String,
-        /// Whether it applies to the request. Without, there are neither key nor numbers.
-        pub applies: bool,
-        /// Why it does not apply; or else the override whose quota it has, or, if the request has no key of its own, with which requests it
-        /// is counted.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub reason: Option<String>,
-        /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub key: Option<String>,
-        /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub label: Option<String>,
-        /// The request's cost.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub cost: Option<u64>,
-        /// The most units that can be charged at once; left out under a block list, which has no quota.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub limit: Option<u64>,
-        /// The whole units left before the request; left out under a block list.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub remaining: Option<u64>,
-        /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub blocked_until: Option<String>,
-        /// The wait until the policy would admit it, 0 if it would now; left out if it never would.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub retry_after_ms: Option<u64>,
-        /// Whether the policy would admit the request now.
-        pub would_admit: bool,
-        /// Whether it is evaluated only, not enforced.
-        pub shadow: bool,
-    }
+/// How a policy concerns a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ExplainedPolicyInfo {
+    /// The policy's name.
+    pub policy: String,
+    /// Whether it applies to the request. Without, there are neither key nor numbers.
+    pub applies: bool,
+    /// Why it does not apply; or else the override whose quota it has, or, if the request has no key of its own, with which requests it
+    /// is counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// The request's cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<u64>,
+    /// The most units that can be charged at once; left out under a block list, which has no quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// The whole units left before the request; left out under a block list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// When the block of the key ends (RFC 3339), if the policy is a ban, or a block list, that blocks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_until: Option<String>,
+    /// The wait until the policy would admit it, 0 if it would now; left out if it never would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Whether the policy would admit the request now.
+    pub would_admit: bool,
+    /// Whether it is evaluated only, not enforced.
+    pub shadow: bool,
 }
 
 /// The answer of `GET /policies`: the policies in force.
@@ -548,125 +629,150 @@ pub struct Health {
 }
 
 // Requests: those with other fields are mistakes.
-json_types! {
-    /// The body of `POST /explain`: the head of a request.
-    #[serde(deny_unknown_fields)]
-    pub struct ExplainRequest {
-        /// The method.
-        pub method: String,
-        /// The path and query, or the URL.
-        pub uri: String,
-        /// The names and values of the headers.
-        #[serde(default)]
-        pub headers: Vec<(String, String)>,
-        /// The address of the peer.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub peer: Option<String>,
-        /// Keys by the names of their policies, in place of those that the policies find in the request. A policy by hand that has one
-        /// is evaluated, too.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        pub keys: BTreeMap<String, KeyText>,
-    }
+/// The body of `POST /explain`: the head of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ExplainRequest {
+    /// The method.
+    pub method: String,
+    /// The path and query, or the URL.
+    pub uri: String,
+    /// The names and values of the headers.
+    #[serde(default)]
+    pub headers: Vec<(String, String)>,
+    /// The address of the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Keys by the names of their policies, in place of those that the policies find in the request. A policy by hand that has one
+    /// is evaluated, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<String, KeyText>,
+}
 
-    /// The body of `POST /peek`.
-    #[serde(deny_unknown_fields)]
-    pub struct PeekRequest {
-        /// The policy's name.
-        pub policy: String,
-        /// The key.
-        pub key: KeyText,
-        /// The quota of the key's tier, such as `100/min`, if it is not the policy's own.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub quota: Option<String>,
-    }
+/// The body of `POST /peek`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PeekRequest {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+    /// The quota of the key's tier, such as `100/min`, if it is not the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+}
 
-    /// The body of `POST /reset`.
-    #[serde(deny_unknown_fields)]
-    pub struct ResetRequest {
-        /// The policy's name. Left out, the key is reset under every policy that can read its text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub policy: Option<String>,
-        /// The key.
-        pub key: KeyText,
-    }
+/// The body of `POST /reset`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ResetRequest {
+    /// The policy's name. Left out, the key is reset under every policy that can read its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The key.
+    pub key: KeyText,
+}
 
-    /// The body of `POST /credit`.
-    #[serde(deny_unknown_fields)]
-    pub struct CreditRequest {
-        /// The policy's name.
-        pub policy: String,
-        /// The key.
-        pub key: KeyText,
-        /// How many units are added to those that the key has left.
-        pub units: u64,
-        /// The quota of the key's tier, such as `100/min`, if it is not the policy's own.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub quota: Option<String>,
-    }
+/// The body of `POST /credit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CreditRequest {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+    /// How many units are added to those that the key has left.
+    pub units: u64,
+    /// The quota of the key's tier, such as `100/min`, if it is not the policy's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+}
 
-    /// The body of `POST /block`.
-    #[serde(deny_unknown_fields)]
-    pub struct BlockRequest {
-        /// The name of a ban. Left out, the key is blocked under every ban that can read its text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub policy: Option<String>,
-        /// The key.
-        pub key: KeyText,
-        /// For how long the key is blocked from now on: at most ten years.
-        pub seconds: u64,
-    }
+/// The body of `POST /block`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BlockRequest {
+    /// The name of a ban. Left out, the key is blocked under every ban that can read its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The key.
+    pub key: KeyText,
+    /// For how long the key is blocked from now on: at most ten years.
+    pub seconds: u64,
+}
 
-    /// The body of `POST /unblock`.
-    #[serde(deny_unknown_fields)]
-    pub struct UnblockRequest {
-        /// The name of a ban. Left out, the key is unblocked under every ban that can read its text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub policy: Option<String>,
-        /// The key.
-        pub key: KeyText,
-    }
+/// The body of `POST /unblock`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct UnblockRequest {
+    /// The name of a ban. Left out, the key is unblocked under every ban that can read its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The key.
+    pub key: KeyText,
+}
 
-    /// The body of `POST /callers`.
-    #[serde(deny_unknown_fields)]
-    pub struct CallersRequest {
-        /// The policy's name.
-        pub policy: String,
-        /// The key.
-        pub key: KeyText,
-    }
+/// The body of `POST /callers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CallersRequest {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+}
 
-    /// The body of `PUT /overrides`: a quota, or an exemption.
-    #[serde(deny_unknown_fields)]
-    pub struct OverrideRequest {
-        /// The policy's name.
-        pub policy: String,
-        /// The key.
-        pub key: KeyText,
-        /// The quota in place of the policy's, such as `1000/min`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub quota: Option<String>,
-        /// Whether the policy does not apply to the key, in place of a quota.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        pub exempt: bool,
-        /// When it ends (RFC 3339). Left out, it holds until it is removed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub until: Option<String>,
-        /// For how long it holds from now on, in place of `until`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub seconds: Option<u64>,
-        /// Why it is set: at most 200 bytes.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub note: Option<String>,
-    }
+/// The body of `PUT /overrides`: a quota, or an exemption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OverrideRequest {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
+    /// The quota in place of the policy's, such as `1000/min`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<String>,
+    /// Whether the policy does not apply to the key, in place of a quota.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exempt: bool,
+    /// When it ends (RFC 3339). Left out, it holds until it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// For how long it holds from now on, in place of `until`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<u64>,
+    /// Why it is set: at most 200 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
 
-    /// The body of `DELETE /overrides`.
-    #[serde(deny_unknown_fields)]
-    pub struct OverrideKey {
-        /// The policy's name.
-        pub policy: String,
-        /// The key.
-        pub key: KeyText,
-    }
+/// The body of `DELETE /overrides`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OverrideKey {
+    /// The policy's name.
+    pub policy: String,
+    /// The key.
+    pub key: KeyText,
 }
 
 impl ExplainRequest {

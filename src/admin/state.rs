@@ -5,7 +5,11 @@ use std::{env, fs, sync::Arc, time::Duration};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{activity::Activity, token::Authentication};
-use crate::{layer::limiter_or_layer, limiter::Limiter, store::health::HealthReport};
+use crate::{
+    layer::{LimiterOrLayer, from_limiter_or_layer},
+    limiter::Limiter,
+    store::health::HealthReport,
+};
 
 /// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
@@ -14,7 +18,7 @@ const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
 const MAX_EVENT_STREAMS: usize = 64;
 
 /// The state, as handlers take it.
-pub(super) type App = axum::extract::State<Arc<AdminState>>;
+pub(super) type SharedState = axum::extract::State<Arc<AdminState>>;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -78,18 +82,23 @@ fn host_name() -> String {
     name.trim().to_owned()
 }
 
-limiter_or_layer! {
-    /// What an [`Admin`](super::Admin) is about: a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, of which it keeps a clone.
-    AdminTarget
-}
+/// What an [`Admin`](super::Admin) is about: a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) and its limiter, of which it keeps a clone.
+#[derive(Clone, Debug)]
+pub struct AdminTarget(LimiterOrLayer);
 
-#[cfg(feature = "config")]
+from_limiter_or_layer!(AdminTarget);
+
 impl AdminTarget {
+    pub(super) fn limiter(&self) -> &Limiter {
+        self.0.limiter()
+    }
+
     /// The document of all settings in force.
+    #[cfg(feature = "config")]
     pub(super) fn document(&self) -> crate::config::Document {
         match &self.0 {
-            Kind::Limiter(limiter) => limiter.document(),
-            Kind::Layer(layer) => layer.document(),
+            LimiterOrLayer::Limiter(limiter) => limiter.document(),
+            LimiterOrLayer::Layer(layer) => layer.document(),
         }
     }
 }

@@ -64,32 +64,31 @@ pub use service::RateLimit;
 
 pub use crate::{headers::exposed_headers, rejections::Rejections};
 
-/// A public type for a limiter, or a layer and its limiter.
+/// A limiter, or a layer and its limiter.
 #[cfg(any(feature = "admin", feature = "config"))]
-macro_rules! limiter_or_layer {
-    ($(#[$meta:meta])* $name:ident) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug)]
-        pub struct $name(Kind);
+#[derive(Clone, Debug)]
+pub(crate) enum LimiterOrLayer {
+    Limiter(crate::Limiter),
+    Layer(crate::RateLimitLayer),
+}
 
-        #[derive(Clone, Debug)]
-        enum Kind {
-            Limiter($crate::Limiter),
-            Layer($crate::RateLimitLayer),
+#[cfg(any(feature = "admin", feature = "config"))]
+impl LimiterOrLayer {
+    pub(crate) fn limiter(&self) -> &crate::Limiter {
+        match self {
+            Self::Limiter(limiter) => limiter,
+            Self::Layer(layer) => layer.limiter(),
         }
+    }
+}
 
-        impl $name {
-            pub(super) fn limiter(&self) -> &$crate::Limiter {
-                match &self.0 {
-                    Kind::Limiter(limiter) => limiter,
-                    Kind::Layer(layer) => layer.limiter(),
-                }
-            }
-        }
-
+/// The conversions into a public type around a [`LimiterOrLayer`].
+#[cfg(any(feature = "admin", feature = "config"))]
+macro_rules! from_limiter_or_layer {
+    ($name:ident) => {
         impl From<$crate::Limiter> for $name {
             fn from(limiter: $crate::Limiter) -> Self {
-                Self(Kind::Limiter(limiter))
+                Self($crate::layer::LimiterOrLayer::Limiter(limiter))
             }
         }
 
@@ -101,7 +100,7 @@ macro_rules! limiter_or_layer {
 
         impl From<$crate::RateLimitLayer> for $name {
             fn from(layer: $crate::RateLimitLayer) -> Self {
-                Self(Kind::Layer(layer))
+                Self($crate::layer::LimiterOrLayer::Layer(layer))
             }
         }
 
@@ -114,4 +113,4 @@ macro_rules! limiter_or_layer {
 }
 
 #[cfg(any(feature = "admin", feature = "config"))]
-pub(crate) use limiter_or_layer;
+pub(crate) use from_limiter_or_layer;

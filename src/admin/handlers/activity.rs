@@ -25,7 +25,7 @@ use crate::{
         activity::Activity,
         api::{ActivityReport, TopReport},
         http::{Answer, Failure, Json, Query, with_type},
-        state::{AdminState, App},
+        state::{AdminState, SharedState},
     },
     runtime::runtime_with_timers,
 };
@@ -37,13 +37,13 @@ const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 const DEFAULT_TOP: usize = 10;
 
 /// `GET /activity`.
-pub(crate) async fn activity(State(state): App, query: Query) -> Answer<ActivityReport> {
+pub(crate) async fn activity(State(state): SharedState, query: Query) -> Answer<ActivityReport> {
     let [] = query.only([])?;
     Ok(Json(observed(&state)?.report(state.limiter(), &state.host)))
 }
 
 /// `GET /top`.
-pub(crate) async fn top(State(state): App, query: Query) -> Answer<TopReport> {
+pub(crate) async fn top(State(state): SharedState, query: Query) -> Answer<TopReport> {
     let [policy, n] = query.only(["policy", "n"])?;
     if let Some(policy) = &policy {
         state.limiter().policy(policy)?;
@@ -58,7 +58,7 @@ pub(crate) async fn top(State(state): App, query: Query) -> Answer<TopReport> {
 }
 
 /// `GET /events`: server-sent events, one a second.
-pub(crate) async fn events(State(state): App, query: Query) -> Result<Response, Response> {
+pub(crate) async fn events(State(state): SharedState, query: Query) -> Result<Response, Response> {
     let checked = query.only([]).and_then(|[]| observed(&state).cloned());
     let activity = checked.map_err(IntoResponse::into_response)?;
     if runtime_with_timers().is_none() {

@@ -8,14 +8,14 @@ use crate::{
         api::{BlockInfo, BlocksInfo, IncompleteReason},
         http::{Answer, Json, Query, policy_and_limit},
         key_text,
-        state::App,
+        state::SharedState,
     },
     limiter::{Block, Limiter},
     store::Incomplete,
 };
 
 /// `GET /blocks`.
-pub(crate) async fn blocks(State(state): App, query: Query) -> Answer<BlocksInfo> {
+pub(crate) async fn blocks(State(state): SharedState, query: Query) -> Answer<BlocksInfo> {
     let (policy, limit) = policy_and_limit(query)?;
     let _search = state.search.lock().await;
     let blocks = match policy {

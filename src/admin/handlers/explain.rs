@@ -11,7 +11,7 @@ use crate::{
         api::{ExplainRequest, ExplainedPolicyInfo, ExplanationInfo},
         http::{Answer, Body, Failure, Json},
         key_text,
-        state::App,
+        state::SharedState,
     },
     extract::PeerAddr,
     key::Key,
@@ -32,7 +32,7 @@ const ADD_PEER: &str = "the request as given has no peer address, by which polic
 
 /// `POST /explain`.
 pub(crate) async fn explain(
-    State(state): App,
+    State(state): SharedState,
     Body(request): Body<ExplainRequest>,
 ) -> Answer<ExplanationInfo> {
     let parts = parts(&request)?;

@@ -10,14 +10,14 @@ use crate::{
     admin::{
         api::Health,
         http::json,
-        state::App,
+        state::SharedState,
         token::{self, AdminUser, Identity},
     },
     store::health::HealthReport,
 };
 
 /// `GET /health`: without a token whether the store is healthy, with one the issues too.
-pub(crate) async fn health(State(state): App, request: Request) -> Response {
+pub(crate) async fn health(State(state): SharedState, request: Request) -> Response {
     let inserted = request.extensions().get::<AdminUser>();
     let identity = state.authentication.identify(request.headers(), inserted);
     if let Identity::WrongToken = identity {

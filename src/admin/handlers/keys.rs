@@ -21,7 +21,7 @@ use crate::{
         audit::{Audit, Change},
         http::{Answer, Body, Failure, Json},
         key_text,
-        state::App,
+        state::SharedState,
         token::AdminUser,
     },
     error::ConfigError,
@@ -39,7 +39,10 @@ const MAX_BLOCK_SECONDS: u64 = 10 * 365 * 86_400;
 type NamedKeys = Vec<(String, Key)>;
 
 /// `POST /peek`.
-pub(crate) async fn peek(State(state): App, Body(request): Body<PeekRequest>) -> Answer<Status> {
+pub(crate) async fn peek(
+    State(state): SharedState,
+    Body(request): Body<PeekRequest>,
+) -> Answer<Status> {
     let limiter = state.limiter();
     let keys = named_key(limiter, &request.policy, &request.key)?;
     let quotas = quota_of_tier(limiter, &request.policy, request.quota.as_deref())?;
@@ -49,7 +52,7 @@ pub(crate) async fn peek(State(state): App, Body(request): Body<PeekRequest>) ->
 
 /// `POST /reset`.
 pub(crate) async fn reset(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<ResetRequest>,
 ) -> Answer<Reset> {
@@ -71,7 +74,7 @@ pub(crate) async fn reset(
 
 /// `POST /credit`.
 pub(crate) async fn credit(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<CreditRequest>,
 ) -> Answer<Credited> {
@@ -117,7 +120,7 @@ pub(crate) async fn credit(
 
 /// `POST /block`.
 pub(crate) async fn block(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<BlockRequest>,
 ) -> Answer<Blocked> {
@@ -151,7 +154,7 @@ pub(crate) async fn block(
 
 /// `POST /unblock`.
 pub(crate) async fn unblock(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<UnblockRequest>,
 ) -> Answer<Unblocked> {
@@ -174,7 +177,7 @@ pub(crate) async fn unblock(
 
 /// `POST /callers`.
 pub(crate) async fn callers(
-    State(state): App,
+    State(state): SharedState,
     Body(request): Body<CallersRequest>,
 ) -> Answer<Callers> {
     let handle = state.limiter().policy(&request.policy)?;

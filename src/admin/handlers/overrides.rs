@@ -13,7 +13,7 @@ use crate::{
         },
         audit::{Audit, Change, log_restored},
         http::{Answer, Body, Failure, Json, Query, policy_and_limit},
-        state::App,
+        state::SharedState,
         token::AdminUser,
     },
     clock::Timestamp,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// `GET /overrides`.
-pub(crate) async fn list(State(state): App, query: Query) -> Answer<OverridesInfo> {
+pub(crate) async fn list(State(state): SharedState, query: Query) -> Answer<OverridesInfo> {
     let (policy, limit) = policy_and_limit(query)?;
     let found = match policy {
         Some(policy) => state.limiter().policy(&policy)?.overrides(limit).await?,
@@ -39,7 +39,7 @@ pub(crate) async fn list(State(state): App, query: Query) -> Answer<OverridesInf
 
 /// `PUT /overrides`.
 pub(crate) async fn set(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<OverrideRequest>,
 ) -> Answer<OverrideChanged> {
@@ -62,7 +62,7 @@ pub(crate) async fn set(
 
 /// `DELETE /overrides`.
 pub(crate) async fn remove(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     Body(request): Body<OverrideKey>,
 ) -> Answer<OverrideChanged> {
@@ -96,7 +96,7 @@ pub(crate) async fn remove(
 
 /// `POST /overrides/restore`.
 pub(crate) async fn restore(
-    State(state): App,
+    State(state): SharedState,
     user: AdminUser,
     // A page of another site can't send one.
     Body(RestoreRequest {}): Body<RestoreRequest>,

@@ -6,7 +6,7 @@ use crate::{
     admin::{
         api::{ConfigInForce, LeaseSettings, Policies, PolicyInfo, Role, Shadow, Shadows},
         http::{Answer, Failure, Json, Query},
-        state::App,
+        state::SharedState,
     },
     limiter::PolicyRole,
     policy::Policy,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// `GET /policies`.
-pub(crate) async fn policies(State(state): App, query: Query) -> Answer<Policies> {
+pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<Policies> {
     let [] = query.only([])?;
     let limiter = state.limiter().local_ref();
     let policies = limiter.policies.iter().map(|bound| {
@@ -67,7 +67,7 @@ fn shadow_of(policy: &Policy) -> Option<String> {
 }
 
 /// `GET /shadows`.
-pub(crate) async fn shadows(State(state): App, query: Query) -> Answer<Shadows> {
+pub(crate) async fn shadows(State(state): SharedState, query: Query) -> Answer<Shadows> {
     let [] = query.only([])?;
     let limiter = state.limiter();
     let shadows = limiter.policies().into_iter().filter_map(|policy| {
@@ -87,7 +87,7 @@ pub(crate) async fn shadows(State(state): App, query: Query) -> Answer<Shadows> 
 
 /// `GET /config`.
 #[cfg(feature = "config")]
-pub(crate) async fn config(State(state): App, query: Query) -> Answer<ConfigInForce> {
+pub(crate) async fn config(State(state): SharedState, query: Query) -> Answer<ConfigInForce> {
     let [] = query.only([])?;
     let document = state.target.document();
     let text = document.to_text(crate::config::Format::Toml);

@@ -16,7 +16,10 @@ use tokio::{
 use self::reloader::{Reloader, Trigger};
 use super::{Document, LoadError, Registry};
 use crate::{
-    changes::Changes, layer::limiter_or_layer, observe::Event, runtime::runtime_with_timers,
+    changes::Changes,
+    layer::{LimiterOrLayer, from_limiter_or_layer},
+    observe::Event,
+    runtime::runtime_with_timers,
 };
 
 mod reloader;
@@ -155,15 +158,20 @@ impl Watch {
     }
 }
 
-limiter_or_layer! {
-    /// What a [`Watch`](super::Watch) reconfigures: a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer), of which it keeps a clone.
-    WatchTarget
-}
+/// What a [`Watch`](super::Watch) reconfigures: a [`Limiter`](crate::Limiter) or a [`RateLimitLayer`](crate::RateLimitLayer), of which it keeps a clone.
+#[derive(Clone, Debug)]
+pub struct WatchTarget(LimiterOrLayer);
+
+from_limiter_or_layer!(WatchTarget);
 
 impl WatchTarget {
+    fn limiter(&self) -> &crate::Limiter {
+        self.0.limiter()
+    }
+
     /// A setting of a layer to which its document and code have given different values.
     fn set_twice(&self) -> Option<&'static str> {
-        let Kind::Layer(layer) = &self.0 else {
+        let LimiterOrLayer::Layer(layer) = &self.0 else {
             return None;
         };
         let settings = layer.settings();
@@ -174,8 +182,8 @@ impl WatchTarget {
     /// Puts a document in force.
     fn reconfigure(&self, document: &Document, registry: &Registry) -> Result<Changes, LoadError> {
         match &self.0 {
-            Kind::Limiter(limiter) => document.reconfigure(limiter, registry),
-            Kind::Layer(layer) => document.reconfigure_layer(layer, registry),
+            LimiterOrLayer::Limiter(limiter) => document.reconfigure(limiter, registry),
+            LimiterOrLayer::Layer(layer) => document.reconfigure_layer(layer, registry),
         }
     }
 

@@ -4,7 +4,8 @@
 //! others; no script knows of leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, each lease in a
 //! `held_lease`. `size` says when a lease is due and how large it is, by the processes that share the key; `requested` has those without
 //! a response, `grant` requests them, hands what is charged to their key, and refunds units. `housekeeper` has what is left of leases
-//! refunded when it is due. Very hot keys have leases for each of up to 16 groups of threads, in `stripes`. `table` counts units for [`StoreStats`](crate::observe::StoreStats).
+//! refunded when it is due. Very hot keys have leases for each of up to 16 groups of threads, in `stripes`. `table` counts units for
+//! [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
