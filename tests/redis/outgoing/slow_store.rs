@@ -1,5 +1,10 @@
 //! A store whose results take a while, and which carries out detached refunds slowly.
 
+#![expect(
+    clippy::async_yields_async,
+    reason = "futures are polled on one runtime and awaited on another"
+)]
+
 use tokio::{sync::watch, time::timeout};
 use tollgate_tests::{
     bare_thread::{block_on, on_bare_thread},
