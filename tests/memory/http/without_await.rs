@@ -1,6 +1,7 @@
 //! Calls without await, in process: on plain threads, in async code, and where a quota is looked up.
 
 use crate::http::support::*;
+use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tokio::task::coop::has_budget_remaining;
 use tollgate::{error::NotNow, limiter::Check};
 use tollgate_tests::bare_thread::on_bare_thread;
@@ -55,6 +56,16 @@ fn threads_without_a_runtime_are_admitted_as_often_as_the_quota_allows() {
         // A rejection is charged under neither.
         assert_eq!(status.policy("q").map(|q| q.remaining()), Some(40));
     }
+}
+
+#[test]
+fn a_pool_of_rayon_is_admitted_as_often_as_the_quota_allows() {
+    let limiter = limiter([hourly(50)]);
+    let decided = (0..200)
+        .into_par_iter()
+        .map(|_| limiter.check("alice").now());
+    let admitted = decided.filter(|decision| decision.as_ref().expect("decided").is_admitted());
+    assert_eq!(admitted.count(), 50);
 }
 
 #[test]
