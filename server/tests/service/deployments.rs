@@ -1,6 +1,6 @@
-//! Redis as it is deployed: with a password, encrypted, and as a cluster.
+//! Redis as it is deployed: with a password, encrypted, as a cluster, and behind Sentinels.
 
-use testkit::Cluster;
+use testkit::{Cluster, Sentinel};
 use tollgate_server::{rules::Unit, serve::Server};
 
 use crate::{
@@ -26,7 +26,15 @@ async fn requests_are_counted_on_redis_however_it_is_deployed() {
         .start();
     let cluster = Cluster::start(3, 0);
 
+    let sentinels = Sentinel::start();
+    for sentinel in sentinels.sentinels() {
+        // No failover, however long the machine stands still.
+        let name = sentinels.master_name();
+        sentinel.command(&["SENTINEL", "SET", name, "down-after-milliseconds", "600000"]);
+    }
+
     let of_cluster = cluster.urls().join(",");
+    let of_sentinels = sentinels.sentinel_urls().join(",");
     let tls = format!("rediss://localhost:{port}");
     let timeout = TEST_TIMEOUT.as_millis().to_string();
     for (flags, nodes) in [
@@ -51,6 +59,15 @@ async fn requests_are_counted_on_redis_however_it_is_deployed() {
         (
             vec!["--redis-cluster", &of_cluster],
             &cluster.nodes().iter().collect::<Vec<_>>(),
+        ),
+        (
+            vec![
+                "--redis-sentinels",
+                &of_sentinels,
+                "--redis-master",
+                sentinels.master_name(),
+            ],
+            &[sentinels.master()],
         ),
     ] {
         let flags = [&flags[..], &["--redis-timeout", &timeout]].concat();
