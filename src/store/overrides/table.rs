@@ -35,11 +35,19 @@ use crate::{
 pub struct OverrideTable {
     /// By whose wall clock overrides end.
     clock: Arc<dyn Clock>,
-    policies: RwLock<HashMap<Arc<str>, Arc<PolicyOverrides>>>,
+    policies: RwLock<Policies>,
     len: AtomicUsize,
     /// No override ends before this instant, in microseconds.
     next_end: AtomicI64,
     listeners: Mutex<Vec<Arc<Listener>>>,
+}
+
+/// The overrides of each policy that a limiter or an override needs.
+#[derive(Default)]
+struct Policies {
+    by_name: HashMap<Arc<str>, Arc<PolicyOverrides>>,
+    /// With how many of them those are removed that nothing needs any more.
+    retain_at: usize,
 }
 
 /// Is called with the policies and keys whose overrides have changed. Returns whether it is to be called again.
@@ -107,7 +115,7 @@ impl OverrideTable {
 
     /// The override of a key under a policy, if there is one that has not ended.
     pub fn get(&self, policy: &str, key: &Key) -> Option<Override> {
-        let known = read(&self.policies).get(policy)?.find(key)?;
+        let known = read(&self.policies).by_name.get(policy)?.find(key)?;
         Some(known.setting.clone())
     }
 
@@ -128,12 +136,14 @@ impl OverrideTable {
 
     /// The overrides of a policy, now and later.
     pub(crate) fn policy(&self, name: &str) -> Arc<PolicyOverrides> {
-        if let Some(known) = read(&self.policies).get(name) {
+        if let Some(known) = read(&self.policies).by_name.get(name) {
             return known.clone();
         }
-        let mut policies = write(&self.policies);
-        // Those that no limiter and no override needs.
-        policies.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
+        let Policies { by_name, retain_at } = &mut *write(&self.policies);
+        if by_name.len() >= *retain_at {
+            by_name.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
+            *retain_at = 2 * by_name.len() + 16;
+        }
         let new = || {
             Arc::new(PolicyOverrides {
                 clock: self.clock.clone(),
@@ -141,7 +151,7 @@ impl OverrideTable {
                 by_key: RwLock::default(),
             })
         };
-        policies.entry(name.into()).or_insert_with(new).clone()
+        by_name.entry(name.into()).or_insert_with(new).clone()
     }
 
     /// Sets (`Some`) and removes (`None`) overrides. Returns the last one that was replaced or removed and had not ended.
@@ -249,7 +259,7 @@ impl OverrideTable {
     /// All overrides, ordered by policy and key.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Key, Arc<KnownOverride>)> {
         let mut all = Vec::with_capacity(self.len());
-        for (policy, overrides) in &*read(&self.policies) {
+        for (policy, overrides) in &read(&self.policies).by_name {
             let by_key = read(&overrides.by_key);
             let entries = by_key.iter();
             all.extend(entries.map(|(key, known)| (policy.clone(), *key, known.clone())));
