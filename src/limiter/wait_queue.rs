@@ -47,9 +47,11 @@ pub(crate) struct QueueState {
     rejection: Option<Arc<LastRejection>>,
     /// Whether units or permits were refunded since the first request has looked.
     is_notified: bool,
-    /// The number and waker of the [`Finisher`], if there is one.
-    finisher: Option<(u64, Waker)>,
+    finisher: Option<FinisherRef>,
 }
+
+/// The number and the waker of a [`Finisher`].
+type FinisherRef = (u64, Waker);
 
 struct Waiter {
     limits: WaiterLimits,
@@ -126,6 +128,15 @@ impl QueueState {
 
     fn first_waker(&self) -> Option<Waker> {
         self.list.first()?.1.waker.clone()
+    }
+
+    /// Registers another finisher. Returns its number, and the one that ends when it is woken.
+    fn replace_finisher(&mut self) -> (u64, Option<FinisherRef>) {
+        let number = self.list.next_number();
+        (
+            number,
+            self.finisher.replace((number, Waker::noop().clone())),
+        )
     }
 }
 
@@ -395,7 +406,10 @@ impl Drop for Place {
         let left = state.list.waiters.remove(&self.number);
         let unread = state.list.decided.remove(&self.number);
         let next = state.first_waker().filter(|_| was_first);
-        let is_abandoned = was_first && state.waiting() == 0 && state.list.has_call();
+        // One that is taken is being polled by the finisher that there is, or has ended.
+        let is_left = matches!(state.list.call, Call::InFlight(_));
+        let is_abandoned = was_first && state.waiting() == 0 && is_left;
+        let finisher = is_abandoned.then(|| state.replace_finisher());
         let is_unused = state.is_unused();
         drop(state);
         drop(left);
@@ -403,8 +417,9 @@ impl Drop for Place {
         if is_unused {
             self.queue.queues.close_unused(&self.queue.key);
         }
-        if is_abandoned {
-            Finisher::start(&self.queue);
+        if let Some((number, before)) = finisher {
+            before.into_iter().for_each(|(_, waker)| waker.wake());
+            Finisher::start(self.queue.clone(), number);
         }
         if let Some(turn) = unread {
             self.queue.refund(turn);
@@ -471,23 +486,14 @@ struct Finisher {
 }
 
 impl Finisher {
-    /// Starts it in place of the one that there is.
-    fn start(queue: &Arc<WaitQueue>) {
-        let mut state = queue.lock();
-        let number = state.list.next_number();
-        let before = state.finisher.replace((number, Waker::noop().clone()));
-        drop(state);
-        before.into_iter().for_each(|(_, waker)| waker.wake());
-        let finisher = Self {
-            queue: queue.clone(),
-            number,
-        };
+    fn start(queue: Arc<WaitQueue>, number: u64) {
+        let finisher = Self { queue, number };
         if let Ok(runtime) = Handle::try_current() {
             drop(runtime.spawn(finisher));
         }
     }
 
-    fn is_own(&self, finisher: &(u64, Waker)) -> bool {
+    fn is_own(&self, finisher: &FinisherRef) -> bool {
         finisher.0 == self.number
     }
 }

@@ -5,6 +5,8 @@
     reason = "futures are polled on one runtime and awaited on another"
 )]
 
+use std::future::poll_fn;
+
 use tokio::{sync::watch, time::timeout};
 use tollgate_tests::{
     bare_thread::{block_on, on_bare_thread},
@@ -269,6 +271,50 @@ fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
         store.open.send_replace(true);
         tokio::time::sleep(ms(50)).await;
         assert_eq!(left(&limiter, "p").await, 1);
+    });
+}
+
+/// The task that polls such a call goes on with it.
+#[test]
+fn a_call_is_polled_on_if_a_request_joins_and_leaves_while_it_is_polled() {
+    type Meanwhile = Box<dyn FnOnce() + Send>;
+    let (open, opened) = watch::channel(false);
+    let (read, meanwhile) = (
+        Arc::<AtomicBool>::default(),
+        Arc::<Mutex<Option<Meanwhile>>>::default(),
+    );
+    let (is_read, in_poll) = (read.clone(), meanwhile.clone());
+    let store = StubStore::responding(move |_| {
+        let (is_read, in_poll) = (is_read.clone(), in_poll.clone());
+        let mut opened = opened.clone();
+        Some(StoreResponse::pending(async move {
+            let mut opened = std::pin::pin!(opened.wait_for(|open| *open));
+            poll_fn(|cx| {
+                let meanwhile = in_poll.lock().expect("a lock").take();
+                meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+                opened.as_mut().poll(cx).map(drop)
+            })
+            .await;
+            is_read.store(true, Ordering::SeqCst);
+            Err(StoreError::Timeout)
+        }))
+    });
+    let limiter = limiter_on(store, [policy("p", "1/hour")]);
+    let elsewhere = Arc::new(build());
+    build().block_on(async {
+        drop(queued(wait(&limiter)));
+        let (limiter, elsewhere) = (limiter.clone(), elsewhere.clone());
+        let joins_and_leaves = move || {
+            elsewhere.block_on(async {
+                drop(queued(wait(&limiter)));
+                tokio::task::yield_now().await;
+            });
+        };
+        *meanwhile.lock().expect("a lock") = Some(Box::new(|| on_bare_thread(joins_and_leaves)));
+        tokio::task::yield_now().await;
+        open.send_replace(true);
+        tokio::time::sleep(ms(50)).await;
+        assert!(read.load(Ordering::SeqCst));
     });
 }
 
