@@ -242,30 +242,52 @@ fn a_check_outside_any_runtime_is_an_error() {
     assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
 }
 
-/// The service ends while it serves requests: nothing has to be corrected.
-#[test]
-fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+/// What `f` returns on a thread of a runtime that shuts down.
+fn in_a_runtime_that_shuts_down<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let mut ending = Builder::new_multi_thread();
     let ending = ending.worker_threads(2).enable_all().build();
     let ending = ending.expect("a runtime");
     let (begun, begins) = mpsc::channel();
-    let (decided, decision) = mpsc::channel();
+    let (returned, result) = mpsc::channel();
     ending.spawn(async move {
         begun.send(()).expect("the test waits");
         // The other thread of the runtime drops all tasks from now on.
         while !tokio::spawn(pending::<()>()).is_finished() {
             thread::yield_now();
         }
-        let check = limiter.check(Key::new("key")).into_future();
-        decided.send(check.now_or_never()).expect("the test waits");
+        assert!(returned.send(f()).is_ok(), "the test waits");
     });
     begins.recv().expect("it runs");
     ending.shutdown_background();
-    let decision = decision.recv().expect("a result");
+    result.recv().expect("a result")
+}
+
+/// The service ends while it serves requests: nothing has to be corrected.
+#[test]
+fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    let check = move || limiter.check("key").into_future().now_or_never();
+    let decision = in_a_runtime_that_shuts_down(check);
     let error = store_error(&decision.expect("it is decided at once"));
     assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+}
+
+/// A caller that repeats it would be charged twice.
+#[test]
+fn the_error_of_a_charge_in_a_runtime_that_shuts_down_says_that_it_is_kept() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "10/month");
+    let charging = limiter.clone();
+    let charge = move || charging.charge("key", 3).into_future().now_or_never();
+    let charged = in_a_runtime_that_shuts_down(charge);
+    let error = charged.expect("it is decided at once").expect_err("kept");
+    let is_kept = matches!(error, CallError::Store(StoreError::Deferred { .. }));
+    assert!(is_kept, "{error:?}");
+    let runtime = current_thread();
+    let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
+    sent.expect("nothing is left");
+    assert_eq!(runtime.block_on(used(&limiter, "key")), [3]);
 }
 
 #[test]
@@ -303,7 +325,14 @@ fn is_misconfigured_in(runtime: &mut Builder) {
         let issues = health.issues().iter();
         let mut issues = issues.map(ToString::to_string);
         assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
+        let charge = unsuitable.block_on(rejects.charge("key", 1).into_future());
+        let error = charge.expect_err("it can't be sent");
+        let is_known = matches!(error, CallError::Store(StoreError::NoRuntime(_)));
+        assert!(is_known, "{error:?}");
         assert!(admitted_by_store(&suitable.block_on(check(&rejects))));
+        // Nothing was kept to be charged later.
+        let sent = suitable.block_on(rejects.shutdown(TEST_TIMEOUT));
+        sent.expect("nothing is left");
         assert_eq!(suitable.block_on(used(&admits, "key")), [used_units]);
     }
 }

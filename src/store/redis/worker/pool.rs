@@ -83,6 +83,12 @@ impl WorkerPool {
         }
     }
 
+    /// The hash tag of the first key: zero, except on a cluster.
+    fn tag_of(&self, counters: &CounterOps) -> usize {
+        let first = counters.first();
+        first.map_or(0, |counter| self.shared.topology.tag_of(&counter.key))
+    }
+
     /// The hash tags, on a cluster.
     pub(crate) fn tags(&self) -> Option<&HashTags> {
         self.shared.topology.tags()
@@ -133,7 +139,9 @@ impl WorkerPool {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers and IO, [`StoreError::CircuitOpen`] while the circuit breaker is open.
+    /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers and IO, [`StoreError::CircuitOpen`] while the circuit breaker is
+    /// open, [`StoreError::Connection`] in a runtime that is shutting down; in place of the last two, for a charge or refund by hand
+    /// [`StoreError::Deferred`].
     #[inline]
     pub(crate) fn execute(
         self: &Arc<Self>,
@@ -155,13 +163,15 @@ impl WorkerPool {
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
         request.set_refund_retry(refund_retry);
         let sets = self.workers(&here);
-        let worker = worker_of(&sets, here.id(), worker_index);
-        let no_worker = || match runtime_with_io() {
-            // It is shutting down.
-            Some(_) => ended(),
-            None => no_runtime(),
+        let Some(worker) = worker_of(&sets, here.id(), worker_index) else {
+            let error = match runtime_with_io() {
+                // It is shutting down.
+                Some(_) => ended(),
+                None => no_runtime(),
+            };
+            let (tag, refunds) = (self.tag_of(&request.counters), &self.shared.pending_refunds);
+            return Err(refunds.fail_and_keep(tag, request, error, Sent::No));
         };
-        let worker = worker.ok_or_else(no_worker)?;
         worker.push(request)?;
         Ok(response)
     }
@@ -261,8 +271,8 @@ impl WorkerPool {
         let worker = background.and_then(|there| worker_of(&sets, there.id(), worker_index));
         if let Some(worker) = worker {
             worker.push_detached(request);
-        } else if let Some(counter) = request.counters.first() {
-            let tag = self.shared.topology.tag_of(&counter.key);
+        } else {
+            let tag = self.tag_of(&request.counters);
             self.shared.pending_refunds.keep_unsent(tag, request);
         }
     }
@@ -309,8 +319,7 @@ impl WorkerPool {
 
     /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
     pub(crate) fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
-        let tag = counters.first();
-        let tag = tag.map_or(0, |counter| self.shared.topology.tag_of(&counter.key));
+        let tag = self.tag_of(&counters);
         let state = RequestState::new(op, counters, self.deadline(), 0);
         let refunds = &self.shared.pending_refunds;
         refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), sent);
