@@ -52,9 +52,14 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
         return execute_acquire(store, times, counters, deadline);
     }
     let count = counters.len();
-    let pending = send_parts(workers, op, parts(workers, counters), deadline);
+    let retry = match op {
+        // What could not be sent to one slot is not made later: the others refund it.
+        Op::ForceAcquire => RefundRetry::Never,
+        _ => RefundRetry::Always,
+    };
+    let pending = send_parts(workers, op, parts(workers, counters), deadline, retry);
     let store = store.clone();
-    StoreResponse::pending(async move {
+    let completed = async move {
         let (mut replies, error) = await_replies(None, pending).await;
         let Some(error) = error else {
             return Ok(merge(&mut replies, count));
@@ -69,7 +74,11 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
             }
         }
         Err(error)
-    })
+    };
+    match op {
+        Op::ForceAcquire => StoreResponse::pending(RunToCompletion::new(completed)),
+        _ => StoreResponse::pending(completed),
+    }
 }
 
 /// An acquire in progress.
@@ -234,7 +243,8 @@ impl CrossSlotAcquire {
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
         let workers = &self.store.workers;
-        let refunds = send_parts(workers, Op::Refund, refunds, workers.deadline());
+        let retry = RefundRetry::Always;
+        let refunds = send_parts(workers, Op::Refund, refunds, workers.deadline(), retry);
         let (replies, _) = await_replies(Some(self.deadline), refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
@@ -276,8 +286,9 @@ impl CrossSlotAcquire {
         });
         let followups = rejections.chain(shadows);
         let workers = &self.store.workers;
-        let followups =
-            followups.flat_map(|(op, part)| send_parts(workers, op, [part], workers.deadline()));
+        let followups = followups.flat_map(|(op, part)| {
+            send_parts(workers, op, [part], workers.deadline(), RefundRetry::Always)
+        });
         followups.collect()
     }
 }
@@ -494,15 +505,11 @@ fn send_parts(
     op: Op,
     parts: impl IntoIterator<Item = SlotPart>,
     deadline: Instant,
+    retry: RefundRetry,
 ) -> SmallVec<[PendingPart; 2]> {
     let pending = parts.into_iter().map(|part| {
-        let response = workers.execute(
-            op,
-            part.counters.clone(),
-            deadline,
-            Followers::default(),
-            RefundRetry::Always,
-        );
+        let (counters, followers) = (part.counters.clone(), Followers::default());
+        let response = workers.execute(op, counters, deadline, followers, retry);
         PendingPart { part, response }
     });
     pending.collect()

@@ -122,6 +122,27 @@ async fn a_refund_that_fails_is_made_when_its_node_is_back() {
     scene.refunded().await;
 }
 
+/// What was charged in the other slot is refunded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_by_hand_that_one_node_does_not_get_is_not_made_there_later() {
+    let scene = Scene::set("hand").await;
+    let by_hand = ["a", "b"].map(|name| Fixed.policy(name, "9/month"));
+    let by_hand = limiter(scene.store.clone(), by_hand);
+    let keys = scene.keys();
+    assert_eq!(used(&by_hand, keys).await, [1, 1]);
+    scene.proxy(1).cut();
+    for _ in 0..2 {
+        let peeked = by_hand.peek([keys[1]]).await;
+        drop(peeked.expect_err("no connection"));
+    }
+    let charged = by_hand.charge(keys, 2).await;
+    drop(charged.expect_err("no connection"));
+    scene.proxy(1).pass();
+    let sent = by_hand.shutdown(TEST_TIMEOUT).await;
+    sent.expect("nothing is left");
+    assert_eq!(used(&by_hand, keys).await, [1, 1]);
+}
+
 /// Each is named in the store: a refund of some of them is of the same ones later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
