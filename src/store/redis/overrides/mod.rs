@@ -296,8 +296,10 @@ impl RedisOverrides {
                 let Some(stored) = self.read_all(reader, topology, &found).await? else {
                     return Ok(());
                 };
-                let removed = self.table.all().into_iter();
-                let removed = removed.map(|(policy, key, _)| (policy, key));
+                // What was lost before stays in force.
+                let known = self.table.all().into_iter();
+                let known = known.filter(|(_, _, known)| known.is_stored());
+                let removed = known.map(|(policy, key, _)| (policy, key));
                 let removed = removed.filter(|known| !stored.contains(known));
                 self.table
                     .apply(removed.map(|(policy, key)| (policy, key, None)));
