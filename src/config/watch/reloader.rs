@@ -4,7 +4,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::SystemTime,
@@ -20,6 +20,7 @@ use crate::{
         Document, LoadError, Mistake, Registry,
         content::{self, hash_of_files},
     },
+    sync::lock,
 };
 
 /// What a [`Watcher`](super::Watcher) has loaded, and what it has not.
@@ -308,8 +309,4 @@ fn in_one_line(changes: &Changes) -> String {
     let settings = changes.settings().iter().map(ToString::to_string);
     let changes: Vec<_> = settings.chain(policies.map(ToString::to_string)).collect();
     changes.join("; ")
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
