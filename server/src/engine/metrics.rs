@@ -10,8 +10,6 @@ use std::{
     },
 };
 
-use metrics::{Counter, Key, KeyName, Label, Level, Metadata, Recorder};
-
 /// The most rules with series of their own.
 const MAX_RULES: usize = 2_000;
 
@@ -34,22 +32,22 @@ const OTHER: &str = "other";
 pub(super) type Labels = Vec<String>;
 
 /// The counters of all rules.
+#[derive(Debug)]
 pub(super) struct RuleMetrics {
-    /// Of the other metrics. `None`: they are not recorded.
-    recorder: Option<Arc<dyn Recorder + Send + Sync>>,
     series: RwLock<AllSeries>,
     /// Of rules that would make too many series.
     other: Arc<RuleCounters>,
     near_percent: u8,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct AllSeries {
     by_labels: HashMap<Labels, Series>,
     /// How many of them name values of requests.
     values: usize,
 }
 
+#[derive(Debug)]
 struct Series {
     counters: Arc<RuleCounters>,
     /// The labels of the rule, which are those of the series unless it names values of requests.
@@ -80,9 +78,8 @@ pub(super) struct Counts {
 }
 
 impl RuleMetrics {
-    pub(super) fn new(recorder: Option<Arc<dyn Recorder + Send + Sync>>, near_percent: u8) -> Self {
+    pub(super) fn new(near_percent: u8) -> Self {
         Self {
-            recorder,
             series: RwLock::default(),
             other: Arc::default(),
             near_percent: near_percent.min(100),
@@ -164,15 +161,6 @@ impl RuleMetrics {
         self.series.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A counter of this name.
-    pub(super) fn counter(&self, name: &'static str, labels: Vec<Label>) -> Counter {
-        let Some(recorder) = &self.recorder else {
-            return Counter::noop();
-        };
-        let key = Key::from_parts(KeyName::from_const_str(name), labels);
-        recorder.register_counter(&key, &Metadata::new(module_path!(), Level::INFO, None))
-    }
-
     /// Counts a descriptor's result.
     pub(super) fn record(&self, counters: &RuleCounters, counts: Counts) {
         let Counts { limit, .. } = counts;
@@ -243,19 +231,13 @@ impl fmt::Display for LabelText<'_> {
     }
 }
 
-impl fmt::Debug for RuleMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RuleMetrics").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn values_of_clients_take_no_place_of_rules() {
-        let metrics = RuleMetrics::new(None, 80);
+        let metrics = RuleMetrics::new(80);
         let labels = |text: String| vec!["test".to_owned(), text];
         let rule = labels("user".to_owned());
         metrics.counters_of_rule(&rule);

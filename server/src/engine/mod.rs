@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use ::metrics::{Counter, Label, Recorder};
+use ::metrics::{Counter, Key, KeyName, Label, Level, Metadata, Recorder};
 use tokio::{sync::Semaphore, task::JoinError};
 use tollgate::{
     CalendarWindow, CallError, ConfigError, Limiter, OnStoreError, Policy, RedisStore, StoreError,
@@ -168,14 +168,21 @@ impl Engine {
         store: Option<RedisStore>,
         settings: EngineSettings,
     ) -> Result<Self, ConfigError> {
-        let metrics = RuleMetrics::new(settings.recorder.clone(), settings.near_percent);
+        let metrics = RuleMetrics::new(settings.near_percent);
         let tree = Tree::new(rules);
         tree.series().put_in_force(&metrics);
         let mut builder = builder(rules, &settings);
         if let Some(store) = store {
             builder = builder.store(store);
         }
-        let counter = |name, labels| metrics.counter(name, labels);
+        let counter = |name, labels: Vec<Label>| match &settings.recorder {
+            Some(recorder) => {
+                let key = Key::from_parts(KeyName::from_const_str(name), labels);
+                let metadata = Metadata::new(module_path!(), Level::INFO, None);
+                recorder.register_counter(&key, &metadata)
+            }
+            None => Counter::noop(),
+        };
         let error = |kind| {
             let labels = vec![Label::new("err_type", kind)];
             counter("ratelimit_service_should_rate_limit_error", labels)
