@@ -15,7 +15,8 @@ use ::metrics::{Counter, Key, KeyName, Label, Level, Metadata, Recorder};
 use tokio::{sync::Semaphore, task::JoinError};
 use tollgate::{
     CalendarWindow, CallError, ConfigError, Limiter, OnStoreError, Policy, RedisStore, StoreError,
-    limiter::LimiterBuilder, observe::Observer,
+    limiter::{LimiterBuilder, OnMisconfiguration},
+    observe::Observer,
 };
 
 use self::{metrics::RuleMetrics, tree::Tree};
@@ -321,8 +322,13 @@ impl fmt::Debug for EngineSettings {
 
 /// A limiter with the policies of the rules, and those of limits that descriptors bring.
 fn builder(rules: &Rules, settings: &EngineSettings) -> LimiterBuilder {
-    // The engine answers by its own setting.
-    let mut builder = Limiter::builder().on_store_error(OnStoreError::Reject);
+    // The limiter logs and counts what is answered. The engine answers alike where the limiter returns an error, as for a credit.
+    let mut builder = Limiter::builder()
+        .on_store_error(match settings.on_error {
+            OnError::Admit => OnStoreError::Admit,
+            OnError::Reject | OnError::Error => OnStoreError::Reject,
+        })
+        .on_misconfiguration(OnMisconfiguration::AsStoreError);
     for observer in &settings.observers {
         builder = builder.observe(observer.clone());
     }
