@@ -45,7 +45,8 @@ pub(crate) fn routes(engine: Engine, credit_names: &[String]) -> Result<Routes, 
     let reflection = Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+        .build_v1()?
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
     Ok(Routes::from(routes).add_service(reflection))
 }
 

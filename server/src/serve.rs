@@ -116,6 +116,7 @@ impl Server {
         let ports = if admin.is_some() { 3 } else { 2 };
         port::warn_of_open_files(ports * u64::from(options.max_connections));
         let (health, health_service) = tonic_health::server::health_reporter();
+        let health_service = health_service.max_decoding_message_size(MAX_MESSAGE_BYTES);
         for service in HEALTH_SERVICES {
             health
                 .set_service_status(service, ServingStatus::Serving)

@@ -54,7 +54,7 @@ pub struct Options {
 /// # Errors
 ///
 /// All [`Mistakes`], among them a file of more than 4 MiB, values within more than 64 lists and maps, more than 30 levels of rules,
-/// and more than 100,000 rules of all files.
+/// and more than 10,000 rules of all files.
 pub fn parse(texts: &[Text<'_>], options: Options) -> Result<Rules, Mistakes> {
     let mut reader = Reader::new(options.merge_domains);
     for Text { file, text } in texts {

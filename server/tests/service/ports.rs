@@ -14,12 +14,13 @@ use tollgate_server::{
     serve::Server,
 };
 use tonic::{Code, Request, client::Grpc, transport::Endpoint};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 use tonic_prost::ProstCodec;
 
 use crate::{
     client::{cost, descriptor},
     program::{Program, RULES},
-    scene::{options, program, redis, rules, until},
+    scene::{options, program, redis, rules, server, until},
     tls::Authority,
 };
 
@@ -43,6 +44,35 @@ async fn a_server_with_too_many_open_files_pauses_and_goes_on_when_some_are_clos
     assert!(found <= seconds + 1, "{found} attempts in {seconds} s");
     drop(held);
     assert!(program.client().passes(descriptor([("user", "a")])).await);
+}
+
+#[tokio::test]
+async fn no_service_reads_a_message_that_is_too_large() {
+    let (_clock, redis) = redis();
+    let server = server(&redis, &rules([]), &[]).await;
+    let url = format!("http://{}", server.grpc());
+    let channel = Endpoint::from_shared(url).expect("a URL").connect_lazy();
+    let text = "a".repeat(2 << 20);
+    let mut health = HealthClient::new(channel.clone());
+    let service = text.clone();
+    let checked = health.check(HealthCheckRequest { service }).await;
+    assert_eq!(checked.expect_err("too large").code(), Code::OutOfRange);
+    // The first field of a question to reflection is a text, too: if it is read, the answer is that there is no question.
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await.expect("a connection");
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let request = Request::new(RateLimitRequest {
+        domain: text,
+        ..RateLimitRequest::default()
+    });
+    let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+    let reflected = grpc
+        .unary(request, PathAndQuery::from_static(path), codec)
+        .await;
+    assert_ne!(
+        reflected.expect_err("too large").code(),
+        Code::InvalidArgument
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
