@@ -130,16 +130,13 @@ impl RuleMetrics {
 
     /// Writes all series in the text format of Prometheus.
     pub(super) fn render(&self) -> String {
-        let series = self.read();
-        let mut all: Vec<(&[String], Arc<RuleCounters>)> = series
-            .by_labels
-            .iter()
-            .map(|(labels, series)| (&labels[..], series.counters.clone()))
-            .collect();
-        all.sort_by_key(|(labels, _)| *labels);
-        let other = [OTHER.to_owned()];
+        let counters =
+            |(labels, series): (&Labels, &Series)| (labels.clone(), series.counters.clone());
+        // Not locked while the text is written: requests may add series.
+        let mut all: Vec<_> = self.read().by_labels.iter().map(counters).collect();
+        all.sort_by(|(labels, _), (other, _)| labels.cmp(other));
         if self.other.total_hits.load(Relaxed) > 0 {
-            all.push((&other, self.other.clone()));
+            all.push((vec![OTHER.to_owned()], self.other.clone()));
         }
         let mut text = String::new();
         for (index, name) in NAMES.iter().enumerate() {
