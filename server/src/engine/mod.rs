@@ -267,8 +267,8 @@ impl Engine {
             let decided = shared.decide(&request, may_credit).await;
             drop(permit);
             match &decided {
-                Ok(_) => {}
-                Err(Refusal::Store(_)) => shared.counters.redis_errors.increment(1),
+                // Of the store's failures those are counted, too, that are answered.
+                Ok(_) | Err(Refusal::Store(_)) => {}
                 Err(_) => shared.counters.service_errors.increment(1),
             }
             decided
@@ -299,7 +299,8 @@ impl Shared {
         may_credit: bool,
     ) -> Result<RateLimitResponse, Refusal> {
         let plan = self.plan(request, may_credit)?;
-        let outcomes = plan.carry_out(self.settings.on_error).await?;
+        let failures = &self.counters.redis_errors;
+        let outcomes = plan.carry_out(self.settings.on_error, failures).await?;
         Ok(self.response(request, &outcomes))
     }
 }

@@ -7,12 +7,14 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use metrics::Counter;
 use smallvec::SmallVec;
 use tollgate::{
     CallError, Decision, Key, Quota, RetryAfter,
     limiter::{
         CallEntry, Check, Credit, Credited, DecisionKind, LimitStatus, PolicyDecision, PolicyHandle,
     },
+    observe::DecisionSource,
 };
 
 use super::{
@@ -336,9 +338,17 @@ impl Calls {
 }
 
 impl Plan {
-    /// Makes the calls, all at once: the store sends those together that are queued when it is ready.
-    pub(super) async fn carry_out(self, on_error: OnError) -> Result<Vec<Outcome>, Refusal> {
+    /// Makes the calls, all at once: the store sends those together that are queued when it is ready. `failures` counts plans for which
+    /// the store failed.
+    pub(super) async fn carry_out(
+        self,
+        on_error: OnError,
+        failures: &Counter,
+    ) -> Result<Vec<Outcome>, Refusal> {
         let answers = join_all(self.calls.into_iter().map(Call::run)).await;
+        if answers.iter().any(Answer::has_failed) {
+            failures.increment(1);
+        }
         let outcomes = self.descriptors.into_iter().map(|planned| match planned {
             Planned::Unlimited(why) => Ok(Outcome::Unlimited(why)),
             Planned::Limited(limited, limits) => outcome(limited, limits, &answers, on_error),
@@ -426,6 +436,17 @@ impl Limited {
 }
 
 impl Answer {
+    /// Whether the store failed.
+    fn has_failed(&self) -> bool {
+        match self {
+            Self::Decision(decision) => decision.source() == DecisionSource::Fallback,
+            Self::Peeked(Err(CallError::Store(_))) | Self::Credited(Err(CallError::Store(_))) => {
+                true
+            }
+            Self::Peeked(_) | Self::Credited(_) => false,
+        }
+    }
+
     /// The standing of a descriptor to a limit; `None` if the request is admitted uncounted.
     fn standing(
         &self,

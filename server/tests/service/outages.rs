@@ -80,6 +80,9 @@ async fn a_failed_store_is_answered_as_the_server_is_told() {
         }
         // What needs no store is answered.
         assert!(client.passes(descriptor([("free", "a")])).await);
+        let metrics = get(&server, "/metrics").await.1;
+        let failures = r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1"#;
+        assert!(metrics.lines().any(|line| line == failures), "{metrics}");
     }
 }
 
