@@ -216,7 +216,7 @@ async fn what_is_removed_while_a_process_begins_is_not_lost() {
     let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
     let second = limiter(Limiter::builder().store(through_proxy), [policy]);
     let (log, _guard) = Log::of_errors();
-    proxy.delay(Duration::from_millis(300));
+    proxy.delay(ms(100));
     let before = server.calls("eval");
     let listed = tokio::spawn({
         let second = second.clone();
