@@ -5,11 +5,14 @@ use tokio::time::timeout;
 use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
-use crate::store::{
-    rejection_cache::{
-        BOUND, SameTime, epoch_is_read, key, result, source, store, three_a_minute, use_up, world,
+use crate::{
+    shared::SameTime,
+    store::{
+        rejection_cache::{
+            BOUND, epoch_is_read, key, result, source, store, three_a_minute, use_up, world,
+        },
+        support::*,
     },
-    support::*,
 };
 
 #[tokio::test]
