@@ -29,6 +29,7 @@ enum Action {
     Reset,
     Block(Duration),
     Unblock,
+    /// Drops the last check that was admitted, and with it the permits.
     Release,
     ReadEpoch,
 }
@@ -55,7 +56,7 @@ fn bare(action: Action) -> Call {
 }
 
 /// Calls as text, between commas: `check alice cost 3 times 2 by bob`; a key of its own for each policy, as in
-/// `check second=bob day=team`; `wait 5ms`, `charge alice 7` and so on are the functions below.
+/// `check second=bob day=team`; `wait 5ms`, `charge alice 7` and so on are the actions above.
 #[track_caller]
 pub(crate) fn script(text: &'static str) -> Vec<Call> {
     text.split(", ").map(parse).collect()
@@ -65,17 +66,17 @@ pub(crate) fn script(text: &'static str) -> Vec<Call> {
 fn parse(text: &'static str) -> Call {
     let words: Vec<&'static str> = text.split(' ').collect();
     let number = |text: &str| text.parse::<u64>().expect(text);
-    let mut call = match words[..] {
+    let mut parsed = match words[..] {
         ["wait", time] => return wait(duration(time)),
         ["refund", units] => return refund(number(units)),
         ["read", "epoch"] => return read_epoch(),
-        ["charge", key, units] => return charge(key, number(units)),
+        ["charge", key, units] => return call(Action::Charge(number(units)), key),
         ["credit", key, units] => return credit(key, number(units)),
-        ["block", key, time] => return block(key, duration(time)),
+        ["block", key, time] => return call(Action::Block(duration(time)), key),
         ["reset", key] => return reset(key),
-        ["unblock", key] => return unblock(key),
-        ["release", key] => return release(key),
-        ["peek", key, ..] => peek(key),
+        ["unblock", key] => return call(Action::Unblock, key),
+        ["release", key] => return call(Action::Release, key),
+        ["peek", key, ..] => call(Action::Peek, key),
         ["check", key, ..] if !key.contains('=') => check(key),
         ["check", ..] => {
             let keys = words.iter().filter_map(|word| word.split_once('='));
@@ -84,14 +85,14 @@ fn parse(text: &'static str) -> Call {
         _ => panic!("no call: {text}"),
     };
     for pair in words.windows(2) {
-        call = match pair {
-            ["cost", units] => call.cost(number(units)),
-            ["times", n] => call.times(number(n)),
-            ["by", caller] => call.caller(caller),
-            _ => call,
+        parsed = match pair {
+            ["cost", units] => parsed.cost(number(units)),
+            ["times", n] => parsed.times(number(n)),
+            ["by", caller] => parsed.caller(caller),
+            _ => parsed,
         };
     }
-    call
+    parsed
 }
 
 /// The clock advances.
@@ -111,14 +112,6 @@ pub(crate) fn check_each(keys: impl IntoIterator<Item = (&'static str, Key)>) ->
     }
 }
 
-pub(crate) fn peek(key: impl Into<Key>) -> Call {
-    call(Action::Peek, key)
-}
-
-pub(crate) fn charge(key: impl Into<Key>, units: u64) -> Call {
-    call(Action::Charge(units), key)
-}
-
 /// Refunds units of the last check that was admitted.
 pub(crate) fn refund(units: u64) -> Call {
     bare(Action::Refund(units))
@@ -131,19 +124,6 @@ pub(crate) fn credit(key: impl Into<Key>, units: u64) -> Call {
 
 pub(crate) fn reset(key: impl Into<Key>) -> Call {
     call(Action::Reset, key)
-}
-
-pub(crate) fn block(key: impl Into<Key>, time: Duration) -> Call {
-    call(Action::Block(time), key)
-}
-
-pub(crate) fn unblock(key: impl Into<Key>) -> Call {
-    call(Action::Unblock, key)
-}
-
-/// Drops the last check that was admitted, and with it the permits.
-pub(crate) fn release(key: impl Into<Key>) -> Call {
-    call(Action::Release, key)
 }
 
 /// Waits until the process has read the epoch, as it does after a rejection that it caches.
