@@ -9,7 +9,7 @@ use tollgate_server::{
     serve::Server,
 };
 
-use crate::scene::{limit, named, redis, rules, server};
+use crate::scene::{limit, named, options, redis, rules, server};
 
 /// The status and body of a response.
 pub(crate) async fn get(server: &Server, path: &str) -> (u16, String) {
@@ -159,9 +159,10 @@ async fn requests_with_mistakes_are_bad() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fails_is_an_error_of_the_server() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 9, Unit::Minute)]), &[]).await;
-    redis.kill();
+    // A port where nothing listens.
+    let options = options(&["--redis-url", "redis://127.0.0.1:1"]);
+    let server = Server::start(&options, &rules([limit("user", "", 9, Unit::Minute)])).await;
+    let server = server.expect("a server");
     let request = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "user"}]}]}"#;
     let (status, body) = post(&server, request).await;
     assert_eq!(status, 500, "{body}");
