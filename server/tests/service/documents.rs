@@ -7,8 +7,8 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{Client, cost, descriptor, header, is_over, over, request},
-    scene::{redis, server},
+    client::{cost, descriptor, header, is_over, over, request},
+    scene::served,
 };
 
 fn rules(descriptors: &str) -> Rules {
@@ -22,17 +22,15 @@ fn rules(descriptors: &str) -> Rules {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_none() {
-    let (_clock, redis) = redis();
-    let rules = rules(
+    let client = served(rules(
         "
   - key: tenant
     limits:
       - { name: burst, quota: 5/h, strategy: calendar_window from_epoch }
       - { name: month, quota: 8/month, calendar: true }
 ",
-    );
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ))
+    .await;
     let tenant = || descriptor([("tenant", "a")]);
     let first = client.ask([cost(tenant(), 4)]).await;
     // The limit with the fewest units left.
@@ -68,14 +66,8 @@ async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_n
 
 #[tokio::test(flavor = "multi_thread")]
 async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
-    let (_clock, redis) = redis();
-    let server = server(
-        &redis,
-        &rules("  - { key: user, limits: [{ quota: 2/30s }] }"),
-        &[],
-    )
-    .await;
-    let response = Client::of(&server).ask([descriptor([("user", "a")])]).await;
+    let client = served(rules("  - { key: user, limits: [{ quota: 2/30s }] }")).await;
+    let response = client.ask([descriptor([("user", "a")])]).await;
     let limit = response.statuses[0]
         .current_limit
         .as_ref()
@@ -89,12 +81,9 @@ async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_charge_that_comes_after_the_response_is_not_lost_where_rejections_are_charged() {
-    let (_clock, redis) = redis();
-    let rules = rules(
+    let client = served(rules(
         "  - { key: tokens, limits: [{ quota: 500/h, strategy: calendar_window from_epoch, on_reject: charge }] }",
-    );
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    )).await;
     let tokens = || descriptor([("tokens", "a")]);
     assert!(client.passes(cost(tokens(), 200)).await);
     let late = client.ask([cost(tokens(), 500)]).await;
@@ -105,16 +94,9 @@ async fn a_charge_that_comes_after_the_response_is_not_lost_where_rejections_are
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_limits_than_can_be_charged_together_are_a_mistake_of_the_request() {
-    let (_clock, redis) = redis();
     let limits = (0..3).map(|n| format!("{{ name: n{n}, quota: 1000/h }}"));
     let limits = limits.collect::<Vec<_>>().join(", ");
-    let server = server(
-        &redis,
-        &rules(&format!("  - {{ key: user, limits: [{limits}] }}")),
-        &[],
-    )
-    .await;
-    let client = Client::of(&server);
+    let client = served(rules(&format!("  - {{ key: user, limits: [{limits}] }}"))).await;
     let mut many = request([]);
     many.descriptors = (0..43)
         .map(|user| descriptor([("user", &*user.to_string())]))

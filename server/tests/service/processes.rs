@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use futures_util::future::{join_all, select};
-use http_body_util::BodyExt;
 use tollgate_server::{rules::Unit, serve::Server};
 use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{
@@ -12,8 +11,8 @@ use tonic_health::pb::{
 
 use crate::{
     client::{Client, cost, descriptor, is_over, request},
-    json::get,
-    scene::{limit, limit_together, options, redis, rules, server},
+    json::{get, get_at},
+    scene::{limit, limit_together, options, redis, rules, served_with, server},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -84,21 +83,8 @@ async fn a_server_that_ends_is_reported_as_not_serving_and_answers_what_it_has()
     while status(&mut health, "").await == ServingStatus::Serving {
         tokio::task::yield_now().await;
     }
-    let healthcheck = format!("http://{http}/healthcheck");
-    let plain = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
-    let plain = plain.build_http::<http_body_util::Empty<axum::body::Bytes>>();
-    let response = plain
-        .get(healthcheck.parse().expect("a URI"))
-        .await
-        .expect("a response");
-    assert_eq!(response.status(), 500);
-    let body = response
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
-    assert_eq!(body, "NOT SERVING");
+    let stopped = get_at(http, "/healthcheck").await;
+    assert_eq!(stopped, (500, "NOT SERVING".to_owned()));
     // Until the delay has passed it answers.
     assert!(client.passes(descriptor([("user", "a")])).await);
     stopping.abort();
@@ -129,16 +115,14 @@ async fn a_health_watch_outlives_the_bounds_of_requests_and_the_age_of_its_conne
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_in_flight_are_answered_before_the_server_ends() {
-    let (_clock, redis) = redis();
     let flags = ["--max-requests", "1", "--drain-timeout", "3600"];
-    let server = server(&redis, &rules([limit("user", "", 9, Unit::Hour)]), &flags).await;
-    let address = format!("http://{}", server.grpc());
-    let client = Client::of(&server);
+    let client = served_with(&flags, rules([limit("user", "", 9, Unit::Hour)])).await;
+    let address = format!("http://{}", client.server.grpc());
     assert!(client.passes(descriptor([("user", "a")])).await);
-    redis.pause();
+    client.redis.pause();
     let ask = || {
         // A connection of its own: each has one request in flight.
-        let client = Client::of(&server);
+        let client = Client::of(&client.server);
         let request = request([cost(descriptor([("user", "a")]), 2)]);
         tokio::spawn(async move { client.send(request).await })
     };
@@ -148,13 +132,13 @@ async fn requests_in_flight_are_answered_before_the_server_ends() {
     // One is refused once the other is in flight.
     let (refused, waiting) = select(ask(), ask()).await.factor_first();
     assert!(is_refused(refused.expect("a task")));
-    let stopping = tokio::spawn(server.stop());
+    let stopping = tokio::spawn(client.server.stop());
     // No port answers any more.
     while is_refused(Client::to(&address).send(request([])).await) {
         tokio::task::yield_now().await;
     }
     assert!(!stopping.is_finished());
-    redis.resume();
+    client.redis.resume();
     let response = waiting.await.expect("a task").expect("a response");
     assert_eq!(response.statuses[0].limit_remaining, 6);
     stopping.await.expect("a task").expect("an end");
