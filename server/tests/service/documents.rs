@@ -7,7 +7,7 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{cost, descriptor, header, is_over, over, request},
+    client::{cost, descriptor, header, is_over, limit_of, over, request},
     scene::served,
 };
 
@@ -34,18 +34,10 @@ async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_n
     let tenant = || descriptor([("tenant", "a")]);
     let first = client.ask([cost(tenant(), 4)]).await;
     // The limit with the fewest units left.
-    let status = &first.statuses[0];
-    assert_eq!(
-        (
-            status.limit_remaining,
-            &*status.current_limit.as_ref().expect("a limit").name
-        ),
-        (1, "burst")
-    );
-    assert_eq!(
-        header(&first, "ratelimit").map(|field| field.matches(";r=").count()),
-        Some(2)
-    );
+    assert_eq!(first.statuses[0].limit_remaining, 1);
+    assert_eq!(limit_of(&first).name, "burst");
+    let both = header(&first, "ratelimit").expect("a field");
+    assert_eq!(both.matches(";r=").count(), 2);
     let refused = client.ask([cost(tenant(), 2)]).await;
     assert!(is_over(&refused));
     assert_eq!(
@@ -55,11 +47,7 @@ async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_n
     assert_eq!(header(&refused, "retry-after"), Some("3200"));
     // Both are over: the longer wait counts.
     let refused = client.ask([cost(tenant(), 5)]).await;
-    let status = &refused.statuses[0];
-    assert_eq!(
-        status.current_limit.as_ref().expect("a limit").name,
-        "month"
-    );
+    assert_eq!(limit_of(&refused).name, "month");
     assert_eq!(header(&refused, "retry-after"), Some("1328000"));
     assert!(client.passes(tenant()).await);
 }
@@ -68,15 +56,10 @@ async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_n
 async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
     let client = served(rules("  - { key: user, limits: [{ quota: 2/30s }] }")).await;
     let response = client.ask([descriptor([("user", "a")])]).await;
-    let limit = response.statuses[0]
-        .current_limit
-        .as_ref()
-        .expect("a limit");
+    let limit = limit_of(&response);
     assert_eq!((limit.requests_per_unit, limit.unit), (2, 0));
-    assert_eq!(
-        header(&response, "ratelimit-policy"),
-        Some("\"test/user\";q=2;w=30")
-    );
+    let policy = header(&response, "ratelimit-policy");
+    assert_eq!(policy, Some("\"test/user\";q=2;w=30"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use testkit::Reply;
 use tollgate::limiter::Override;
 use tollgate_server::{
     proto::{RateLimitDescriptor, RateLimitOverride},
@@ -11,7 +10,7 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{Client, cost, descriptor, entry, header, is_over, over, request},
+    client::{Client, cost, descriptor, entry, header, is_over, limit_of, over, request},
     scene::{
         TEST_TIMEOUT, limit, limit_together, named, policy, rule, rules, served, served_with,
         unlimited, with,
@@ -35,18 +34,13 @@ fn with_limit(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_beyond_the_limit_is_refused_with_all_that_a_client_needs() {
-    let client = served(rules([named(
-        limit("user", "", 2, Unit::Minute),
-        "per-user",
-        &[],
-    )]))
-    .await;
+    let limited = named(limit("user", "", 2, Unit::Minute), "per-user", &[]);
+    let client = served(rules([limited])).await;
     let alice = || descriptor([("user", "alice")]);
 
     let first = client.ask([alice()]).await;
     assert!(!is_over(&first));
-    let status = &first.statuses[0];
-    let current = status.current_limit.as_ref().expect("a limit");
+    let (status, current) = (&first.statuses[0], limit_of(&first));
     assert_eq!(
         (current.requests_per_unit, current.unit, &*current.name),
         (2, Unit::Minute as i32, "per-user")
@@ -54,47 +48,31 @@ async fn a_request_beyond_the_limit_is_refused_with_all_that_a_client_needs() {
     assert_eq!(status.limit_remaining, 1);
     // 19.877 seconds, rounded up.
     assert_eq!(status.duration_until_reset.expect("a time").seconds, 20);
-    assert_eq!(header(&first, "ratelimit"), Some("\"per-user\";r=1;t=20"));
-    assert_eq!(
-        header(&first, "ratelimit-policy"),
-        Some("\"per-user\";q=2;w=60")
-    );
-    assert_eq!(header(&first, "retry-after"), None);
+    let fields = ["ratelimit", "ratelimit-policy", "retry-after"].map(|name| header(&first, name));
+    let [left, policy] = [r#""per-user";r=1;t=20"#, r#""per-user";q=2;w=60"#];
+    assert_eq!(fields, [Some(left), Some(policy), None]);
     assert!(first.raw_body.is_empty());
 
     assert!(client.passes(alice()).await);
     let third = client.ask([alice()]).await;
     assert!(is_over(&third));
-    assert_eq!(third.statuses[0].limit_remaining, 0);
-    assert_eq!(
-        third.statuses[0]
-            .duration_until_reset
-            .expect("a time")
-            .seconds,
-        20
-    );
-    assert_eq!(header(&third, "retry-after"), Some("20"));
-    assert_eq!(
-        header(&third, "content-type"),
-        Some("application/problem+json")
-    );
+    let status = &third.statuses[0];
+    assert_eq!(status.limit_remaining, 0);
+    assert_eq!(status.duration_until_reset.expect("a time").seconds, 20);
+    let fields = ["retry-after", "content-type"].map(|name| header(&third, name));
+    assert_eq!(fields, [Some("20"), Some("application/problem+json")]);
     let problem: serde_json::Value = serde_json::from_slice(&third.raw_body).expect("JSON");
     assert_eq!(problem["status"], 429);
-    assert_eq!(
-        problem["violated-policies"],
-        serde_json::json!(["per-user"])
-    );
+    let violated = &problem["violated-policies"];
+    assert_eq!(*violated, serde_json::json!(["per-user"]));
     // Another user has a count of its own.
     assert!(client.passes(descriptor([("user", "bob")])).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_have_no_details_if_the_server_is_told_so() {
-    let client = served_with(
-        &["--no-response-details"],
-        rules([limit("user", "", 1, Unit::Minute)]),
-    )
-    .await;
+    let rules = rules([limit("user", "", 1, Unit::Minute)]);
+    let client = served_with(&["--no-response-details"], rules).await;
     for expected in [false, true] {
         let response = client.ask([descriptor([("user", "alice")])]).await;
         assert_eq!(is_over(&response), expected);
@@ -225,7 +203,7 @@ async fn credentials_are_not_in_the_store_or_in_metrics() {
     assert!(client.passes(secret()).await);
     assert!(client.passes(with_limit(secret(), 5, Unit::Hour)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
-    let keys = keys(&client.redis).join("\n");
+    let keys = client.redis.keys().join("\n");
     assert!(!keys.contains("secret-1"), "{keys}");
     assert!(keys.contains("alice"), "{keys}");
     let metrics = crate::json::get(&client.server, "/metrics").await.1;
@@ -233,17 +211,12 @@ async fn credentials_are_not_in_the_store_or_in_metrics() {
     assert!(metrics.contains("key1=\"authorization_#"), "{metrics}");
 }
 
-fn keys(redis: &testkit::Server) -> Vec<String> {
-    let keys = redis.command(&["KEYS", "*"]).list();
-    keys.into_iter().map(Reply::text).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cost_is_that_of_the_descriptor_or_else_of_the_request_and_0_looks_only() {
     let client = served(rules([limit("user", "", 10, Unit::Hour)])).await;
     let alice = || descriptor([("user", "alice")]);
     assert_eq!(client.left(alice()).await, 10);
-    assert!(keys(&client.redis).is_empty(), "a peek makes no key");
+    assert!(client.redis.keys().is_empty(), "a peek makes no key");
 
     let of_request = tollgate_server::proto::RateLimitRequest {
         hits_addend: 3,
@@ -340,32 +313,17 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
     assert!(!client.passes(alice(3, Unit::Hour)).await);
     let raised = client.ask([alice(10, Unit::Hour)]).await;
     assert!(!is_over(&raised));
-    let status = &raised.statuses[0];
-    assert_eq!(
-        status
-            .current_limit
-            .as_ref()
-            .expect("a limit")
-            .requests_per_unit,
-        10
-    );
+    assert_eq!(limit_of(&raised).requests_per_unit, 10);
     // The refused one counts too.
-    assert_eq!(status.limit_remaining, 5);
+    assert_eq!(raised.statuses[0].limit_remaining, 5);
     // Another unit has a count of its own, and so has the rule.
     assert!(client.passes(alice(1, Unit::Day)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
     // Each unit can be counted.
     for unit in Unit::ALL {
-        assert!(
-            client
-                .passes(with_limit(descriptor([("user", "bob")]), 1, unit))
-                .await
-        );
-        assert!(
-            !client
-                .passes(with_limit(descriptor([("user", "bob")]), 1, unit))
-                .await
-        );
+        let bob = || with_limit(descriptor([("user", "bob")]), 1, unit);
+        assert!(client.passes(bob()).await);
+        assert!(!client.passes(bob()).await);
     }
     // In a domain without rules there are no limits.
     let mut elsewhere = request([alice(0, Unit::Hour)]);
@@ -400,12 +358,8 @@ async fn a_rule_without_a_limit_passes_without_the_store() {
     assert!(!is_over(&response));
     assert_eq!(response.statuses[0].limit_remaining, u32::MAX);
     assert_eq!(response.statuses[1].limit_remaining, 0);
-    assert!(
-        response
-            .statuses
-            .iter()
-            .all(|status| status.current_limit.is_none())
-    );
+    let mut statuses = response.statuses.iter();
+    assert!(statuses.all(|status| status.current_limit.is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -526,11 +480,8 @@ async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
     });
     let start = Instant::now();
     // Until the charge is the one request that is decided.
-    while client
-        .send(request([descriptor([("free", "")])]))
-        .await
-        .is_ok()
-    {
+    let free = || request([descriptor([("free", "")])]);
+    while client.send(free()).await.is_ok() {
         assert!(start.elapsed() < TEST_TIMEOUT);
     }
     charge.abort();
@@ -543,16 +494,6 @@ async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
         }
         assert!(start.elapsed() < TEST_TIMEOUT);
     }
-}
-
-/// The calls of scripts that a Redis server has had.
-fn script_calls(redis: &testkit::Server) -> u64 {
-    let stats = redis.command(&["INFO", "commandstats"]).text();
-    let calls = stats.lines().filter_map(|line| {
-        let stats = line.strip_prefix("cmdstat_evalsha:calls=")?;
-        stats.split(',').next()?.parse::<u64>().ok()
-    });
-    calls.sum()
 }
 
 /// On one thread: of several, another one may send the first before the rest is queued.
@@ -572,41 +513,26 @@ async fn all_descriptors_of_a_request_share_a_call_of_redis() {
     };
     // The script is loaded.
     client.ask(all()).await;
-    let before = script_calls(&client.redis);
+    let before = client.redis.calls("evalsha");
     client.ask(all()).await;
-    assert_eq!(script_calls(&client.redis) - before, 1);
+    assert_eq!(client.redis.calls("evalsha") - before, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_that_an_operator_sets_for_a_key_is_applied_and_reported() {
     let client = served(rules([limit("user", "", 2, Unit::Hour)])).await;
-    let policy = client
-        .server
-        .engine()
-        .limiter()
-        .policy(&policy("user", ""))
-        .expect("a policy");
+    let limiter = client.server.engine().limiter();
+    let policy = limiter.policy(&policy("user", "")).expect("a policy");
     let more = Override::quota(Unit::Hour.quota(9));
-    policy
-        .set_override("alice", more)
-        .await
-        .expect("an override");
-    policy
-        .set_override("carol", Override::exempt())
-        .await
-        .expect("an override");
+    for (user, set) in [("alice", more), ("carol", Override::exempt())] {
+        let set = policy.set_override(user, set).await;
+        set.expect("an override");
+    }
     for (user, limit) in [("alice", 9), ("bob", 2)] {
         let response = client.ask([descriptor([("user", user)])]).await;
-        let status = &response.statuses[0];
-        let current = status.current_limit.as_ref().expect("a limit");
-        assert_eq!(
-            (current.requests_per_unit, status.limit_remaining),
-            (limit, limit - 1)
-        );
+        assert_eq!(limit_of(&response).requests_per_unit, limit);
+        assert_eq!(response.statuses[0].limit_remaining, limit - 1);
     }
-    assert!(
-        client
-            .passes(cost(descriptor([("user", "carol")]), 99))
-            .await
-    );
+    let carol = descriptor([("user", "carol")]);
+    assert!(client.passes(cost(carol, 99)).await);
 }
