@@ -11,7 +11,7 @@ use std::{
 use tollgate_server::rules::{Rule, Rules, Unit};
 
 use crate::{
-    client::{cost, descriptor, is_over},
+    client::{Client, cost, descriptor, is_over},
     json::get,
     scene::{TEST_TIMEOUT, limit, rule, rules, served, with},
 };
@@ -113,12 +113,12 @@ async fn each_request_is_decided_under_the_old_rules_or_under_the_new_ones() {
         rules([with(rule("set", ""), inner)])
     };
     let (one, two) = (set("one", 1_000_000), set("two", 2_000_000));
-    let client = Arc::new(served(one.clone()).await);
+    let client = served(one.clone()).await;
     let done = Arc::new(AtomicBool::new(false));
     // How many requests were decided under each.
     let seen = Arc::new([const { AtomicU64::new(0) }; 2]);
     let ask = || {
-        let (done, seen, client) = (done.clone(), seen.clone(), client.clone());
+        let (done, seen, client) = (done.clone(), seen.clone(), Client::clone(&client));
         tokio::spawn(async move {
             while !done.load(Ordering::Relaxed) {
                 let both = ["a", "b"].map(|key| descriptor([("set", "x"), (key, "y")]));
