@@ -1,7 +1,6 @@
 //! What a decision allocates. The allocator counts by thread, so each is made on a runtime of one thread.
 
 use allocation_counter::measure;
-use tokio::runtime::Runtime;
 use tollgate::extract::Extracted;
 use tollgate_tests::prelude::*;
 
@@ -16,11 +15,8 @@ fn ample() -> Quota {
 }
 
 fn limiter(names: &[&str], quota: Quota) -> Limiter {
-    let with = |limiter: tollgate::limiter::LimiterBuilder, name: &&str| {
-        limiter.policy(Policy::new(*name, quota))
-    };
-    let builder = names.iter().fold(Limiter::builder(), with);
-    builder.built()
+    let policies = names.iter().map(|name| Policy::new(*name, quota));
+    stores::limiter(Limiter::builder(), policies)
 }
 
 /// Allocations per decision, once the first decisions have allocated what stays.
@@ -45,54 +41,39 @@ fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F)
     });
     let own = counted.count_total.saturating_sub(turns.count_total);
     let each = own as f64 / TIMES as f64;
-    println!(
-        "{what}: {each} allocations a decision, {} bytes",
-        counted.bytes_total / TIMES
-    );
+    let bytes = counted.bytes_total / TIMES;
+    println!("{what}: {each} allocations a decision, {bytes} bytes");
     each
 }
 
 #[test]
-fn a_known_key_is_evaluated_in_process_without_allocating() {
-    let limiter = limiter(&["one"], ample());
-    let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-    assert_eq!(
-        each(&current_thread(), "in process, one policy", check),
-        0.0
-    );
+fn a_known_key_is_evaluated_and_rejected_in_process_without_allocating() {
+    for (quota, admits) in [(ample(), true), (quota("1/week"), false)] {
+        let limiter = limiter(&["one"], quota);
+        let check = async || limiter.check(Key::new("alice")).await.is_admitted();
+        assert!(current_thread().block_on(check()));
+        let decide = async || assert_eq!(check().await, admits);
+        let what = format!("in process, one policy, admitted: {admits}");
+        assert_eq!(each(&current_thread(), &what, decide), 0.0);
+    }
 }
 
 #[test]
 fn a_decision_that_metrics_count_allocates_nothing_more() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let metrics = tollgate::metrics::Metrics::with_recorder("api", recorder);
-    let metrics = std::sync::Arc::new(metrics);
-    for (quota, admits) in [(ample(), true), (Quota::requests(1).per_week(), false)] {
+    let metrics = Arc::new(metrics);
+    for (quota, admits) in [(ample(), true), (quota("1/week"), false)] {
         let builder = Limiter::builder().observe(metrics.clone());
         let limiter = builder.policy(Policy::new("one", quota)).built();
         let check = async || limiter.check(Key::new("alice")).await.is_admitted();
         assert!(current_thread().block_on(check()));
         let decide = async || assert_eq!(check().await, admits);
-        let each = each(
-            &current_thread(),
-            &format!("with metrics, admitted: {admits}"),
-            decide,
-        );
+        let what = format!("with metrics, admitted: {admits}");
+        let each = each(&current_thread(), &what, decide);
         // One decision in 64 is timed, and the recorder keeps 64 times in a block.
         assert!(each <= 2.0 / 1_000.0, "{each}");
     }
-}
-
-#[test]
-fn a_rejection_in_process_allocates_nothing_either() {
-    let limiter = limiter(&["one"], quota("1/week"));
-    let check = async || limiter.check(Key::new("alice")).await;
-    let _ = current_thread().block_on(check());
-    let rejected = async || assert!(!check().await.is_admitted());
-    assert_eq!(
-        each(&current_thread(), "in process, rejected", rejected),
-        0.0
-    );
 }
 
 #[test]
@@ -105,27 +86,19 @@ fn three_policies_with_one_key_allocate_next_to_nothing() {
 
 #[test]
 fn a_request_through_the_layer_allocates_little() {
-    let bare =
-        service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(())));
+    let bare = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
     let runtime = current_thread();
     // What the request and the service take by themselves.
     let without = each(&runtime, "a bare service", || call(bare, 200));
-    for (what, quota, status) in [
-        ("admitted", ample(), 200),
-        ("rejected", Quota::requests(1).per_week(), 429),
+    for (what, quota, status, most) in [
+        ("admitted", ample(), 200, MAX_ADMITTED),
+        ("rejected", quota("1/week"), 429, MAX_REJECTED),
     ] {
-        let policy = Policy::new("peer", quota);
-        let layer = RateLimitLayer::builder().policy(policy);
+        let layer = RateLimitLayer::builder().policy(Policy::new("peer", quota));
         let service = layer.built().layer(bare);
         runtime.block_on(call(service.clone(), 200));
-        let with = each(&runtime, &format!("through the layer, {what}"), || {
-            call(service.clone(), status)
-        });
-        let most = if status == 200 {
-            MAX_ADMITTED
-        } else {
-            MAX_REJECTED
-        };
+        let case = format!("through the layer, {what}");
+        let with = each(&runtime, &case, || call(service.clone(), status));
         assert!(
             with - without <= most,
             "{what}: {with}, and {without} without"
@@ -135,14 +108,12 @@ fn a_request_through_the_layer_allocates_little() {
 
 async fn call<S, B>(mut service: S, status: u16)
 where
-    S: Service<Request<()>, Response = Response<B>, Error = std::convert::Infallible>,
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
 {
     let mut request = Request::new(());
     let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 4321)));
     request.extensions_mut().insert(peer);
-    std::future::poll_fn(|cx| service.poll_ready(cx))
-        .await
-        .expect("a service");
+    let Ok(_) = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
     let Ok(response) = service.call(request).await;
     assert_eq!(response.status(), status);
 }
@@ -172,8 +143,7 @@ fn a_large_cost_takes_no_more_memory_in_process_than_a_small_one() {
     ];
     for policy in policies {
         let capacity = policy.quota().capacity();
-        let limiter = Limiter::builder().policy(policy).build();
-        let (limiter, runtime) = (limiter.expect("a limiter"), current_thread());
+        let (limiter, runtime) = (Limiter::builder().policy(policy).built(), current_thread());
         let check = async |key, cost| {
             let decision = limiter.check(Key::new(key)).cost(cost).await;
             assert!(decision.is_admitted());

@@ -1,7 +1,4 @@
-use tollgate_tests::{
-    hot_key::until_leased,
-    stores::{self, redis},
-};
+use tollgate_tests::{hot_key::until_leased, stores::redis};
 
 use super::*;
 

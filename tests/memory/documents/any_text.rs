@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use crate::documents::{inputs::a_document_is_read_or_rejected, support::*};
 
 fn shipped() -> Vec<String> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/configured/");
-    let files = ["limits.toml", "limits.yaml"].map(|name| format!("{folder}{name}"));
+    let folder = tollgate_tests::repository("examples/configured");
+    let files = ["limits.toml", "limits.yaml"].map(|name| folder.join(name));
     files
         .map(|file| fs::read_to_string(file).expect("a file"))
         .into()
@@ -21,20 +21,15 @@ fn damaged() -> impl Strategy<Value = String> {
         Just("[[policies.api]]\n".to_owned()),
         Just("key = [\"peer\", [\"path\"]]\n".to_owned()),
     ];
-    (
-        any::<prop::sample::Index>(),
-        any::<prop::sample::Index>(),
-        0_usize..40,
-        part,
-    )
-        .prop_map(|(which, at, length, part)| {
-            let shipped = shipped();
-            let text: Vec<char> = which.get(&shipped).chars().collect();
-            let at = at.index(text.len());
-            let end = text.len().min(at + length);
-            let (before, after) = (text[..at].iter(), text[end..].iter());
-            before.collect::<String>() + &part + &after.collect::<String>()
-        })
+    let index = any::<prop::sample::Index>;
+    (index(), index(), 0_usize..40, part).prop_map(|(which, at, length, part)| {
+        let shipped = shipped();
+        let text: Vec<char> = which.get(&shipped).chars().collect();
+        let at = at.index(text.len());
+        let end = text.len().min(at + length);
+        let (before, after) = (text[..at].iter(), text[end..].iter());
+        before.collect::<String>() + &part + &after.collect::<String>()
+    })
 }
 
 proptest! {
@@ -45,13 +40,6 @@ proptest! {
 
     #[test]
     fn a_damaged_document_is_a_document_or_an_error(text in damaged()) {
-        a_document_is_read_or_rejected(&text);
-    }
-}
-
-#[test]
-fn the_shipped_documents_are_read() {
-    for text in shipped() {
         a_document_is_read_or_rejected(&text);
     }
 }

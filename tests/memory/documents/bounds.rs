@@ -3,7 +3,7 @@
 use crate::documents::support::*;
 #[cfg(unix)]
 use std::os::unix::fs::symlink;
-use std::{fmt::Write, process::Command, sync::mpsc};
+use std::{process::Command, sync::mpsc};
 
 /// The bytes of the smaller text of a shape.
 const SMALL: usize = 4 << 10;
@@ -36,33 +36,33 @@ fn repeated([begin, part, end]: [&str; 3], bytes: usize) -> String {
 
 /// A value within as many arrays, or tables.
 fn nested(levels: usize, format: Format) -> [String; 2] {
-    let around =
-        |open: &str, close: &str| format!("{}1{}", open.repeat(levels), close.repeat(levels));
-    match format {
-        Format::Toml => [
-            format!("a = {}", around("[", "]")),
-            format!("a = {}", around("{a=", "}")),
-        ],
-        Format::Yaml => [
-            format!("a: {}", around("[", "]")),
-            format!("a: {}", around("{a: ", "}")),
-        ],
-        _ => [
-            format!("{{\"a\": {}}}", around("[", "]")),
-            format!("{{\"a\": {}}}", around("{\"a\":", "}")),
-        ],
-    }
+    let (begin, forms) = match format {
+        Format::Toml => ("a = ", [["[", "]"], ["{a=", "}"]]),
+        Format::Yaml => ("a: ", [["[", "]"], ["{a: ", "}"]]),
+        _ => ("{\"a\": ", [["[", "]"], ["{\"a\":", "}"]]),
+    };
+    let end = if format == Format::Json { "}" } else { "" };
+    forms.map(|[open, close]| {
+        format!(
+            "{begin}{}1{}{end}",
+            open.repeat(levels),
+            close.repeat(levels)
+        )
+    })
 }
 
 #[test]
 fn a_value_within_more_than_64_arrays_and_tables_is_a_mistake_in_each_format() {
     for format in [Format::Toml, Format::Yaml, Format::Json] {
         // The document is a table itself.
-        for text in nested(63, format) {
-            assert!(!error(&text, format).contains("levels"), "{text}");
-        }
-        for text in nested(64, format) {
-            assert!(error(&text, format).contains("64 levels"), "{text}");
+        for (levels, is_mistake) in [(63, false), (64, true)] {
+            for text in nested(levels, format) {
+                assert_eq!(
+                    error(&text, format).contains("64 levels"),
+                    is_mistake,
+                    "{text}"
+                );
+            }
         }
     }
     let blocks = ["- ", "? "].map(|level| format!("{}1", level.repeat(65)));
@@ -73,14 +73,9 @@ fn a_value_within_more_than_64_arrays_and_tables_is_a_mistake_in_each_format() {
     let key = "a.".repeat(60);
     for (open, end) in [("{", ""), ("{\n", "\n")] {
         let deep = format!("{open}{key}a{end} =").repeat(70) + "1" + &"}".repeat(70);
-        for before in [
-            "a = ",
-            "a = ['''a'''', ",
-            "a = [\"\"\"a\"\"\"\", ",
-            "a = \"\\\nb = ",
-            "# \rb = ",
-            "a' = ",
-        ] {
+        #[rustfmt::skip]
+        let begins = ["a = ", "a = ['''a'''', ", "a = [\"\"\"a\"\"\"\", ", "a = \"\\\nb = ", "# \rb = ", "a' = "];
+        for before in begins {
             let text = format!("{before}{deep}");
             assert!(error(&text, Format::Toml).contains("levels"), "{text}");
         }
@@ -97,24 +92,14 @@ fn brackets_in_texts_and_comments_are_no_levels() {
 
 #[test]
 fn aliases_that_expand_to_more_than_4_mib_are_a_mistake_that_takes_little_memory() {
-    let scalar = format!(
-        "a: &a {}\nb: [{}]\n",
-        "x".repeat(20_000),
-        "*a,".repeat(5_000)
-    );
+    let [text, ones] = ["x".repeat(20_000), "1,".repeat(2_000)];
+    let scalar = format!("a: &a {text}\nb: [{}]\n", "*a,".repeat(5_000));
+    let long = format!("a: &a [{ones}]\nb: [{}]\n", "*a,".repeat(2_100));
     let mut arrays = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n".to_owned();
     for level in 1..8 {
-        let _ = writeln!(
-            arrays,
-            "a{level}: &a{level} [{}]",
-            format!("*a{},", level - 1).repeat(10)
-        );
+        let aliases = format!("*a{},", level - 1).repeat(10);
+        arrays += &format!("a{level}: &a{level} [{aliases}]\n");
     }
-    let long = format!(
-        "a: &a [{}]\nb: [{}]\n",
-        "1,".repeat(2_000),
-        "*a,".repeat(2_100)
-    );
     for text in [scalar, arrays, long] {
         let mut shown = String::new();
         let used = allocation_counter::measure(|| shown = error(&text, Format::Yaml));
@@ -143,15 +128,13 @@ fn a_pipe_that_takes_the_place_of_a_file_keeps_no_thread() {
     let (done, ends) = mpsc::channel();
     let start = Instant::now();
     thread::spawn(move || {
-        let mut read = 0;
-        while read < 10_000 {
+        for _ in 0..10_000 {
             let error = AddressList::from_file(&path)
                 .err()
                 .map(|error| error.to_string());
             assert!(error.is_none_or(|error| error.contains("not a regular file")));
-            read += 1;
         }
-        done.send(read)
+        done.send(())
     });
     let read = loop {
         for target in ["pipe", "good"] {
@@ -163,7 +146,7 @@ fn a_pipe_that_takes_the_place_of_a_file_keeps_no_thread() {
             read => break read,
         }
     };
-    assert_eq!(read, Ok(10_000));
+    assert_eq!(read, Ok(()));
 }
 
 /// The CPU time of this thread, in seconds, that reading, building and replacing a document takes.

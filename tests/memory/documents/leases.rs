@@ -1,50 +1,30 @@
 //! Leases of policies: how they are set, written and changed, and the mistakes in them.
 
 use crate::documents::support::*;
-use tollgate::{
-    error::InvalidValue,
-    strategy::{Rule, Strategy, Terms},
-};
+use tollgate::strategy::Strategy;
 
 /// A policy that can be leased, from line 1 on, with these settings from line 3 on.
 fn leased(quota: &str, settings: &str) -> String {
     format!("[policies.api]\nquota = '{quota}'\n{settings}\n")
 }
 
-/// The mistakes of a file, one line each.
-fn mistakes(folder: &Path, text: &str) -> String {
-    let path = folder.join("limits.toml");
-    fs::write(&path, text).expect("a file");
-    let registry = registry();
-    let error = Document::load_with(&path, &registry)
-        .and_then(|document| document.layer(&registry))
-        .expect_err(text);
-    let folder = format!("{}/", folder.display());
-    error.to_string().replace(&folder, "")
-}
-
 #[test]
 fn a_lease_is_in_force_with_a_ttl_of_50_ms_unless_another_is_set() {
+    let default = "{ max_units = 64, ttl = '50ms' }";
     for (lease, written) in [
-        ("{ max_units = 64 }", "{ max_units = 64, ttl = '50ms' }"),
-        (
-            "{ max_units = 64, ttl = '50ms' }",
-            "{ max_units = 64, ttl = '50ms' }",
-        ),
+        ("{ max_units = 64 }", default),
+        (default, default),
         (
             "{ ttl = '20ms', max_units = 2 }",
             "{ max_units = 2, ttl = '20ms' }",
         ),
     ] {
-        let [set, written] =
-            [lease, written].map(|lease| document(&leased("10000/s", &format!("lease = {lease}"))));
-        let limiter = set.limiter(&Registry::new()).expect("a limiter");
-        assert_eq!(limiter.document(), written, "{lease}");
-        assert!(
-            set.reconfigure(&limiter, &Registry::new())
-                .expect("the same")
-                .is_empty()
-        );
+        let of = |lease| document(&leased("10000/s", &format!("lease = {lease}")));
+        let (set, registry) = (of(lease), Registry::new());
+        let limiter = set.limiter(&registry).expect("a limiter");
+        assert_eq!(limiter.document(), of(written), "{lease}");
+        let changes = set.reconfigure(&limiter, &registry);
+        assert!(changes.expect("the same").is_empty());
     }
 }
 
@@ -93,39 +73,27 @@ fn a_registered_strategy_that_knows_nothing_of_leases_is_not_leased() {
 }
 
 #[test]
-fn a_change_of_the_lease_alone_is_a_change_of_this_setting() {
-    let text = |lease: &str| document(&leased("100/s", lease));
-    let limiter = text("").limiter(&Registry::new()).expect("a limiter");
-    for (lease, expected) in [
-        (
-            "lease = { max_units = 8 }",
-            "lease none -> { max_units = 8, ttl = 50ms } (the counts stay; the burst in force is 94 rather than 100)",
-        ),
-        (
-            "lease = { max_units = 9 }",
-            "lease { max_units = 8, ttl = 50ms } -> { max_units = 9, ttl = 50ms } (the counts stay)",
-        ),
-        (
-            "",
-            "lease { max_units = 9, ttl = 50ms } -> none (the counts stay; the burst in force is 100 rather than 94)",
-        ),
-    ] {
-        let changes = text(lease).reconfigure(&limiter, &Registry::new());
-        let changes = changes.expect("valid").to_string();
-        assert_eq!(changes, format!("api: altered: {expected}"));
-    }
-}
-
-#[test]
 fn each_mistake_in_a_lease_is_found_at_its_place_with_what_would_be_valid() {
-    let folder = testkit::folder();
-    // Each is a quota, the policy's other settings, and their mistake.
-    for case in include_str!("lease_mistakes.txt").trim_end().split("\n\n") {
-        let (text, expected) = case.rsplit_once('\n').expect(case);
-        let (quota, settings) = text.split_once('\n').expect(case);
-        let found = mistakes(folder.path(), &leased(quota, settings));
-        assert_eq!(found, format!("limits.toml:{expected}"));
+    let max_units = "policies.api.lease.max_units: found leases with max_units = 0; expected from 2 to 1,000,000 units, or no lease";
+    let ttl = "policies.api.lease.ttl: found leases with a TTL of 1ms; expected from 5 ms to 10 s, in whole microseconds";
+    let both = format!("3:23: {max_units}\n3:32: {ttl}");
+    #[rustfmt::skip]
+    let rows = [
+        ("100/s", "lease = { max_units = 0, ttl = '1ms' }", &*both),
+        ("100/s", "lease = { max_units = 2, ttl = 50 }",
+            "3:32: policies.api.lease.ttl: found 50; expected a duration such as \"50ms\", \"2s\" or \"1day\""),
+        ("100/s", "lease = { max_units = 2, time = '50ms' }",
+            "3:26: policies.api.lease.time: found an unknown field; expected one of max_units, ttl"),
+        ("100/s", "lease = {}", "3:9: policies.api.lease.max_units: found nothing; expected max_units, which is required"),
+        ("100/s", "lease = 64", "3:9: policies.api.lease: found a number; expected a table"),
+        ("100/s", "lease = { max_units = 64 }\ntier = 'plan'\ntiers = { pro = '1000/s', free = '10/s burst 1' }",
+            "5:34: policies.api.tiers.free: found 10/s burst 1 with a lease of 50ms, by which the burst is 1 smaller; expected a \
+            burst of at least 2, or no lease"),
+        ("1/s", "strategy = 'fixed_window 2'\nlease = { max_units = 64 }",
+            "3:12: policies.api.strategy: found \"2\" in the strategy \"fixed_window 2\"; expected nothing more: this strategy has \
+            no settings"),
+    ];
+    for (quota, settings, expected) in rows {
+        assert_eq!(mistakes_in(&leased(quota, settings)), expected);
     }
-    let both = leased("100/s", "lease = { max_units = 0, ttl = '1ms' }");
-    assert_eq!(mistakes(folder.path(), &both).lines().count(), 2);
 }

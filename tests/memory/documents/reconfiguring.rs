@@ -46,11 +46,7 @@ fn a_layer_is_reconfigured_with_its_responses() {
     let changes = document(text).reconfigure_layer(&layer, &registry);
     let changes = changes.expect("valid");
     let settings = changes.settings().iter().map(|change| change.setting());
-    let settings: Vec<_> = settings.collect();
-    assert_eq!(
-        settings,
-        ["enabled", "headers", "rejections", "on_rejection"]
-    );
+    assert!(settings.eq(["enabled", "headers", "rejections", "on_rejection"]));
     assert_eq!(layer.document(), document(text));
 }
 
@@ -81,15 +77,14 @@ fn another_store_is_a_mistake_that_is_found_without_opening_it() {
     };
     let same = document(ON_REDIS).reconfigure(&on_redis, &Registry::new());
     assert!(same.expect("the same store").is_empty());
-    let edits = [
+    for (from, to, setting) in [
         ("127.0.0.1:1", "127.0.0.1:2", "url"),
         ("redis:", "rediss:", "url"),
         ("/2\"", "/3\"", "url"),
         ("50ms", "60ms", "timeout"),
         ("500", "600", "rejection_cache"),
         ("timeout", "prefix = \"tg2:\"\ntimeout", "prefix"),
-    ];
-    for (from, to, setting) in edits {
+    ] {
         let found = reconfigure(&on_redis, &ON_REDIS.replacen(from, to, 1));
         assert_eq!(found, format!("another store: other {setting}"));
     }
@@ -117,40 +112,24 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
         signed.expect("a certificate").cert.pem()
     });
-    for (store, file, first, rotated, field) in [
+    #[rustfmt::skip]
+    let rows = [
         (url, "url", "redis://u:old@h/1", "redis://u:new@h/1", "url"),
         (url, "url", "redis://h/1", "redis://v:new@h:6379/1\n", "url"),
-        (
-            cluster,
-            "url",
-            "redis://:old@h",
-            "redis://:new@h",
-            "cluster",
-        ),
-        (
-            sentinel,
-            "url",
-            "redis://:old@h",
-            "redis://:new@h",
-            "sentinel",
-        ),
-        (
-            sentinel,
-            "server",
-            "redis://:old@any/3",
-            "redis://:new@any/3",
-            "sentinel",
-        ),
+        (cluster, "url", "redis://:old@h", "redis://:new@h", "cluster"),
+        (sentinel, "url", "redis://:old@h", "redis://:new@h", "sentinel"),
+        (sentinel, "server", "redis://:old@any/3", "redis://:new@any/3", "sentinel"),
         (certificates, "ca.pem", &first_ca, &other_ca, "tls"),
-    ] {
+    ];
+    for (store, file, first, rotated, field) in rows {
         write("url", "redis://h");
         write("server", "redis://any/3");
         write(file, first);
         let limiter = load("10/min", store).limiter(&Registry::new());
         let limiter = limiter.expect("a limiter");
+        let reload = || load("20/min", store).reconfigure(&limiter, &Registry::new());
         write(file, rotated);
-        let changes = load("20/min", store).reconfigure(&limiter, &Registry::new());
-        let changes = changes.expect(rotated).to_string();
+        let changes = reload().expect(rotated).to_string();
         let expected = format!(
             "store: credentials in {field} -> others, in force when the process is restarted\n\
              api: altered: quota 10/min -> 20/min"
@@ -158,11 +137,9 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         assert!(changes.starts_with(&expected), "{changes}");
         assert!(!changes.contains("new"), "{changes}");
         // Until the restart each reload says so.
-        let again = load("20/min", store).reconfigure(&limiter, &Registry::new());
-        assert_eq!(again.expect("the same").settings().len(), 1);
+        assert_eq!(reload().expect("the same").settings().len(), 1);
         write(file, first);
-        let back = load("20/min", store).reconfigure(&limiter, &Registry::new());
-        assert!(back.expect("the first").is_empty());
+        assert!(reload().expect("the first").is_empty());
     }
     write("url", "redis://u:old@h/1");
     let limiter = load("10/min", url).limiter(&Registry::new());
@@ -183,7 +160,7 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
 #[test]
 fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-    let policy = tollgate::Policy::new("api", "10/min".parse().expect("a quota"));
+    let policy = Policy::new("api", quota("10/min"));
     let limiter = Limiter::builder().store(store).policy(policy).built();
     let document = document("[policies.api]\nquota = '20/min'");
     let changes = document.reconfigure(&limiter, &Registry::new());

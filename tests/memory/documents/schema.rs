@@ -1,7 +1,5 @@
 //! The JSON Schema of documents, and that it holds for documents.
 
-use std::env;
-
 use jsonschema::Validator;
 
 use crate::documents::{guide, parsing::EVERY_FIELD, support::*};
@@ -19,15 +17,13 @@ fn validator() -> Validator {
 /// A document as JSON.
 fn json(text: &str, format: Format) -> Value {
     match format {
-        Format::Toml => toml_to_json(text),
+        Format::Toml => {
+            let table: toml::Table = text.parse().expect("TOML");
+            serde_json::to_value(table).expect("JSON")
+        }
         Format::Yaml => yaml_serde::from_str(text).expect("YAML"),
         _ => serde_json::from_str(text).expect("JSON"),
     }
-}
-
-fn toml_to_json(text: &str) -> Value {
-    let table: toml::Table = text.parse().expect("TOML");
-    serde_json::to_value(table).expect("JSON")
 }
 
 #[test]
@@ -53,17 +49,12 @@ fn the_schema_holds_for_the_documents_of_examples_and_of_the_guide() {
         json(&read("limits.toml"), Format::Toml),
         json(&read("limits.yaml"), Format::Yaml),
     ];
-    let every_field = Document::parse(EVERY_FIELD, Format::Toml).expect("a document");
-    documents.push(json(
-        &every_field.to_text(Format::Json).expect("a text"),
-        Format::Json,
-    ));
+    let every_field = document(EVERY_FIELD).to_text(Format::Json).expect("a text");
+    documents.push(json(&every_field, Format::Json));
     documents.extend(guide::documents().map(|(_, text)| json(text, Format::Toml)));
     for document in documents {
-        let errors: Vec<_> = validator
-            .iter_errors(&document)
-            .map(|error| error.to_string())
-            .collect();
+        let errors = validator.iter_errors(&document);
+        let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
         assert_eq!(errors, [""; 0], "{document:#}");
     }
 }
@@ -88,6 +79,6 @@ fn the_schema_does_not_hold_for_mistakes() {
         "policies.api.lease = { max_units = 64, ttl = 50 }",
         "policies.api.lease = { max_units = 64, size = 1 }",
     ] {
-        assert!(!validator.is_valid(&toml_to_json(text)), "{text}");
+        assert!(!validator.is_valid(&json(text, Format::Toml)), "{text}");
     }
 }

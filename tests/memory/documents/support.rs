@@ -52,3 +52,11 @@ pub(crate) fn parts(method: &str, path: &str, headers: &[(&'static str, &str)]) 
     }
     request.body(()).expect("a request").into_parts().0
 }
+
+/// The message of the mistakes in a text, wherever they are found.
+#[track_caller]
+pub(crate) fn mistakes_in(text: &str) -> String {
+    let document = Document::parse(text, Format::Toml);
+    let built = document.and_then(|document| document.layer(&registry()));
+    built.expect_err(text).to_string()
+}

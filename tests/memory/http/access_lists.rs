@@ -1,4 +1,4 @@
-//! Clients that lists admit or deny, whatever the policies decide.
+//! Clients that lists admit or deny, whatever the policies decide, and files of such lists.
 
 use crate::http::support::*;
 use tollgate::{access::OnUnknownAddress, extract::client_ip};
@@ -7,8 +7,15 @@ const LOCAL: &str = "192.0.2.7:1234";
 const OTHER: &str = "198.51.100.7:1234";
 
 fn from(peer: &str) -> Request<Body> {
-    let peer: SocketAddr = peer.parse().expect(peer);
-    empty(Request::get("/").extension(PeerAddr(peer)))
+    empty(Request::get("/").extension(PeerAddr(peer.parse().expect(peer))))
+}
+
+/// A request from an address, with a header.
+fn from_with(peer: &str, name: &'static str, value: &str) -> Request<Body> {
+    let mut request = from(peer);
+    let value = value.parse().expect(value);
+    request.headers_mut().insert(name, value);
+    request
 }
 
 fn addresses(entry: &str) -> AddressList {
@@ -16,10 +23,15 @@ fn addresses(entry: &str) -> AddressList {
 }
 
 fn bearer(token: &str) -> Request<Body> {
-    let mut request = from(LOCAL);
-    let token = format!("Bearer {token}").parse().expect("a value");
-    request.headers_mut().insert("authorization", token);
-    request
+    from_with(LOCAL, "authorization", &format!("Bearer {token}"))
+}
+
+/// A layer with a policy, and a list.
+fn listed(
+    set: impl FnOnce(LimiterBuilder<RateLimitLayer>) -> LimiterBuilder<RateLimitLayer>,
+) -> RateLimitLayer {
+    let builder = RateLimitLayer::builder().store(store().0);
+    set(builder.policy(shared("p", "9/h"))).built()
 }
 
 #[tokio::test]
@@ -29,13 +41,7 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
-        for peer in [
-            LOCAL,
-            LOCAL,
-            LOCAL,
-            "[2001:db8::1]:1",
-            "[::ffff:192.0.2.9]:1",
-        ] {
+        for peer in [LOCAL, "[2001:db8::1]:1", "[::ffff:192.0.2.9]:1"] {
             let response = send(&app, from(peer)).await;
             assert_eq!(response.status, 403, "{peer}");
             assert_eq!(response.json()["status"], 403);
@@ -115,10 +121,10 @@ async fn an_allowed_client_passes_uncounted_also_when_nothing_is_left() {
 
 #[tokio::test]
 async fn a_client_on_allow_and_deny_lists_is_denied_also_on_skipped_paths_and_preflights() {
-    let builder = RateLimitLayer::builder().policy(shared("p", "1/h"));
-    let builder = builder.allow(addresses("192.0.2.0/24"));
-    let builder = builder.deny(addresses("192.0.2.7")).skip_path("/");
-    let app = hello(&builder.built());
+    let app = hello(&listed(|builder| {
+        let builder = builder.allow(addresses("192.0.2.0/24")).skip_path("/");
+        builder.deny(addresses("192.0.2.7"))
+    }));
     assert_eq!(send(&app, from(LOCAL)).await.status, 403);
     assert_eq!(send(&app, from("192.0.2.8:1")).await.status, 200);
     let preflight = Request::options("/")
@@ -132,20 +138,17 @@ async fn a_client_on_allow_and_deny_lists_is_denied_also_on_skipped_paths_and_pr
 async fn a_header_affects_lists_only_if_its_proxy_is_trusted() {
     let behind = client_ip().trusted_proxies(["198.51.100.0/24"]);
     let list = addresses("192.0.2.7").client_ip(behind);
-    let builder = RateLimitLayer::builder().policy(shared("p", "9/h"));
-    let app = hello(&builder.deny(list).built());
-    let forwarded = |peer, list: &str| {
-        let mut request = from(peer);
-        let list = list.parse().expect("a value");
-        request.headers_mut().insert("x-forwarded-for", list);
-        request
-    };
-    let via_proxy = forwarded(OTHER, "192.0.2.7");
-    assert_eq!(send(&app, via_proxy).await.status, 403);
-    let forged = forwarded("203.0.113.1:1", "192.0.2.7");
-    assert_eq!(send(&app, forged).await.status, 200);
-    let evading = forwarded(LOCAL, "203.0.113.1");
-    assert_eq!(send(&app, evading).await.status, 403);
+    let app = hello(&listed(|builder| builder.deny(list)));
+    for (peer, forwarded, expected) in [
+        (OTHER, "192.0.2.7", 403),
+        // Forged, and evading.
+        ("203.0.113.1:1", "192.0.2.7", 200),
+        (LOCAL, "203.0.113.1", 403),
+    ] {
+        let request = from_with(peer, "x-forwarded-for", forwarded);
+        let status = send(&app, request).await.status;
+        assert_eq!(status, expected, "{forwarded} by {peer}");
+    }
 }
 
 #[tokio::test]
@@ -185,9 +188,7 @@ async fn a_list_of_keys_matches_only_keys_of_its_policy() {
 async fn replacing_a_list_at_run_time_replaces_it_for_all_clones() {
     let list = AddressList::new([""; 0]).expect("a list");
     let keys = KeyList::new("p", []);
-    let builder = RateLimitLayer::builder().policy(shared("p", "100/h"));
-    let builder = builder.deny(list.clone()).deny(keys.clone());
-    let app = hello(&builder.built());
+    let app = hello(&listed(|b| b.deny(list.clone()).deny(keys.clone())));
     let status = async || send(&app, from(LOCAL)).await.status.as_u16();
     assert_eq!(status().await, 200);
     list.replace(["192.0.2.0/24"]).expect("a network");
@@ -237,47 +238,33 @@ fn a_list_that_can_match_no_client_is_a_config_error() {
 
 #[tokio::test]
 async fn a_list_without_a_client_address_to_match_logs_an_error() {
-    let (log, _guard) = Log::of_errors();
-    let build = |allows: bool| {
-        let list = addresses("192.0.2.0/24");
-        let builder = RateLimitLayer::builder().store(store().0);
-        let builder = builder.policy(shared("p", "9/h"));
-        let builder = match allows {
-            true => builder.allow(list),
-            false => builder.deny(list),
-        };
-        builder.built()
-    };
-    for allows in [true, false] {
-        let before = log.text().lines().count();
-        let layer = build(allows);
-        for _ in 0..3 {
-            // It passes by default.
-            assert_eq!(status(&hello(&layer), "/").await, 200);
-        }
-        let text = log.text();
-        let said: Vec<_> = text.lines().skip(before).collect();
-        assert_eq!(said.len(), 1, "once, not for each request: {text}");
+    let list = || addresses("192.0.2.0/24");
+    for layer in [listed(|b| b.allow(list())), listed(|b| b.deny(list()))] {
+        let _case = Case(format!("{layer:?}"));
+        let (log, _guard) = Log::of_errors();
+        // It passes by default.
+        assert_eq!(statuses(&hello(&layer), 3).await, [200; 3]);
+        assert_eq!(log.lines("").len(), 1, "once, not for each request");
         let remedy = "into_make_service_with_connect_info";
-        assert_contains(said[0], ["ERROR", "access list", remedy]);
+        assert_contains(log.text(), ["ERROR", "access list", remedy]);
     }
     // Nor can a check see it that isn't given one.
-    let before = log.text().lines().count();
-    let layer = build(false);
-    assert!(layer.limiter().check(Key::global()).await.is_admitted());
+    let (log, guard) = Log::of_errors();
+    let check = |layer: RateLimitLayer| layer.limiter().check(Key::global());
+    assert!(check(listed(|b| b.deny(list()))).await.is_admitted());
     let text = log.text();
-    let said: Vec<_> = text.lines().skip(before).collect();
-    assert_eq!(said.len(), 1, "{text}");
-    assert!(said[0].contains("`.address(..)`"), "{text}");
-    assert!(!said[0].contains("ConnectInfo"), "no request: {text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("`.address(..)`"), "{text}");
+    assert!(!text.contains("ConnectInfo"), "no request: {text}");
+    drop(guard);
 
-    // A known address logs nothing, and neither does a list of keys.
-    let before = log.text().lines().count();
-    let layer = build(false);
+    // A known address logs nothing.
+    let (log, _guard) = Log::of_errors();
+    let layer = listed(|b| b.deny(list()));
     assert_eq!(send(&hello(&layer), from(OTHER)).await.status, 200);
-    let check = layer.limiter().check(Key::global());
-    assert!(check.address([198, 51, 100, 7].into()).await.is_admitted());
-    assert_eq!(log.text().lines().count(), before, "{}", log.text());
+    let check = check(layer).address([198, 51, 100, 7].into());
+    assert!(check.await.is_admitted());
+    assert_eq!(log.text(), "");
 }
 
 #[tokio::test]
@@ -297,23 +284,113 @@ async fn a_request_without_an_address_for_lists_is_rejected_if_configured() {
         request
     };
     let denies = build(RateLimitLayer::builder().deny(list()).allow(keys()));
-    let response = send(&hello(&denies), unseen("sk")).await;
-    assert_eq!(response.status, 403, "a list might deny it");
-    assert_eq!(send(&hello(&denies), bearer("sk")).await.status, 403);
-    assert_eq!(send(&hello(&denies), from(OTHER)).await.status, 200);
-    let checked = denies.limiter().check(Key::global()).await;
-    assert!(matches!(checked.kind(), DecisionKind::DenyListed));
-    let address = [198, 51, 100, 7].into();
-    let checked = denies.limiter().check(Key::global()).address(address);
+    let app = hello(&denies);
+    let unlisted = send(&app, unseen("sk")).await;
+    assert_eq!(unlisted.status, 403, "a list might deny it");
+    assert_eq!(send(&app, bearer("sk")).await.status, 403);
+    assert_eq!(send(&app, from(OTHER)).await.status, 200);
+    let check = || denies.limiter().check(Key::global());
+    assert!(matches!(check().await.kind(), DecisionKind::DenyListed));
+    let checked = check().address([198, 51, 100, 7].into());
     assert!(checked.await.is_admitted());
 
     let allows = build(RateLimitLayer::builder().allow(list()).allow(keys()));
-    assert_eq!(send(&hello(&allows), unseen("sk")).await.status, 200);
-    assert_eq!(send(&hello(&allows), unseen("other")).await.status, 403);
-    assert_eq!(send(&hello(&allows), from(OTHER)).await.status, 200);
+    let app = hello(&allows);
+    assert_eq!(send(&app, unseen("sk")).await.status, 200);
+    assert_eq!(send(&app, unseen("other")).await.status, 403);
+    assert_eq!(send(&app, from(OTHER)).await.status, 200);
 
     // Lists of keys need no address.
     let keys = build(RateLimitLayer::builder().deny(keys()));
     assert_eq!(send(&hello(&keys), unseen("other")).await.status, 200);
     assert_eq!(send(&hello(&keys), unseen("sk")).await.status, 403);
+}
+
+/// A file of a list.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let file = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.0, text).expect("a file");
+    }
+}
+
+#[test]
+fn a_list_file_has_one_entry_per_line_and_comments() {
+    let text = "\u{feff}# the office\n10.0.0.0/8\n\n  192.0.2.7\t# a guest\r\n2001:db8::/32\n";
+    let file = File::new("addresses.txt", text);
+    let list = AddressList::from_file(&file.0).expect("a list");
+    let on = |ip: &str| list.contains(ip.parse().expect(ip));
+    assert!(on("10.1.2.3") && on("192.0.2.7") && on("2001:db8::1") && !on("192.0.2.8"));
+
+    file.write("192.0.2.8\n");
+    assert!(!on("192.0.2.8"), "it is read on request");
+    list.reload().expect("a reload");
+    assert!(on("192.0.2.8") && !on("10.1.2.3"));
+
+    file.write("10.0.0.0/8\n# fine\n10.0.0.0/40\n");
+    let error = list.reload().expect_err("a mistake").to_string();
+    assert!(
+        error.contains("line 3 of") && !error.contains("10.0.0.0/40"),
+        "its number, not its text: {error}"
+    );
+    assert!(on("192.0.2.8"), "it is as it was");
+    fs::remove_file(&file.0).expect("no file");
+    assert!(list.reload().is_err() && on("192.0.2.8"));
+    AddressList::from_file("there/is/none").expect_err("a mistake");
+}
+
+#[test]
+fn a_list_file_is_read_up_to_its_bound() {
+    const MAX_BYTES: u64 = 64 << 20;
+    let file = File::new("long.txt", "10.0.0.0/8\n");
+    let long = fs::OpenOptions::new().write(true).open(&file.0);
+    long.and_then(|long| long.set_len(MAX_BYTES + 1))
+        .expect("a sparse file");
+    let keys = KeyList::from_file("api", &file.0, |token| Key::secret(token)).map(drop);
+    for list in [AddressList::from_file(&file.0).map(drop), keys] {
+        let error = list.expect_err("a mistake");
+        assert_contains(error, ["it is longer than 67108864 bytes"]);
+    }
+}
+
+#[test]
+fn a_list_knows_a_uuid_by_the_hash_that_version_0_1_showed() {
+    let uuid = "550e8400-e29b-41d4-a716-446655440000";
+    let file = File::new("uuids.txt", "hash:bU_IUGHE1fr1HhExzVjA\n");
+    let list = KeyList::from_file("api", &file.0, |user| Key::new(user)).expect("a list");
+    assert!(list.contains(&Key::new(uuid)));
+    assert!(!list.contains(&Key::new("550e8400-e29b-41d4-a716-446655440001")));
+    assert!(!list.contains(&Key::new(uuid.to_ascii_uppercase())));
+    assert!(!list.contains(&Key::secret(uuid)));
+}
+
+#[test]
+fn a_key_list_file_holds_values_or_their_hashes() {
+    let hash = Key::secret("third").as_str()[1..].to_owned();
+    let text = format!("# stolen\nfirst\nsecond # last week\nhash:{hash}\n");
+    let file = File::new("keys.txt", &text);
+    let list = KeyList::from_file("api", &file.0, |token| Key::secret(token)).expect("a list");
+    for token in ["first", "second", "third"] {
+        assert!(list.contains(&Key::secret(token)), "{token}");
+        assert!(!list.contains(&Key::new(token)), "{token}");
+    }
+    assert!(!list.contains(&Key::secret("# stolen")));
+    for wrong in ["hash:x", "hash:short", "hash:7lEM2SSxGPnYHjFZP0w+"] {
+        file.write(wrong);
+        let error = list.reload().expect_err(wrong).to_string();
+        assert!(
+            error.contains("line 1 of") && !error.contains(wrong),
+            "{error}"
+        );
+    }
+    file.write("fourth");
+    list.reload().expect("a reload");
+    assert!(list.contains(&Key::secret("fourth")) && !list.contains(&Key::secret("first")));
 }

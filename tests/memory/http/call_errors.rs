@@ -10,11 +10,9 @@ use crate::http::{calls::two, calls_with_request::by_request, support::*};
 async fn a_failed_store_reports_no_wait_whatever_its_error() {
     let open = StoreError::circuit_open(ms(4), None);
     for error in [StoreError::Timeout, open] {
-        let limiter = Limiter::builder()
-            .store(StubStore::failing(error.clone()))
-            .policy(Policy::new("p", quota("1/h")))
-            .on_store_error(OnStoreError::Reject)
-            .built();
+        let store = StubStore::failing(error.clone());
+        let layer = rejecting(store, Policy::new("p", quota("1/h")));
+        let limiter = layer.limiter();
         let rejected = limiter.admit("alice").await.expect_err("a rejection");
         assert_eq!(rejected.retry_after(), RetryAfter::Unknown, "{error}");
         let response = rejected.into_response();

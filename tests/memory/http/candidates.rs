@@ -23,11 +23,9 @@ fn candidate() -> Policy {
 async fn a_candidate_takes_key_cost_strategy_and_conditions_from_the_live_policy() {
     for (limiter, _server) in on_each_store(|b| b.policy(candidate()).policy(tokens())) {
         let app = hello(&RateLimitLayer::new(limiter.clone()));
-        for key in ["sk_1", "sk_2", "sk_3"] {
-            let _ = send(&app, chat(key)).await;
-        }
         let next = limiter.policy("next").expect("a policy");
         for key in ["sk_1", "sk_2", "sk_3"] {
+            let _ = send(&app, chat(key)).await;
             let key = next.key(key).expect("the key of an API key");
             let seen = next.peek(key).cost(1).await.expect("a response");
             assert_eq!(seen.left("next"), 300);

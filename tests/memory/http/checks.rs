@@ -15,14 +15,9 @@ use tollgate::{
 pub(crate) type Lines = Vec<(HeaderName, HeaderValue)>;
 
 /// The headers that proxies write, and so those that are forged.
+#[rustfmt::skip]
 pub(crate) const FORGED: [&str; 7] = [
-    "x-forwarded-for",
-    "forwarded",
-    "x-real-ip",
-    "cf-connecting-ip",
-    "true-client-ip",
-    "fly-client-ip",
-    "x-forwarded-host",
+    "x-forwarded-for", "forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip", "fly-client-ip", "x-forwarded-host",
 ];
 
 /// Networks of our own proxies.
@@ -80,11 +75,8 @@ pub(crate) fn no_client_chooses_its_key(peer: IpAddr, lines: &Lines) {
     let head = head(peer, lines);
     let known = ("no proxy is trusted", extract::client_ip());
     for (name, extractor) in trusting(1).iter().chain([&known]) {
-        assert_eq!(
-            extractor.extract(&head).key(),
-            Some(Key::ip(peer)),
-            "{name}: {head:?}"
-        );
+        let key = extractor.extract(&head).key();
+        assert_eq!(key, Some(Key::ip(peer)), "{name}: {head:?}");
     }
     assert_eq!(extract::peer().extract(&head).key(), Some(Key::ip(peer)));
 }
@@ -120,34 +112,21 @@ pub(crate) fn a_client_behind_proxies_is_itself(
             IpAddr::V6(_) => format!("proto=https;For=\"[{saw}]:4711\""),
         };
         add(&mut passed, "x-forwarded-for", &saw.to_string(), adds);
-        add(
-            &mut passed,
-            "forwarded",
-            &format!("{node};host=\"{sent}\""),
-            adds,
-        );
+        let element = format!("{node};host=\"{sent}\"");
+        add(&mut passed, "forwarded", &element, adds);
         saw = *proxy;
     }
     let head = head(*server_sees, &passed);
     for (name, extractor) in trusting(proxies.len()) {
-        assert_eq!(
-            extractor.address(&head),
-            Some(client.to_canonical()),
-            "{name}: {head:?}"
-        );
-        assert_eq!(
-            extractor.extract(&head).key(),
-            Some(Key::ip(client)),
-            "{name}: {head:?}"
-        );
+        let address = extractor.address(&head);
+        assert_eq!(address, Some(client.to_canonical()), "{name}: {head:?}");
+        let key = extractor.extract(&head).key();
+        assert_eq!(key, Some(Key::ip(client)), "{name}: {head:?}");
     }
     // Nor does it matter where the proxies are, if they are all there is.
     let by_hops = extract::client_ip().hops(proxies.len());
-    assert_eq!(
-        by_hops.extract(&head).key(),
-        Some(Key::ip(client)),
-        "hops: {head:?}"
-    );
+    let key = by_hops.extract(&head).key();
+    assert_eq!(key, Some(Key::ip(client)), "hops: {head:?}");
 }
 
 /// No extractor fails on what a request may be, wherever it is from.

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::http::support::*;
 use tokio::time::Instant;
-use tollgate::clock::{Clock, SystemClock, Timestamp, TokioClock};
+use tollgate::clock::{Clock, SystemClock};
 
 fn policy() -> Policy {
     Policy::new("p", quota("1/s"))
@@ -37,15 +37,8 @@ async fn under_paused_time_waits_follow_tokios_clock() {
 async fn a_manual_clock_begins_where_every_strategy_counts() {
     let begins = ManualClock::default().now();
     assert_eq!(begins, Timestamp::from_micros(1_800_000_000_000_000));
-    for policy in [
-        policy(),
-        policy().strategy(TokenBucket),
-        policy().strategy(FixedWindow),
-        policy().strategy(CalendarWindow::utc()),
-        policy().strategy(ListWindow),
-        policy().strategy(SlidingLog),
-        policy().strategy(SlidingWindow::new()),
-    ] {
+    for strategy in StrategyKind::ALL {
+        let policy = strategy.of(policy());
         let printed = format!("{policy:?}");
         let clock = ManualClock::default();
         let limiter = on(clock.clone(), policy);
@@ -72,9 +65,10 @@ fn a_system_time_converts_to_a_stores_timestamp() {
 fn each_type_on_the_crates_front_page_has_a_summary() {
     let source = include_str!("../../../src/lib.rs");
     let lines: Vec<_> = source.lines().collect();
-    let modules = lines.iter();
-    let modules = modules.filter_map(|line| line.strip_prefix("pub mod "));
-    let modules: Vec<_> = modules.filter_map(|line| line.strip_suffix(';')).collect();
+    let modules = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let modules: Vec<_> = modules.collect();
     assert!(modules.contains(&"extract"), "{modules:?}");
     for (place, line) in lines.iter().enumerate() {
         let path = line.strip_prefix("pub use ").unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Headers that others have put on a response: those of an upstream behind a proxy are left alone, and those of inner
 //! layers are compared.
 
-use std::collections::BTreeSet;
+use axum::response::AppendHeaders;
 
 use crate::http::{support, support::*};
 
@@ -28,18 +28,10 @@ fn lines(response: &TestResponse, name: &str) -> Vec<String> {
 async fn through(
     headers: &Headers,
     twice: bool,
-    upstream: &'static [(&'static str, &'static str)],
+    upstream: &[(&'static str, &'static str)],
 ) -> TestResponse {
-    let proxied = async move || {
-        let mut response = "proxied".into_response();
-        for (name, value) in upstream {
-            let name = HeaderName::from_static(name);
-            response
-                .headers_mut()
-                .append(name, HeaderValue::from_static(value));
-        }
-        response
-    };
+    let upstream = upstream.to_vec();
+    let proxied = async move || (AppendHeaders(upstream.clone()), "proxied");
     let mut app = Router::new().route("/", get(proxied));
     if twice {
         app = app.layer(layer(headers, shared("inner", "2/h")));
@@ -70,32 +62,26 @@ async fn an_upstreams_lists_are_kept_and_ours_appended() {
 
 #[tokio::test]
 async fn an_upstreams_triple_is_kept_and_ours_not_added() {
-    const DRAFT_06: &[(&str, &str)] = &[
-        ("ratelimit-limit", "100, 100;w=60"),
-        ("ratelimit-remaining", "7"),
-        ("ratelimit-reset", "8"),
-    ];
-    const X_RATELIMIT: &[(&str, &str)] = &[
-        ("x-ratelimit-limit", "60"),
-        ("x-ratelimit-remaining", "59"),
-        ("x-ratelimit-reset", "1372700873"),
-    ];
+    #[rustfmt::skip]
+    const DRAFT_06: &[(&str, &str)] =
+        &[("ratelimit-limit", "100, 100;w=60"), ("ratelimit-remaining", "7"), ("ratelimit-reset", "8")];
+    #[rustfmt::skip]
+    const X_RATELIMIT: &[(&str, &str)] =
+        &[("x-ratelimit-limit", "60"), ("x-ratelimit-remaining", "59"), ("x-ratelimit-reset", "1372700873")];
     let draft = [Headers::draft_06(), Headers::draft_06().closest()];
     let x = [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()];
     // One of three is enough: ours beside it would be read together.
-    for (upstream, ours) in [
-        (DRAFT_06, &draft),
-        (&DRAFT_06[1..2], &draft),
-        (X_RATELIMIT, &x),
-        (&X_RATELIMIT[2..], &x),
-    ] {
+    for (upstream, ours) in [(DRAFT_06, &draft), (X_RATELIMIT, &x)]
+        .into_iter()
+        .chain([(&DRAFT_06[1..2], &draft), (&X_RATELIMIT[2..], &x)])
+    {
         for headers in ours {
             for twice in [false, true] {
                 let response = through(headers, twice, upstream).await;
-                let ours = response.headers.iter();
-                let ours = ours.filter(|(name, _)| name.as_str().contains("ratelimit"));
+                let fields = response.headers.iter();
                 let fields =
-                    ours.map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")));
+                    fields.map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")));
+                let fields = fields.filter(|(name, _)| name.contains("ratelimit"));
                 let fields: BTreeSet<_> = fields.collect();
                 assert!(fields.iter().eq(upstream), "{headers:?}: {fields:?}");
             }
@@ -124,19 +110,10 @@ async fn an_upstreams_headers_of_another_format_change_nothing() {
 
 #[tokio::test]
 async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
-    for headers in [
-        Headers::draft().closest(),
-        Headers::draft_06(),
-        Headers::draft_06().closest(),
-        Headers::x_ratelimit(),
-        Headers::x_ratelimit_epoch(),
-    ] {
+    for headers in &DIALECTS[1..] {
         for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
-            let layers = [
-                (headers.clone(), shared("inner", inner)),
-                (headers.clone(), shared("outer", outer)),
-            ];
-            let response = stacked(layers).await;
+            let [inner, outer] = [shared("inner", inner), shared("outer", outer)];
+            let response = stacked([(headers, inner), (headers, outer)]).await;
             for name in ["ratelimit", "ratelimit-remaining", "x-ratelimit-remaining"] {
                 let lines = lines(&response, name);
                 assert!(lines.len() <= 1, "{headers:?} {lines:?}");
@@ -150,15 +127,11 @@ async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
 
 #[tokio::test]
 async fn the_rejection_of_an_inner_layer_is_reported() {
-    for headers in [
-        Headers::draft().closest(),
-        Headers::draft_06(),
-        Headers::x_ratelimit(),
-    ] {
-        let app = Router::new()
-            .route("/", get(async || "hello"))
-            .layer(layer(&headers, shared("inner", "1/min")))
-            .layer(layer(&headers, shared("outer", "2/day")));
+    for headers in [&DIALECTS[1], &DIALECTS[2], &DIALECTS[4]] {
+        let app = stack([
+            (headers, shared("inner", "1/min")),
+            (headers, shared("outer", "2/day")),
+        ]);
         send(&app, to("/")).await;
         let rejected = send(&app, to("/")).await;
         assert_eq!(rejected.retry_after(), Some(60));
@@ -175,36 +148,27 @@ async fn the_rejection_of_an_inner_layer_is_reported() {
     }
 }
 
-/// The response through layers of these formats and policies, the innermost first.
-async fn stacked<const N: usize>(layers: [(Headers, Policy); N]) -> TestResponse {
+/// `GET /` behind layers of these formats and policies, the innermost first.
+fn stack<const N: usize>(layers: [(&Headers, Policy); N]) -> Router {
     let app = Router::new().route("/", get(async || "hello"));
-    let layers = layers.map(|(headers, policy)| layer(&headers, policy));
-    let app = layers.into_iter().fold(app, |app, layer| app.layer(layer));
-    send(&app, to("/")).await
+    let layers = layers.map(|(headers, policy)| layer(headers, policy));
+    layers.into_iter().fold(app, |app, layer| app.layer(layer))
+}
+
+async fn stacked<const N: usize>(layers: [(&Headers, Policy); N]) -> TestResponse {
+    send(&stack(layers), to("/")).await
 }
 
 #[tokio::test]
-async fn outer_layers_append_to_the_lists_of_quotas() {
-    let draft = Headers::draft_06();
-    let layers = [
-        (draft.clone(), shared("inner", "9/h")),
-        (draft, shared("outer", "5/min")),
-    ];
-    let response = stacked(layers).await;
+async fn outer_layers_append_to_the_lists_of_quotas_and_formats_in_between_duplicate_nothing() {
+    let (x, draft) = (&Headers::x_ratelimit(), &Headers::draft_06());
+    let inner = || shared("inner", "9/h");
+    let response = stacked([(draft, inner()), (draft, shared("outer", "5/min"))]).await;
     assert_eq!(lines(&response, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
     assert_eq!(lines(&response, "ratelimit-limit"), ["5"]);
-}
 
-#[tokio::test]
-async fn layers_of_another_format_in_between_duplicate_nothing() {
-    let (x, draft) = (Headers::x_ratelimit(), Headers::draft_06());
-    let [inner, between] = ["inner", "between"].map(|name| shared(name, "9/h"));
-    let layers = [
-        (x.clone(), inner),
-        (draft, between),
-        (x, shared("outer", "5/h")),
-    ];
-    let response = stacked(layers).await;
+    let between = (draft, shared("between", "9/h"));
+    let response = stacked([(x, inner()), between, (x, shared("outer", "5/h"))]).await;
     for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
         assert_eq!(lines(&response, name).len(), 1, "{name}");
     }

@@ -3,40 +3,45 @@
 use std::num::NonZeroUsize;
 
 use crate::http::support::*;
-use tollgate::outcome;
-use tollgate_tests::{scene::Case, stores};
 
 /// A store of one shard, and one of several.
 const SIZES: [usize; 2] = [64, 4_096];
 
-struct Scene {
-    store: MemoryStore,
-    clock: ManualClock,
+/// A store in process that holds a number of keys, and its clock.
+pub(crate) struct Scene {
+    pub(crate) store: MemoryStore,
+    pub(crate) clock: ManualClock,
     max_keys: usize,
 }
 
 impl Scene {
-    fn new(max_keys: usize) -> Self {
+    pub(crate) fn new(max_keys: usize) -> Self {
         let clock = ManualClock::default();
         let keys = NonZeroUsize::new(max_keys).expect("at least one");
-        let store = MemoryStore::builder().max_keys(keys).clock(clock.clone());
+        let store = MemoryStore::builder()
+            .max_keys(keys)
+            .clock(clock.clone())
+            .build();
         Self {
-            store: store.build(),
+            store,
             clock,
             max_keys,
         }
     }
 
-    fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
         stores::limiter(Limiter::builder().store(self.store.clone()), policies)
+    }
+
+    /// How many keys are stored, and how many were evicted.
+    pub(crate) fn keys(&self) -> (usize, u64) {
+        (self.store.keys(), self.store.dropped())
     }
 
     /// A request for each of 1.25 times as many new keys as the store holds.
     async fn flood(&self, limiter: &Limiter) {
         self.clock.advance(secs(1));
-        for n in 0..self.max_keys + self.max_keys / 4 {
-            assert!(admitted_by_store(&limiter.check(key("made-up", n)).await));
-        }
+        assert!(admits_each(limiter, "made-up", self.max_keys + self.max_keys / 4).await);
         assert!(self.store.keys() <= self.max_keys);
     }
 
@@ -52,8 +57,23 @@ impl Scene {
 }
 
 /// A policy that counts each key of a call by itself.
-fn by_key(name: &str, quota: &str) -> Policy {
+pub(crate) fn by_key(name: &str, quota: &str) -> Policy {
     shared(name, quota).key(extract::peer())
+}
+
+/// Two permits for each key.
+fn permits(scene: &Scene) -> Limiter {
+    let policy = Policy::new("exports", Quota::concurrent(2)).key(extract::peer());
+    scene.limiter([policy.on_store_error(OnStoreError::Reject)])
+}
+
+/// A permit of each of so many keys, which are held.
+async fn held(exports: &Limiter, keys: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for n in 0..keys {
+        held.push(exports.admit(key("user", n)).await.expect("a permit"));
+    }
+    held
 }
 
 fn bans(quota: &str) -> Policy {
@@ -64,38 +84,39 @@ fn key(kind: &str, n: usize) -> Key {
     Key::new(format!("{kind}-{n}"))
 }
 
-/// A limiter of logins on which `alice` has no attempt left.
-async fn exhausted(scene: &Scene, strategy: StrategyKind) -> Limiter {
-    let policy = strategy.policy("logins", "5/h").key(extract::peer());
-    let logins = scene.limiter([policy]);
-    assert_eq!(logins.check("alice").times(9).await.admitted(), 5);
-    logins
-}
-
-#[tokio::test]
-async fn a_flood_of_another_policys_keys_gives_no_exhausted_key_its_quota_back() {
-    for max_keys in SIZES {
-        for strategy in StrategyKind::ALL {
-            let _case = Case(format!("{strategy:?} of {max_keys}"));
-            let scene = Scene::new(max_keys);
-            let logins = exhausted(&scene, strategy).await;
-            // A fifth used, for longer than the login is.
-            scene.flood(&scene.limiter([by_key("api", "5/day")])).await;
-            assert!(!admitted_by_store(&logins.check("alice").await));
-        }
+/// Whether the store admits a request for each of so many keys.
+async fn admits_each(limiter: &Limiter, kind: &str, keys: usize) -> bool {
+    let mut all = true;
+    for n in 0..keys {
+        all &= admitted_by_store(&limiter.check(key(kind, n)).await);
     }
+    all
+}
+
+/// A limiter of logins, and its case.
+fn logins(scene: &Scene, strategy: StrategyKind) -> (Limiter, Case) {
+    let policy = strategy.policy("logins", "5/h").key(extract::peer());
+    let case = Case(format!("{strategy:?} of {}", scene.max_keys));
+    (scene.limiter([policy]), case)
 }
 
 #[tokio::test]
-async fn a_flood_of_a_policys_own_keys_gives_no_exhausted_key_its_quota_back() {
-    for max_keys in SIZES {
+async fn a_flood_of_its_own_keys_or_another_policys_gives_no_exhausted_key_its_quota_back() {
+    let sizes = SIZES
+        .into_iter()
+        .flat_map(|size| [(size, false), (size, true)]);
+    for (max_keys, is_own) in sizes {
         for strategy in StrategyKind::ALL {
-            let _case = Case(format!("{strategy:?} of {max_keys}"));
             let scene = Scene::new(max_keys);
-            let logins = exhausted(&scene, strategy).await;
-            scene.flood(&logins).await;
+            let (logins, _case) = logins(&scene, strategy);
+            assert_eq!(logins.check("alice").times(9).await.admitted(), 5);
+            match is_own {
+                true => scene.flood(&logins).await,
+                // A fifth used, for longer than the login is.
+                false => scene.flood(&scene.limiter([by_key("api", "5/day")])).await,
+            }
             assert!(scene.store.dropped() > 0);
-            assert!(!admitted_by_store(&logins.check("alice").await));
+            assert!(!admitted_by_store(&logins.check("alice").await), "{is_own}");
         }
     }
 }
@@ -103,10 +124,8 @@ async fn a_flood_of_a_policys_own_keys_gives_no_exhausted_key_its_quota_back() {
 #[tokio::test]
 async fn usage_of_an_earlier_window_does_not_count() {
     for strategy in StrategyKind::ALL {
-        let _case = Case(format!("{strategy:?}"));
         let scene = Scene::new(64);
-        let policy = strategy.policy("logins", "5/h").key(extract::peer());
-        let logins = scene.limiter([policy]);
+        let (logins, _case) = logins(&scene, strategy);
         for n in 0..60 {
             assert_eq!(logins.check(key("old", n)).times(5).await.admitted(), 5);
         }
@@ -115,9 +134,7 @@ async fn usage_of_an_earlier_window_does_not_count() {
         for n in 0..4 {
             assert_eq!(logins.check(key("new", n)).times(2).await.admitted(), 2);
         }
-        for n in 0..8 {
-            assert!(admitted_by_store(&logins.check(key("flood", n)).await));
-        }
+        assert!(admits_each(&logins, "flood", 8).await);
         for n in 0..4 {
             assert_eq!(used(&logins, "logins", key("new", n)).await, 2);
         }
@@ -142,9 +159,7 @@ async fn a_policy_keeps_its_equal_share() {
     assert_eq!(count().await, 48);
     for (others, share) in [("one", 32), ("another", 21)] {
         let loud = scene.limiter([by_key(others, "1/day")]);
-        for n in 0..640 {
-            assert!(admitted_by_store(&loud.check(key("loud", n)).await));
-        }
+        assert!(admits_each(&loud, "loud", 640).await);
         assert_eq!(count().await, share);
     }
 }
@@ -163,7 +178,7 @@ async fn a_policy_whose_keys_stay_takes_none_of_anothers_share() {
     // A key of its own is evicted for another one, and no more than that.
     assert!(admitted_by_store(&api.check("alice").await));
     assert!(admitted_by_store(&api.check("bob").await));
-    assert_eq!((scene.store.keys(), scene.store.dropped()), (8, 2));
+    assert_eq!(scene.keys(), (8, 2));
     assert_eq!(used(&api, "api", Key::new("alice")).await, 0);
 }
 
@@ -176,9 +191,8 @@ async fn a_flood_lifts_no_ban() {
             let counted = abuse.charge([("abuse", key)], 1).await;
             counted.expect("a response");
         };
-        for _ in 0..2 {
-            rejected(Key::new("mallory")).await;
-        }
+        rejected(Key::new("mallory")).await;
+        rejected(Key::new("mallory")).await;
         let other = scene.limiter([by_key("other", "5/day")]);
         scene.flood(&other).await;
         assert!(!admitted_by_store(&abuse.check("mallory").await));
@@ -205,7 +219,7 @@ async fn of_bans_the_one_that_ends_first_is_evicted() {
     for n in (1..15).chain([0, 15]) {
         ban(key("banned", n)).await;
     }
-    assert_eq!((scene.store.keys(), scene.store.dropped()), (16, 0));
+    assert_eq!(scene.keys(), (16, 0));
     ban(key("banned", 16)).await;
     assert_eq!(scene.store.dropped(), 2);
     for n in 0..17 {
@@ -219,8 +233,7 @@ async fn of_bans_the_one_that_ends_first_is_evicted() {
 async fn permits_that_are_held_and_blocks_by_hand_are_not_evicted() {
     for max_keys in SIZES {
         let scene = Scene::new(max_keys);
-        let policy = Policy::new("exports", Quota::concurrent(2)).key(extract::peer());
-        let exports = scene.limiter([policy]);
+        let exports = permits(&scene);
         let held = [exports.admit("alice").await, exports.admit("alice").await];
         let locked = scene.block(3).await;
         for policy in [by_key("api", "5/day"), bans("1/day")] {
@@ -243,20 +256,14 @@ async fn permits_that_are_held_and_blocks_by_hand_are_not_evicted() {
 #[tokio::test]
 async fn permits_that_are_held_leave_room_to_each_policy() {
     let scene = Scene::new(64);
-    let exports = Policy::new("exports", Quota::concurrent(2)).key(extract::peer());
-    let exports = scene.limiter([exports]);
-    let mut held = Vec::new();
-    for n in 0..40 {
-        held.push(exports.admit(key("user", n)).await.expect("a permit"));
-    }
+    let exports = permits(&scene);
+    let _held = held(&exports, 40).await;
     // Each has no more than a fourth, and together they have all the rest.
     for (name, keys) in [("api", 16), ("search", 8)] {
         let limiter = scene.limiter([by_key(name, "9/h")]);
-        for n in 0..keys {
-            assert!(admitted_by_store(&limiter.check(key("user", n)).await));
-        }
+        assert!(admits_each(&limiter, "user", keys).await);
     }
-    assert_eq!((scene.store.keys(), scene.store.dropped()), (64, 0));
+    assert_eq!(scene.keys(), (64, 0));
     let logins = scene.limiter([by_key("logins", "3/h")]);
     assert_eq!(logins.check("alice").times(9).await.admitted(), 3);
     for n in 0..100 {
@@ -307,12 +314,8 @@ async fn a_key_without_room_is_a_store_error() {
 #[tokio::test]
 async fn a_released_permit_makes_room_at_once() {
     let scene = Scene::new(8);
-    let policy = Policy::new("exports", Quota::concurrent(2)).key(extract::peer());
-    let exports = scene.limiter([policy.on_store_error(OnStoreError::Reject)]);
-    let mut held = Vec::new();
-    for n in 0..8 {
-        held.push(exports.admit(key("user", n)).await.expect("a permit"));
-    }
+    let exports = permits(&scene);
+    let mut held = held(&exports, 8).await;
     assert_eq!(store_error(&exports.check("alice").await).code(), "full");
     assert_eq!(store_error(&exports.check("alice").await).code(), "full");
     held.pop();
@@ -327,7 +330,7 @@ async fn without_room_under_one_policy_none_is_charged() {
     let both = scene.limiter(policies.map(|policy| policy.on_store_error(OnStoreError::Reject)));
     assert_eq!(store_error(&both.check("alice").await).code(), "full");
     assert_eq!(used(&both, "a", Key::new("alice")).await, 0);
-    assert_eq!((scene.store.keys(), scene.store.dropped()), (7, 0));
+    assert_eq!(scene.keys(), (7, 0));
 }
 
 #[tokio::test]
@@ -358,10 +361,8 @@ async fn a_shadow_policy_without_room_rejects_nothing() {
 #[tokio::test]
 async fn keys_of_several_quotas_are_compared_by_the_share_in_use() {
     for strategy in StrategyKind::ALL {
-        let _case = Case(format!("{strategy:?}"));
         let scene = Scene::new(64);
-        let policy = strategy.policy("logins", "5/h").key(extract::peer());
-        let logins = scene.limiter([policy]);
+        let (logins, _case) = logins(&scene, strategy);
         assert_eq!(logins.check("alice").times(9).await.admitted(), 5);
         let quota = Quota::requests(1_000).per_hour();
         for n in 0..80 {

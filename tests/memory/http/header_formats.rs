@@ -1,8 +1,7 @@
 //! How responses show the limits: in which fields, of which policies, and how much later than exactly.
 
-use std::collections::BTreeSet;
-
 use tollgate::layer::exposed_headers;
+use tollgate_tests::two_clocks::TwoClocks;
 
 use crate::http::{support, support::*};
 
@@ -28,12 +27,12 @@ const ALL: [&str; 10] = [
     "x-ratelimit-whitelisted",
 ];
 
-/// All fields about limits, as `name: value`.
-fn limit_fields(response: &TestResponse) -> Vec<String> {
+/// All fields about limits, as `name: value | name: value`.
+fn limit_fields(response: &TestResponse) -> String {
     let names = ALL.into_iter();
     let names = names.filter(|name| response.headers.contains_key(*name));
     let fields = names.map(|name| format!("{name}: {}", response.field(name)));
-    fields.collect()
+    fields.collect::<Vec<_>>().join(" | ")
 }
 
 /// A burst that is soon used up and soon back, and a day's worth that isn't.
@@ -45,7 +44,7 @@ fn two() -> [Policy; 2] {
 }
 
 /// The first responses of a layer with both policies, and its rejection.
-async fn three(headers: Headers) -> [Vec<String>; 3] {
+async fn three(headers: Headers) -> [String; 3] {
     let (layer, _) = layer(headers, two());
     let app = hello(&layer);
     let get = async || send(&app, to("/")).await;
@@ -53,34 +52,67 @@ async fn three(headers: Headers) -> [Vec<String>; 3] {
     assert_eq!(responses[2].status, 429);
     // Whatever the other headers are, a rejection has a `Retry-After`, and no other response has one.
     let waits = responses.each_ref().map(TestResponse::retry_after);
+    let lines = |response: &TestResponse| response.headers.get_all("ratelimit").iter().count();
+    assert!(responses.iter().all(|response| lines(response) <= 1));
     assert_eq!(waits, [None, None, Some(5)]);
     responses.each_ref().map(limit_fields)
 }
 
 #[tokio::test]
-async fn the_current_draft_is_the_default_format() {
-    assert_eq!(Headers::default(), Headers::draft());
-    let responses = three(Headers::draft()).await;
-    let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
-    for (response, limits) in responses.iter().zip([
-        r#"ratelimit: "burst";r=1;t=5, "daily";r=2;t=86400"#,
-        r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=86400"#,
-        r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=5"#,
-    ]) {
-        assert_eq!(response, &[policies, limits]);
+async fn each_format_has_its_fields_on_every_response() {
+    let draft = |policies: &str, limits: &str| {
+        format!("ratelimit-policy: {policies} | ratelimit: {limits}")
+    };
+    let both = r#""burst";q=2;w=10, "daily";q=3;w=86400"#;
+    let burst = |left: u64| draft(r#""burst";q=2;w=10"#, &format!(r#""burst";r={left};t=5"#));
+    let triple = |prefix: &str, left: u64, reset: u64| {
+        format!("{prefix}-limit: 2 | {prefix}-remaining: {left} | {prefix}-reset: {reset}")
+    };
+    let old = |policies: &str, left| {
+        format!(
+            "ratelimit-policy: {policies} | {}",
+            triple("ratelimit", left, 5)
+        )
+    };
+    // When the full quota is available: five seconds for each unit that is used.
+    let x = |left, reset| triple("x-ratelimit", left, reset);
+    let governor = |left| format!("x-ratelimit-limit: 2 | x-ratelimit-remaining: {left}");
+    #[rustfmt::skip]
+    let rows = [
+        (Headers::draft(), [
+            draft(both, r#""burst";r=1;t=5, "daily";r=2;t=86400"#),
+            draft(both, r#""burst";r=0;t=5, "daily";r=1;t=86400"#),
+            draft(both, r#""burst";r=0;t=5, "daily";r=1;t=5"#),
+        ]),
+        // The policy with the fewest requests left.
+        (Headers::draft().closest(), [burst(1), burst(0), burst(0)]),
+        (Headers::draft_06(), [1, 0, 0].map(|left| old("2;w=10, 3;w=86400", left))),
+        (Headers::draft_06().closest(), [1, 0, 0].map(|left| old("2;w=10", left))),
+        (Headers::x_ratelimit(), [x(1, 5), x(0, 10), x(0, 10)]),
+        (Headers::x_ratelimit().closest(), [x(1, 5), x(0, 10), x(0, 10)]),
+        (Headers::x_ratelimit_epoch(), [x(1, 1_800_000_005), x(0, 1_800_000_010), x(0, 1_800_000_010)]),
+        (Headers::tower_governor(), [governor(1), governor(0), governor(0) + " | x-ratelimit-after: 5"]),
+        (Headers::none(), [(); 3].map(|()| String::new())),
+    ];
+    for (headers, expected) in rows {
+        assert_eq!(three(headers.clone()).await, expected, "{headers:?}");
     }
+    assert_eq!(Headers::default(), Headers::draft());
     let (layer, _) = support::layer(two());
     let first = send(&hello(&layer), to("/")).await;
-    assert_eq!(limit_fields(&first), responses[0]);
+    assert_eq!(limit_fields(&first), three(Headers::draft()).await[0]);
+}
+
+#[tokio::test]
+async fn tower_governors_fields_name_what_no_policy_limits() {
+    let posts = shared("posts", "2/min").only_method(Method::POST);
+    let (layer, _) = layer(Headers::tower_governor(), [posts]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(limit_fields(&response), "x-ratelimit-whitelisted: true");
 }
 
 #[tokio::test]
 async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
-    let responses = three(Headers::draft().closest()).await;
-    let policy = r#"ratelimit-policy: "burst";q=2;w=10"#;
-    assert_eq!(responses[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
-    assert_eq!(responses[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
-
     // By how many such requests would pass, not by units.
     let of = |cost| async move {
         let heavy = shared("heavy", "30/h").cost(cost);
@@ -106,81 +138,35 @@ async fn of_several_rejecting_policies_the_one_with_the_longest_wait_is_reported
 }
 
 #[tokio::test]
-async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
-    let list = "ratelimit-policy: 2;w=10, 3;w=86400";
-    let triple = |left: u64| {
-        let fields = [("limit", 2), ("remaining", left), ("reset", 5)];
-        fields.map(|(name, value)| format!("ratelimit-{name}: {value}"))
-    };
-    let responses = three(Headers::draft_06()).await;
-    for (response, left) in responses.iter().zip([1, 0, 0]) {
-        assert_eq!(response[0], list);
-        assert_eq!(response[1..], triple(left));
-    }
-    let responses = three(Headers::draft_06().closest()).await;
-    for (response, left) in responses.iter().zip([1, 0, 0]) {
-        assert_eq!(response[0], "ratelimit-policy: 2;w=10");
-        assert_eq!(response[1..], triple(left));
-    }
-}
-
-#[tokio::test]
-async fn x_ratelimit_reset_is_in_seconds_from_now_or_since_the_epoch() {
-    for (headers, reset) in [
-        (Headers::x_ratelimit(), 0),
-        (Headers::x_ratelimit_epoch(), 1_800_000_000_u64),
-        (Headers::x_ratelimit().closest(), 0),
-    ] {
-        let responses = three(headers).await;
-        // When the full quota is available: five seconds for each unit that is used.
-        for (response, (left, full)) in responses.iter().zip([(1, 5), (0, 10), (0, 10)]) {
-            let reset = reset + full;
-            let fields = [("limit", 2), ("remaining", left), ("reset", reset)];
-            let fields = fields.map(|(name, value)| format!("x-ratelimit-{name}: {value}"));
-            assert_eq!(response[..], fields);
-        }
-    }
-}
-
-#[tokio::test]
-async fn tower_governors_fields_have_the_wait_of_rejections_and_name_what_no_policy_limits() {
-    let fields = |left: u64| {
-        let fields = [("limit", 2), ("remaining", left)];
-        fields.map(|(name, value)| format!("x-ratelimit-{name}: {value}"))
-    };
-    let responses = three(Headers::tower_governor()).await;
-    assert_eq!(responses[0], fields(1));
-    assert_eq!(responses[1], fields(0));
-    assert_eq!(responses[2][..2], fields(0));
-    assert_eq!(responses[2][2..], ["x-ratelimit-after: 5"]);
-
-    let posts = shared("posts", "2/min").only_method(Method::POST);
-    let (layer, _) = layer(Headers::tower_governor(), [posts]);
-    let response = send(&hello(&layer), to("/")).await;
-    assert_eq!(limit_fields(&response), ["x-ratelimit-whitelisted: true"]);
-}
-
-#[tokio::test]
 async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
     for headers in [Headers::draft_06(), Headers::x_ratelimit()] {
         let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
         let response = send(&hello(&layer), to("/")).await;
         let fields = limit_fields(&response);
-        assert_contains(fields.join("\n"), ["limit: 30\n", "remaining: 29\n"]);
+        assert_contains(fields, ["limit: 30 |", "remaining: 29 |"]);
     }
 }
 
 #[tokio::test]
-async fn the_reset_time_of_a_window_does_not_move() {
+async fn the_reset_date_of_a_window_follows_the_wall_clock_and_does_not_move() {
+    const SECOND: i64 = 1_000_000;
+    // The machine began in 1970, and learnt the time from the network.
+    let clock = TwoClocks::at(1_000 * SECOND);
+    clock.step(1_800_000_000 * SECOND);
     let window = shared("window", "9/min").strategy(FixedWindow);
-    let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [window]);
-    let app = hello(&layer);
-    let mut resets = BTreeSet::new();
-    for _ in 0..9 {
-        resets.insert(send(&app, to("/")).await.field("x-ratelimit-reset"));
-        clock.advance(Duration::from_micros(6_543_210));
+    let calendar = shared("calendar", "9/min").strategy(CalendarWindow::utc());
+    for (policy, expected) in [(window, "1800001060"), (calendar, "1800001020")] {
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        let layer = RateLimitLayer::builder().store(store).policy(policy);
+        let app = hello(&layer.built().headers(Headers::x_ratelimit_epoch()));
+        let mut resets = BTreeSet::new();
+        for _ in 0..3 {
+            resets.insert(send(&app, to("/")).await.field("x-ratelimit-reset"));
+            clock.pass(6_543_210);
+        }
+        assert_eq!(Vec::from_iter(resets), [expected]);
+        clock.pass(-3 * 6_543_210);
     }
-    assert_eq!(resets.into_iter().collect::<Vec<_>>(), ["1800000060"]);
 }
 
 #[tokio::test]
@@ -197,32 +183,15 @@ async fn a_reset_time_within_a_second_is_rounded_up() {
 }
 
 #[tokio::test]
-async fn without_rate_limit_headers_only_retry_after_is_sent() {
-    let responses = three(Headers::none()).await;
-    assert!(responses.iter().all(Vec::is_empty), "{responses:?}");
-}
-
-#[tokio::test]
-async fn retry_after_is_on_a_rejection_for_a_failed_store_in_every_format() {
-    for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
-        let layer = rejecting(StubStore::unreachable(), shared("burst", "10/s"));
-        let response = send(&hello(&layer.headers(headers)), to("/")).await;
-        assert_eq!(response.status, 503);
-        assert_eq!(response.retry_after(), Some(1));
-        assert!(limit_fields(&response).is_empty());
-    }
-}
-
-#[tokio::test]
 async fn all_headers_can_be_exposed_to_pages() {
-    for headers in [
+    let x = [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()];
+    let others = [
         Headers::draft(),
         Headers::draft_06(),
-        Headers::x_ratelimit(),
-        Headers::x_ratelimit_epoch(),
         Headers::tower_governor(),
-    ] {
-        let (layer, _) = layer(headers.clone(), [shared("once", "1/h")]);
+    ];
+    for headers in x.into_iter().chain(others) {
+        let (layer, _) = layer(headers, [shared("once", "1/h")]);
         let app = hello(&layer);
         for expected in [200, 429] {
             let response = send(&app, to("/")).await;
@@ -243,11 +212,11 @@ async fn jitter_lengthens_retry_after_and_never_shortens_it() {
         Headers::draft_06(),
         Headers::x_ratelimit(),
     ] {
-        let jitter = headers.clone().jitter(secs(MOST));
-        let (layer, clock) = layer(jitter, [shared("once", "1/min"), shared("wide", "99/day")]);
+        let policies = || [shared("once", "1/min"), shared("wide", "99/day")];
+        let (layer, clock) = layer(headers.clone().jitter(secs(MOST)), policies());
         let app = hello(&layer);
         let first = send(&app, to("/")).await;
-        let (plain, _) = self::layer(headers, [shared("once", "1/min"), shared("wide", "99/day")]);
+        let (plain, _) = self::layer(headers, policies());
         let plain = send(&hello(&plain), to("/")).await;
         // An admitted request has exact fields.
         assert_eq!(limit_fields(&first), limit_fields(&plain));
@@ -283,36 +252,15 @@ async fn jitter_of_less_than_a_millisecond_is_none() {
     }
     // Nor does more than any clock holds break anything.
     let (layer, _) = self::layer(Headers::draft().jitter(Duration::MAX), two());
-    let app = hello(&layer);
-    for expected in [200, 200, 429] {
-        assert_eq!(status(&app, "/").await, expected);
-    }
-}
-
-#[tokio::test]
-async fn a_handlers_rejection_has_the_configured_format() {
-    let headers = Headers::x_ratelimit();
-    let (layer, _) = layer(headers.clone(), [shared("once", "1/h")]);
-    let limiter: Limiter = layer.limiter().clone();
-    let handler = async move || -> Result<&str, Rejected> {
-        let checked = limiter.check(Key::global()).await.into_result();
-        let _ = checked.map_err(|rejected| rejected.headers(headers.clone()))?;
-        Ok("hello")
-    };
-    let app = Router::new().route("/", get(handler));
-    assert_eq!(status(&app, "/").await, 200);
-    let handlers = send(&app, to("/")).await;
-    assert_eq!(handlers.status, 429);
-    assert_eq!(handlers, send(&hello(&layer), to("/")).await);
+    assert_eq!(statuses(&hello(&layer), 3).await, [200, 200, 429]);
 }
 
 #[tokio::test]
 async fn a_layer_has_the_configured_format_however_it_was_built() {
-    let policy = || Policy::new("once", quota("1/h")).key(extract::global());
+    let policy = || shared("once", "1/h");
     let headers = Headers::x_ratelimit();
     let built = RateLimitLayer::builder().policy(policy()).built();
-    let limiter = Limiter::builder().policy(policy()).built();
-    let around = RateLimitLayer::new(limiter);
+    let around = RateLimitLayer::new(support::limiter([policy()]));
     for layer in [built, around].map(|layer| layer.headers(headers.clone())) {
         // Another dialect of a clone leaves this one as it is.
         let _ = layer.clone().headers(Headers::none());

@@ -27,57 +27,44 @@ async fn a_matched_path_key_around_a_whole_router_logs_a_warning() {
 }
 
 #[tokio::test]
-async fn an_unnamed_proxy_logs_a_warning() {
+async fn an_unnamed_proxy_logs_a_warning_also_beside_named_ones() {
     let via = |peer: &str, header: Option<&'static str>| {
-        let mut request = to("/");
-        if let Some(header) = header {
-            request = with(header, "198.51.100.7");
-        }
+        let mut request = header.map_or(to("/"), |header| with(header, "198.51.100.7"));
         request.extensions_mut().insert(PeerAddr(address(peer)));
         request
     };
     let list = Some("x-forwarded-for");
-    let private = ["10.0.0.7:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"];
-    for private in private.into_iter().chain(["[::ffff:192.168.0.1]:1"]) {
+    let client = extract::client_ip;
+    let private = "10.0.0.7:1 127.0.0.1:1 [::1]:1 [fd00::1]:1 [::ffff:192.168.0.1]:1";
+    let private = private.split(' ').map(|peer| (client(), peer, list));
+    // A proxy beside the named ones.
+    let beside = client().trusted_proxies(["10.1.0.0/16"]).forwarded();
+    let beside = [(beside, "10.2.0.1:1", Some("forwarded"))];
+    for (extractor, peer, header) in private.chain(beside) {
         let (log, _guard) = Log::of_warnings();
-        let app = hello(&counted_by(extract::client_ip()));
+        let app = hello(&counted_by(extractor));
         for _ in 0..3 {
-            assert_eq!(send(&app, via(private, list)).await.status, 200);
+            assert_eq!(send(&app, via(peer, header)).await.status, 200);
         }
         let text = log.text();
-        assert_eq!(text.lines().count(), 1, "{private}: {text}");
-        let parts = ["WARN", "x-forwarded-for", "probably", "trusted_proxies"];
-        assert_contains(&text, parts);
+        assert_eq!(text.lines().count(), 1, "{peer}: {text}");
+        let header = header.expect("a header");
+        assert_contains(&text, ["WARN", header, "probably", "trusted_proxies"]);
+        let shown = address(peer).ip().to_canonical().to_string();
+        assert_contains(&text, [&*shown]);
     }
     let (nothing, _guard) = Log::of_warnings();
-    let app = hello(&counted_by(extract::client_ip()));
+    let app = hello(&counted_by(client()));
     // A public address may write what it likes, and a private one without the header is a client.
     send(&app, via("192.0.2.1:1", list)).await;
     send(&app, via("10.0.0.7:1", None)).await;
-    let trusting = extract::client_ip().trusted_proxies(["10.0.0.0/8"]);
+    let trusting = client().trusted_proxies(["10.0.0.0/8"]);
     send(&hello(&counted_by(trusting)), via("10.0.0.7:1", list)).await;
     assert_eq!(nothing.text(), "");
 }
 
-#[tokio::test]
-async fn a_proxy_beside_the_named_ones_logs_a_warning() {
-    let (log, _guard) = Log::of_warnings();
-    let client = extract::client_ip().trusted_proxies(["10.1.0.0/16"]);
-    let app = hello(&counted_by(client.forwarded()));
-    let mut request = with("forwarded", "for=198.51.100.7");
-    let peer = PeerAddr(address("10.2.0.1:1"));
-    request.extensions_mut().insert(peer);
-    assert_eq!(send(&app, request).await.status, 200);
-    let text = log.text();
-    assert!(text.contains("WARN") && text.contains("10.2.0.1"), "{text}");
-}
-
 #[derive(Clone)]
 struct User;
-
-fn signed_in() -> Request<Body> {
-    empty(Request::get("/").extension(User))
-}
 
 fn by_user() -> RateLimitLayer {
     counted_by(extract::extension::<User>(|_| Key::new("alice")))
@@ -90,20 +77,18 @@ async fn a_key_that_every_request_lacks_logs_one_warning() {
     let app = hello(&by_user());
     assert_eq!(statuses(&app, 50).await, [400; 50]);
     let line = log.throttled("", start);
-    let parts = ["WARN", "policy=\"p\"", "User"];
-    for part in parts
-        .into_iter()
-        .chain(["outside the limiter", "`.layer(..)`"])
-    {
-        assert!(line.contains(part), "{part}: {line}");
-    }
+    let remedy = ["outside the limiter", "`.layer(..)`"];
+    assert_contains(
+        line,
+        ["WARN", "policy=\"p\"", "User"].into_iter().chain(remedy),
+    );
 }
 
 #[tokio::test]
 async fn a_key_that_some_requests_lack_logs_no_warning() {
     let (log, _guard) = Log::of_warnings();
     let app = hello(&by_user());
-    assert_eq!(send(&app, signed_in()).await.status, 200);
+    assert_eq!(send(&app, from(User)).await.status, 200);
     assert_eq!(statuses(&app, 50).await, [400; 50]);
     assert_eq!(log.text(), "");
 }

@@ -4,51 +4,40 @@ use crate::http::{extractors::*, support::*};
 
 #[tokio::test]
 async fn a_missing_key_does_what_the_policy_says() {
-    let by_tenant = || policy().key(extract::header("x-tenant"));
-    for (missing, expected, shared) in [
-        (MissingKey::Skip, 200, 0),
-        (MissingKey::Reject, 400, 0),
-        (MissingKey::Shared, 200, 1),
+    // A policy that no request has a key for is suspicious, unless such requests are to be skipped.
+    for (missing, expected, shared, warnings) in [
+        (MissingKey::Skip, 200, 0, 0),
+        (MissingKey::Reject, 400, 0, 1),
+        (MissingKey::Shared, 200, 1, 1),
     ] {
-        let (layer, _) = layer([by_tenant().missing_key(missing)]);
+        let _case = Case(format!("{missing:?}"));
+        let (log, _guard) = Log::of_warnings();
+        let by_tenant = policy().key(extract::header("x-tenant"));
+        let (layer, _) = layer([by_tenant.missing_key(missing)]);
         let app = hello(&layer);
         let response = send(&app, to("/")).await;
-        assert_eq!(response.status, expected, "{missing:?}");
+        assert_eq!(response.status, expected);
         assert_eq!(response.field("ratelimit").is_empty(), shared == 0);
-        assert_eq!(count(&layer, Key::missing()).await, shared, "{missing:?}");
+        assert_eq!(count(&layer, Key::missing()).await, shared);
+        statuses(&app, 8).await;
+        let suspicions = log.lines("all had no key");
+        assert_eq!(suspicions.len(), warnings, "{}", log.text());
         // Requests that have one are still counted by it.
         assert_eq!(send(&app, with("x-tenant", "t")).await.status, 200);
-        assert_eq!(count(&layer, Key::new("t")).await, 1, "{missing:?}");
+        assert_eq!(count(&layer, Key::new("t")).await, 1);
     }
-}
-
-#[tokio::test]
-async fn a_policy_that_no_request_has_a_key_for_warns_unless_such_requests_are_to_be_skipped() {
-    let by_tenant = || policy().key(extract::header("x-tenant"));
-    for (missing, warnings) in [(MissingKey::Skip, 0), (MissingKey::Reject, 1)] {
-        let (log, _guard) = Log::of_warnings();
-        let (layer, _) = layer([by_tenant().missing_key(missing)]);
-        statuses(&hello(&layer), 9).await;
-        let suspicions = log.lines("all had no key");
-        assert_eq!(suspicions.len(), warnings, "{missing:?}: {}", log.text());
-    }
-}
-
-#[tokio::test]
-async fn a_missing_address_does_what_the_policy_says() {
     for (missing, expected) in [(MissingKey::Skip, 200), (MissingKey::Reject, 400)] {
         let (layer, _) = layer([policy().missing_key(missing)]);
+        // The client's address.
         assert_eq!(status(&hello(&layer), "/").await, expected, "{missing:?}");
-        assert_eq!(count(&layer, Key::missing()).await, 0, "{missing:?}");
+        assert_eq!(count(&layer, Key::missing()).await, 0);
     }
 }
 
 #[tokio::test]
 async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
-    let quota = Quota::requests(1).per_hour();
-    let tenants = Policy::new("tenants", quota).key(extract::header("x-tenant"));
-    let all = Policy::new("all", quota).key(extract::global());
-    let app = app([tenants.missing_key(MissingKey::Skip), all]);
+    let tenants = Policy::new("tenants", quota("1/h")).key(extract::header("x-tenant"));
+    let app = app([tenants.missing_key(MissingKey::Skip), shared("all", "1/h")]);
     assert_eq!(statuses(&app, 2).await, [200, 429]);
 }
 
@@ -58,19 +47,14 @@ async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> Stri
     let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
     let response = send(&hello(&layer), request).await;
     assert_eq!(response.status, 400);
-    let body = String::from_utf8_lossy(&response.body);
-    assert!(!body.contains("internal-name"), "{body}");
-    let detail = response.json()["detail"].clone();
-    detail.as_str().expect("text").to_owned()
+    assert!(!response.text().contains("internal-name"), "{response:?}");
+    response.detail()
 }
 
 #[tokio::test]
 async fn a_response_names_the_missing_key_and_no_policy() {
     #[derive(Clone)]
     struct User;
-    fn any(extractor: impl KeyExtractor) -> Arc<dyn KeyExtractor> {
-        Arc::new(extractor)
-    }
     let key = || extract::header("X-API-Key");
     let user = || extract::extension::<User>(|_| Key::global());
     let by_code = || extract::from_fn(|_| None);
@@ -80,31 +64,27 @@ async fn a_response_names_the_missing_key_and_no_policy() {
     );
     let either = format!("{api_key} or {token}");
     let tuple = || (extract::path(), key(), extract::bearer());
-    for (extractor, what) in [
-        (any(key()), api_key),
-        (
-            any(extract::query("api_key")),
-            "the query parameter api_key",
-        ),
-        (any(extract::cookie("SID")), "the cookie SID"),
-        (any(extract::bearer()), token),
-        (any(extract::peer()), "a client address"),
-        (any(extract::client_ip()), "a client address"),
-        (any(extract::host()), "a host (Host header)"),
-        (any(extract::grpc_method()), "a gRPC method in its path"),
-        (any(user()), "a key for this limit"),
-        (any(by_code()), "a key for this limit"),
-        (any(user().named("a signed-in user")), "a signed-in user"),
-        (any(by_code().named("a tenant")), "a tenant"),
+    #[rustfmt::skip]
+    let rows = [
+        (arc(key()), api_key),
+        (arc(extract::query("api_key")), "the query parameter api_key"),
+        (arc(extract::cookie("SID")), "the cookie SID"),
+        (arc(extract::bearer()), token),
+        (arc(extract::peer()), "a client address"),
+        (arc(extract::client_ip()), "a client address"),
+        (arc(extract::host()), "a host (Host header)"),
+        (arc(extract::grpc_method()), "a gRPC method in its path"),
+        (arc(user()), "a key for this limit"),
+        (arc(by_code()), "a key for this limit"),
+        (arc(user().named("a signed-in user")), "a signed-in user"),
+        (arc(by_code().named("a tenant")), "a tenant"),
         // One of several, and the part of a tuple that isn't there.
-        (any(key().or_else(extract::bearer())), &either),
-        (any(tuple()), api_key),
+        (arc(key().or_else(extract::bearer())), &either),
+        (arc(tuple()), api_key),
         // A name that has to be escaped in JSON.
-        (
-            any(extract::query("a\"\\\n")),
-            "the query parameter a\"\\\n",
-        ),
-    ] {
+        (arc(extract::query("a\"\\\n")), "the query parameter a\"\\\n"),
+    ];
+    for (extractor, what) in rows {
         let detail = detail_of(extractor, to("/")).await;
         assert_eq!(detail, format!("The request lacks {what}."));
     }
@@ -129,9 +109,7 @@ async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
     assert_eq!(response.status, 400);
     let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
     assert_eq!(response.text().trim_end(), expected);
-    let mut call = with("content-type", "application/grpc");
-    *call.method_mut() = http::Method::POST;
-    let response = send(&app, call).await;
+    let response = send(&app, grpc_call()).await;
     assert_eq!(response.field("grpc-status"), "3");
     let message = response.field("grpc-message");
     assert_eq!(message, "The request lacks the header x-api-key.");

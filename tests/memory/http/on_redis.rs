@@ -1,17 +1,14 @@
 //! What holds on Redis too, or there alone.
 
-use std::fmt::Debug;
-
 use testkit::Clock;
+use tokio::net::TcpListener;
 use tollgate::{
-    clock::Timestamp,
-    error::InvalidValue,
-    strategy::{
-        ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot, Strategy, Terms,
-    },
+    store::HealthIssue,
+    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy},
 };
 
 use crate::http::{
+    responses::fields,
     service::six_requests_of_which_four_pass,
     stacked_layers::{layer_on, logged},
     support::*,
@@ -20,8 +17,7 @@ use crate::http::{
 #[tokio::test]
 async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
     let server = Server::start();
-    let layer = RateLimitLayer::builder().store(redis(&server));
-    let layer = layer.policy(shared("four", "4/h")).built();
+    let layer = layer_on(&redis(&server), shared("four", "4/h"));
     six_requests_of_which_four_pass(layer).await;
 }
 
@@ -50,14 +46,11 @@ async fn the_reset_time_of_a_cached_rejection_does_not_move() {
     let server = Server::builder().clock(&times.0).start();
     let store = RedisStore::builder()
         .url(server.url())
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_clock(times.1.clone())
-        .rejection_cache_staleness(secs(3_600));
-    let layer = RateLimitLayer::builder()
-        .store(store.built())
-        .policy(shared("window", "1/h").strategy(FixedWindow));
-    let layer = layer.built();
-    let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
+        .timeout(TEST_TIMEOUT);
+    let store = store.rejection_cache_clock(times.1.clone());
+    let store = store.rejection_cache_staleness(secs(3_600)).built();
+    let layer = layer_on(&store, shared("window", "1/h").strategy(FixedWindow));
+    let app = hello(&layer.headers(Headers::x_ratelimit_epoch()));
     assert_eq!(status(&app, "/").await, 200);
     for minutes in 0..6 {
         let response = send(&app, to("/")).await;
@@ -109,12 +102,11 @@ fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
         Policy::new("half", quota).strategy(HalfOf(rule, in_process))
     };
     let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");
-    let in_process = || Limiter::builder().store(MemoryStore::new());
     let on_redis = || Limiter::builder().store(redis());
-    assert!(in_process().policy(of(true)).build().is_ok());
+    assert!(Limiter::builder().policy(of(true)).build().is_ok());
     assert!(on_redis().policy(of(false)).build().is_ok());
     for (built, valid) in [
-        (in_process().policy(of(false)).build(), "a RedisStore"),
+        (Limiter::builder().policy(of(false)).build(), "a RedisStore"),
         (on_redis().policy(of(true)).build(), "a MemoryStore"),
     ] {
         let error = built.expect_err("a mistake");
@@ -124,28 +116,35 @@ fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
     }
 }
 
-#[test]
-fn an_impossible_store_is_a_config_error() {
-    let no_port = "redis://:secret@host:notaport";
-    for url in ["", "not a url", "http://127.0.0.1", no_port] {
-        let error = RedisStore::open(url).expect_err(url);
-        assert_eq!(error.policy(), None);
-        assert!(error.expected().contains("redis://"), "{error}");
-        assert!(!error.to_string().contains("secret"), "{error}");
-    }
-}
-
 #[tokio::test]
 async fn seconds_in_headers_never_exceed_the_window() {
     // Windows on Redis end on a millisecond: up to one later than after their period.
     let clock = Clock::at(1_800_000_000_000_001);
     let server = Server::builder().clock(&clock).start();
     let policy = shared("tokens", "1000/min").strategy(FixedWindow);
-    let layer = RateLimitLayer::builder().store(redis(&server));
-    let layer = layer.policy(policy).built();
+    let layer = layer_on(&redis(&server), policy);
     let response = send(&hello(&layer), to("/")).await;
-    let said = response.field("ratelimit");
-    assert_eq!(said, r#""tokens";r=999;t=60"#);
-    let said = response.field("ratelimit-policy");
-    assert_eq!(said, r#""tokens";q=1000;w=60"#);
+    let expected = [r#""tokens";q=1000;w=60"#, r#""tokens";r=999;t=60"#];
+    assert_eq!(fields(&response), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_health_check_of_a_server_that_hangs_ends_after_a_second_or_the_timeout() {
+    // Connections are accepted, and nothing is ever sent on them.
+    let hangs = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = hangs.local_addr().expect("an address");
+    for (timeout, expected) in [(100, 1_000), (3_000, 3_000)] {
+        let store = RedisStore::builder().url(format!("redis://{address}"));
+        let store = store.timeout(ms(timeout)).built();
+        let policies = ["a", "b", "c"].map(|name| shared(name, "5/s"));
+        let limiter = stores::limiter(Limiter::builder().store(store), policies);
+        let before = tokio::time::Instant::now();
+        let health = limiter.health_check().await;
+        let took = before.elapsed();
+        let [HealthIssue::Unreachable { error, .. }] = health.issues() else {
+            panic!("{health:?}");
+        };
+        assert_eq!(error.code(), "timeout");
+        assert_eq!(took.as_millis(), expected, "a timeout of {timeout} ms");
+    }
 }

@@ -2,28 +2,19 @@
 
 use std::{
     io,
-    pin::Pin,
     task::{Context, Poll},
 };
 
 use axum::Json;
 use bytes::Bytes;
 use futures_util::stream;
-use http::Extensions;
-use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use http_body_util::{Empty, Full, StreamBody};
 
 use crate::http::{support, support::*};
 
 /// One request an hour.
 pub(crate) fn once() -> RateLimitLayer {
     support::layer([shared("once", "1/h")]).0
-}
-
-/// The response to the second request.
-async fn second(layer: &RateLimitLayer) -> TestResponse {
-    let app = hello(layer);
-    assert_eq!(status(&app, "/").await, 200);
-    send(&app, to("/")).await
 }
 
 #[tokio::test]
@@ -48,8 +39,13 @@ async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_a
 
 #[tokio::test]
 async fn a_request_larger_than_the_quota_can_be_answered_413() {
-    let policy = shared("bytes", "10/h").cost_with(content_length);
-    let layer = support::layer([policy]).0;
+    let length = |parts: &Parts| {
+        let length = parts.headers["content-length"].to_str().ok();
+        length
+            .and_then(|length| length.parse().ok())
+            .expect("a length")
+    };
+    let layer = support::layer([shared("bytes", "10/h").cost_with(length)]).0;
     let layer = layer.on_rejection(|rejected, _| {
         let mut response = rejected.clone().into_response();
         if rejected.retry_after() == RetryAfter::Never {
@@ -59,16 +55,9 @@ async fn a_request_larger_than_the_quota_can_be_answered_413() {
     });
     let app = hello(&layer);
     for (length, status) in [(11, 413), (8, 200), (8, 429)] {
-        let request = Request::get("/").header("content-length", length);
-        let request = request.body(Body::empty()).expect("a request");
+        let request = empty(Request::get("/").header("content-length", length));
         assert_eq!(send(&app, request).await.status, status, "{length}");
     }
-}
-
-fn content_length(parts: &Parts) -> u64 {
-    let length = parts.headers.get("content-length");
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    length.expect("a length")
 }
 
 #[tokio::test]
@@ -200,19 +189,14 @@ async fn the_responses_extensions_are_kept_and_the_requests_visible() {
         response.extensions_mut().insert(user.clone());
         response
     });
-    let inner = tower::service_fn(async |_: Request<Body>| {
+    let app = layer.layer(service_fn(async |_: Request<Body>| {
         Ok::<_, Infallible>(Response::new(Body::empty()))
-    });
-    let mut app = ServiceBuilder::new().layer(layer).service(inner);
-    let mut extensions = Extensions::new();
+    }));
     for expected in [None, Some(User("alice"))] {
-        let mut request = to("/");
-        request.extensions_mut().insert(User("alice"));
-        let response = app.ready().await.expect("ready").call(request).await;
-        extensions = response.expect("a response").into_parts().0.extensions;
-        assert_eq!(extensions.get(), expected.as_ref());
+        let request = empty(Request::get("/").extension(User("alice")));
+        let response = app.clone().oneshot(request).await.expect("a response");
+        assert_eq!(response.extensions().get(), expected.as_ref());
     }
-    drop(extensions);
 }
 
 #[tokio::test]
@@ -237,8 +221,7 @@ async fn a_grpc_call_gets_a_grpc_status_nevertheless() {
     let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
     let app = hello(&layer);
     status(&app, "/").await;
-    let call = Request::post("/a.B/C").header("content-type", "application/grpc");
-    let response = send(&app, call.body(Body::empty()).expect("a request")).await;
+    let response = send(&app, grpc_call()).await;
     assert_eq!(response.status, 200);
     assert_eq!(response.field("grpc-status"), "8");
 }

@@ -7,53 +7,27 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tollgate::provider::{Feedback, Provider, gemini, github_graphql, shopify};
 
 /// The fields that providers send.
+#[rustfmt::skip]
 pub(crate) const FIELDS: [&str; 32] = [
-    "date",
-    "retry-after",
-    "retry-after-ms",
-    "ratelimit",
-    "ratelimit-policy",
-    "ratelimit-limit",
-    "ratelimit-remaining",
-    "ratelimit-reset",
-    "x-ratelimit-limit",
-    "x-ratelimit-remaining",
-    "x-ratelimit-reset",
-    "x-ratelimit-resource",
-    "x-ratelimit-limit-requests",
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-reset-requests",
-    "x-ratelimit-limit-",
-    "x-ratelimit-remaining-tokens",
-    "x-ratelimit-reset-project-tokens",
-    "anthropic-ratelimit-requests-limit",
-    "anthropic-ratelimit-requests-remaining",
-    "anthropic-ratelimit-requests-reset",
-    "anthropic-ratelimit-input-tokens-reset",
-    "anthropic-priority-input-tokens-remaining",
-    "anthropic-ratelimit-unified-status",
-    "anthropic-ratelimit-unified-reset",
-    "anthropic-ratelimit-unified-5h-utilization",
-    "anthropic-ratelimit-unified-5h-reset",
-    "anthropic-ratelimit-unified-7d-utilization",
-    "anthropic-ratelimit-unified-7d-reset",
-    "grpc-status",
-    "grpc-status-details-bin",
-    "grpc-retry-pushback-ms",
+    "date", "retry-after", "retry-after-ms", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-remaining",
+    "ratelimit-reset", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-resource",
+    "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", "x-ratelimit-limit-",
+    "x-ratelimit-remaining-tokens", "x-ratelimit-reset-project-tokens", "anthropic-ratelimit-requests-limit",
+    "anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset", "anthropic-ratelimit-input-tokens-reset",
+    "anthropic-priority-input-tokens-remaining", "anthropic-ratelimit-unified-status", "anthropic-ratelimit-unified-reset",
+    "anthropic-ratelimit-unified-5h-utilization", "anthropic-ratelimit-unified-5h-reset",
+    "anthropic-ratelimit-unified-7d-utilization", "anthropic-ratelimit-unified-7d-reset",
+    "grpc-status", "grpc-status-details-bin", "grpc-retry-pushback-ms",
 ];
 
 /// The longest time that is reported.
 const MAX_TIME: Duration = Duration::from_secs(366 * 86_400);
 
 fn providers() -> [Provider; 6] {
-    [
-        Provider::standard(),
-        Provider::openai(),
-        Provider::azure_openai(),
-        Provider::anthropic(),
-        Provider::github(),
-        Provider::grpc(),
-    ]
+    use Provider as P;
+    #[rustfmt::skip]
+    let all = [P::standard(), P::openai(), P::azure_openai(), P::anthropic(), P::github(), P::grpc()];
+    all
 }
 
 /// Every provider's parser reads every response, within bounds.

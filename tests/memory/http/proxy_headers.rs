@@ -8,8 +8,9 @@ use crate::http::{
 };
 
 /// Asserts by which address a request from a trusted proxy is counted, for each of these: `list -> address`.
-fn each_counts(extractor: &ClientIp, name: &str, cases: &[&str]) {
+fn each_counts(extractor: &ClientIp, name: &str, cases: &[impl AsRef<str>]) {
     for case in cases {
+        let case = case.as_ref();
         let (list, expected) = case.split_once(" -> ").expect(case);
         counts_from_trusted(extractor, name, list, expected);
     }
@@ -51,34 +52,14 @@ fn all_header_lines_are_one_list_in_their_order() {
 
 #[test]
 fn reading_stops_at_an_invalid_address() {
-    for no_address in [
-        "unknown",
-        "_hidden",
-        "",
-        " ",
-        "localhost",
-        "999.1.1.1",
-        "010.0.0.3",
-        "10.0.0",
-        "10.0.0.3:",
-        "10.0.0.3:x",
-        "10.0.0.3:123456",
-        "[10.0.0.3]",
-        "[2001:db8:ffff::1",
-        "2001:db8:ffff::1]",
-        "[2001:db8:ffff::1]80",
-        "[2001:db8:ffff::1]:",
-        "fe80::1%eth0",
-        "\"10.0.0.3",
-        "10.0.0.3\"",
-        "\"",
-        "\"\"",
-        "10.0.0.3 10.0.0.4",
-        "for=10.0.0.3",
-        "10.0.0.0/8",
-        "\u{e9}",
-        "0x0a000003",
-    ] {
+    #[rustfmt::skip]
+    let no_addresses = [
+        "unknown", "_hidden", "", " ", "localhost", "999.1.1.1", "010.0.0.3", "10.0.0", "10.0.0.3:", "10.0.0.3:x",
+        "10.0.0.3:123456", "[10.0.0.3]", "[2001:db8:ffff::1", "2001:db8:ffff::1]", "[2001:db8:ffff::1]80",
+        "[2001:db8:ffff::1]:", "fe80::1%eth0", "\"10.0.0.3", "10.0.0.3\"", "\"", "\"\"", "10.0.0.3 10.0.0.4", "for=10.0.0.3",
+        "10.0.0.0/8", "\u{e9}", "0x0a000003",
+    ];
+    for no_address in no_addresses {
         let list = format!("198.51.100.9, {no_address}, 10.0.0.2");
         counts_from_trusted(&trusting(), XFF, &list, "10.0.0.2");
         let list = format!("198.51.100.9, 203.0.113.1, {no_address}");
@@ -101,18 +82,13 @@ fn a_list_of_thousands_of_entries_is_read() {
         format!("198.51.100.9, {long} -> 10.0.0.1"),
         format!("{long}, 198.51.100.9, 10.0.0.2 -> 198.51.100.9"),
     ];
-    each_counts(&trusting(), XFF, &cases.each_ref().map(|case| &**case));
+    each_counts(&trusting(), XFF, &cases);
     let quotes = format!("for=1.1.1.1;host=\"{}", "\\\"".repeat(30_000));
     let cases = [
         format!("{quotes}, for=198.51.100.9 -> 198.51.100.9"),
         format!("{quotes} -> 10.0.0.1"),
     ];
-    let forwarded = trusting().forwarded();
-    each_counts(
-        &forwarded,
-        "forwarded",
-        &cases.each_ref().map(|case| &**case),
-    );
+    each_counts(&trusting().forwarded(), "forwarded", &cases);
 }
 
 #[test]
@@ -147,26 +123,13 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
 
 #[test]
 fn reading_stops_at_an_entry_of_forwarded_without_an_address() {
-    for no_address in [
-        "",
-        "for",
-        "for=",
-        "proto=https",
-        "for=_hidden",
-        "for=unknown",
-        "for=\"10.0.0.3",
-        "for=10.0.0.3;for=10.0.0.4",
-        "for=10.0.0.3;For=10.0.0.3",
-        "for=\"10.0.0.3\" x",
-        "xfor=10.0.0.3",
-        "for=\"10.0\\\".0.3\"",
-        "for=\"10.0.0.3\\\"",
-        "10.0.0.3",
-        "for=\"a\"b\"",
-        "for=\"10.\"0\".0.3\"",
-        "for=10.0.0.3:_",
-        "for=10.0.0.3:_%",
-    ] {
+    #[rustfmt::skip]
+    let no_addresses = [
+        "", "for", "for=", "proto=https", "for=_hidden", "for=unknown", "for=\"10.0.0.3", "for=10.0.0.3;for=10.0.0.4",
+        "for=10.0.0.3;For=10.0.0.3", "for=\"10.0.0.3\" x", "xfor=10.0.0.3", "for=\"10.0\\\".0.3\"", "for=\"10.0.0.3\\\"", "10.0.0.3",
+        "for=\"a\"b\"", "for=\"10.\"0\".0.3\"", "for=10.0.0.3:_", "for=10.0.0.3:_%",
+    ];
+    for no_address in no_addresses {
         let list = format!("for=198.51.100.9, {no_address}, for=10.0.0.2");
         counts_from_trusted(&trusting().forwarded(), "forwarded", &list, "10.0.0.2");
     }
@@ -187,21 +150,12 @@ fn a_header_of_one_address_is_believed_from_a_trusted_peer() {
         }
         let twice = [(name, "198.51.100.9"), (name, "203.0.113.1")];
         counts(&extractor, "10.0.0.1", &twice, "10.0.0.1");
-        counts(
-            &extractor,
-            "192.0.2.1",
-            &[(name, "198.51.100.9")],
-            "192.0.2.1",
-        );
+        counts(&extractor, "192.0.2.1", &twice[..1], "192.0.2.1");
     }
     // A limiter isn't built of this; without one it trusts no proxy.
     for untrusting in [extract::client_ip(), extract::client_ip().hops(1)] {
         let forged = [("x-real-ip", "198.51.100.9")];
-        counts(
-            &untrusting.header("x-real-ip"),
-            "192.0.2.1",
-            &forged,
-            "192.0.2.1",
-        );
+        let untrusting = untrusting.header("x-real-ip");
+        counts(&untrusting, "192.0.2.1", &forged, "192.0.2.1");
     }
 }

@@ -51,10 +51,10 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     let policy = policy.quota_lookup(ms(10), move |_| found.clone().look_up());
     let limiter = limiter([policy]);
     let (log, _guard) = Log::of_warnings();
-    let (parts, ()) = Request::new(()).into_parts();
+    let parts = head(Request::get("/"));
     let limit = async || {
         let decision = limiter.check("alice").parts(&parts).await;
-        decision.policy("api").expect("a policy").limit()
+        decision.count("api").limit()
     };
 
     assert_eq!(limit().await, 500, "not found in time");
@@ -85,17 +85,16 @@ async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
 
 #[tokio::test]
 async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped() {
-    let tier = |name: &str, requests| {
-        let policy = Policy::new(name.to_owned(), Quota::requests(1).per_hour());
-        let quota = Quota::requests(requests).per_hour();
-        policy.quota_lookup(secs(60), move |_| async move { Some(quota) })
+    let tier = |name: &str, quota: Quota| {
+        let policy = Policy::new(name, Quota::requests(1).per_hour());
+        policy.quota_lookup(secs(60), move |_| ready(Some(quota)))
     };
     let limiter = limiter([
-        tier("elsewhere", 100).only_path("/elsewhere"),
-        tier("api", 200),
-        tier("user", 300),
+        tier("elsewhere", quota("100/h")).only_path("/elsewhere"),
+        tier("api", quota("200/h")),
+        tier("user", quota("300/h")),
     ]);
-    let (parts, ()) = Request::new(()).into_parts();
+    let parts = head(Request::get("/"));
     let decision = limiter.check("alice").parts(&parts).await;
     let limits: Vec<_> = decision.policies().map(|policy| policy.limit()).collect();
     assert_eq!(limits, [200, 300]);
@@ -110,14 +109,14 @@ async fn a_quota_that_is_looked_up_is_its_own_policys_where_others_are_skipped()
 fn without_timers_a_look_up_that_is_not_ready_at_once_is_late_and_an_error_is_logged() {
     let _slots = LATE_SLOTS.blocking_lock();
     let found = quota("1000/h");
-    let policy = |name: &str| Policy::new(name.to_owned(), quota("500/h"));
+    let policy = |name: &str| Policy::new(name, quota("500/h"));
     let timeout = secs(60);
     let limiter = limiter([
         policy("hangs").quota_lookup(timeout, |_| pending()),
         policy("cached").quota_lookup(timeout, move |_| ready(Some(found))),
     ]);
     let (log, _guard) = Log::of_errors();
-    let (parts, ()) = Request::new(()).into_parts();
+    let parts = head(Request::get("/"));
     let check = || limiter.check("alice").parts(&parts).into_future();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     for decision in [
@@ -133,17 +132,15 @@ fn without_timers_a_look_up_that_is_not_ready_at_once_is_late_and_an_error_is_lo
 
 #[tokio::test]
 async fn a_requests_quota_that_has_no_room_for_the_policys_leases_is_counted_without_them() {
-    let quota = |text: &str| text.parse::<Quota>().expect(text);
     let policy = Policy::new("p", quota("100/s"))
         .lease(Lease::max_units(64))
         .quota_with(|parts| parts.headers.get("x-quota")?.to_str().ok()?.parse().ok());
     let limiter = limiter([policy]);
     let (log, _guard) = Log::of_errors();
     let limit = async |quota: &str| {
-        let request = Request::get("/").header("x-quota", quota).body(());
-        let (parts, ()) = request.expect("a request").into_parts();
+        let parts = head(Request::get("/").header("x-quota", quota));
         let decision = limiter.check("alice").parts(&parts).await;
-        decision.policy("p").expect("p").limit()
+        decision.count("p").limit()
     };
     assert_eq!(limit("200/s").await, 189);
     // Never by the policy's own quota, which may be larger.

@@ -1,10 +1,9 @@
-//! What a client sees: the fields on every response, and the rejection.
+//! What a client sees: the fields on every response, and the rejection by a layer or a handler.
 
 use crate::http::support::*;
-use tower_http::cors::CorsLayer;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-pub(crate) const REDUCED_CAPACITY: &str =
+const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// Both headers of a response.
@@ -13,53 +12,12 @@ pub(crate) fn fields(response: &TestResponse) -> [String; 2] {
 }
 
 /// A layer whose store fails.
-pub(crate) fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
+fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
     RateLimitLayer::builder()
         .store(StubStore::unreachable())
         .policy(shared("burst", "10/s"))
         .on_store_error(on_store_error)
         .built()
-}
-
-#[tokio::test]
-async fn every_response_reports_the_quota_and_what_remains() {
-    let (layer, clock) = layer([shared("burst", "2/10s")]);
-    let app = hello(&layer);
-    for (status, limit) in [
-        // One unit refills in five seconds; the reset of the first response is that of the full quota.
-        (200, r#""burst";r=1;t=5"#),
-        (200, r#""burst";r=0;t=5"#),
-        (429, r#""burst";r=0;t=5"#),
-    ] {
-        let response = send(&app, to("/")).await;
-        assert_eq!(response.status.as_u16(), status);
-        assert_eq!(fields(&response), [r#""burst";q=2;w=10"#, limit]);
-    }
-    clock.advance(secs(5));
-    let response = send(&app, to("/")).await;
-    let expected = [r#""burst";q=2;w=10"#, r#""burst";r=0;t=5"#];
-    assert_eq!(fields(&response), expected);
-}
-
-#[tokio::test]
-async fn responses_under_several_policies_list_each_in_order() {
-    let day = shared("a day's worth", "5000/day").strategy(FixedWindow);
-    let (layer, clock) = layer([shared("burst", "2/s"), day]);
-    let app = hello(&layer);
-    let policies = r#""burst";q=2;w=1, "a day's worth";q=5000;w=86400"#;
-    let response = send(&app, to("/")).await;
-    let limits = r#""burst";r=1;t=1, "a day's worth";r=4999;t=86400"#;
-    assert_eq!(fields(&response), [policies, limits]);
-    // One field line each, as the draft has it.
-    assert_eq!(response.headers.get_all("ratelimit").iter().count(), 1);
-
-    send(&app, to("/")).await;
-    clock.advance(ms(1));
-    let response = send(&app, to("/")).await;
-    assert_eq!(response.status, 429);
-    // The policy that has room would report t=86400; a rejection's `t` is never later than its `Retry-After`.
-    let limits = r#""burst";r=0;t=1, "a day's worth";r=4998;t=1"#;
-    assert_eq!(fields(&response), [policies, limits]);
 }
 
 #[tokio::test]
@@ -97,55 +55,95 @@ async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
     let response = send(&hello(&layer), to("/")).await;
     assert_eq!(response.status, 429);
     assert_eq!(response.retry_after(), None);
-    assert_eq!(response.json()["violated-policies"], json!(["small"]));
+    assert_eq!(response.violated(), ["small"]);
     let detail = "The request costs 6, of which policy small allows at most 5.";
-    assert_eq!(response.json()["detail"], detail);
+    assert_eq!(response.detail(), detail);
     assert_eq!(charged(&layer, "other").await, 0);
     // A page for people contains it too.
     let page = send(&hello(&layer), with("accept", "text/html")).await;
     assert!(page.text().contains(detail), "{}", page.text());
-    let call = Request::post("/").header("content-type", "application/grpc");
-    let response = send(&hello(&layer), empty(call)).await;
+    let response = send(&hello(&layer), grpc_call()).await;
     let message = format!("{detail} Exceeded: small.");
     assert_eq!(response.field("grpc-message"), message);
 }
 
-#[tokio::test]
-async fn a_cost_of_any_size_has_a_response_and_does_not_panic() {
-    let bytes = |parts: &Parts| {
-        let length = parts.headers.get("content-length");
-        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        length.unwrap_or(0)
+/// The rejections of a handler that calls the limiter itself, and of the layer.
+async fn both_ways(layer: &RateLimitLayer, headers: Option<Headers>) -> [TestResponse; 2] {
+    let limiter = layer.limiter().clone();
+    let handler = async move || -> Result<&'static str, Rejected> {
+        let checked = limiter.check(Key::global()).await.into_result();
+        let _ = checked.map_err(|rejected| match &headers {
+            Some(headers) => rejected.headers(headers.clone()),
+            None => rejected,
+        })?;
+        Ok("hello")
     };
-    let of = |name| shared(name, "1000/s").cost_with(bytes);
-    let (layer, _) = layer([of("even"), of("window").strategy(FixedWindow)]);
-    let app = hello(&layer);
-    for cost in [0, 1, 1_001, 1 << 53, u64::MAX] {
-        let response = send(&app, with("content-length", cost.to_string())).await;
-        let expected = if cost > 1 { 429 } else { 200 };
-        assert_eq!(response.status.as_u16(), expected, "{cost}");
-        assert_eq!(response.retry_after(), None, "{cost}");
-    }
-    assert_eq!(charged(&layer, "even").await, 1);
+    let handler = Router::new().route("/", get(handler));
+    [
+        send(&handler, to("/")).await,
+        send(&hello(layer), to("/")).await,
+    ]
 }
 
 #[tokio::test]
-async fn under_cors_a_page_can_read_rejections_and_preflights_are_free() {
-    let (layer, _) = layer([shared("once", "1/h")]);
-    let app = hello(&layer).layer(CorsLayer::permissive());
-    let from_a_page = |method: Method| {
-        let request = Request::builder().method(method).uri("/");
-        let request = request.header("origin", "https://a.example");
-        empty(request.header("access-control-request-method", "GET"))
-    };
-    for _ in 0..3 {
-        assert_eq!(send(&app, from_a_page(Method::OPTIONS)).await.status, 200);
+async fn a_handlers_rejection_equals_the_layers() {
+    for headers in [None, Some(Headers::x_ratelimit())] {
+        let _case = Case(format!("{headers:?}"));
+        let (layer, _) = layer([shared("few", "2/min"), shared("many", "50/h")]);
+        let layer = layer.headers(headers.clone().unwrap_or_default());
+        let [handlers, layers] = both_ways(&layer, headers.clone()).await;
+        assert_eq!([handlers.status, layers.status], [StatusCode::OK; 2]);
+        let [handlers, layers] = both_ways(&layer, headers).await;
+        assert_eq!(handlers.status, 429);
+        assert_eq!(handlers, layers);
     }
-    assert_eq!(charged(&layer, "once").await, 0);
+    let layer = on_a_dead_store(OnStoreError::Reject);
+    let [handlers, layers] = both_ways(&layer, None).await;
+    assert_eq!(handlers.status, 503);
+    assert_eq!(handlers, layers);
+}
 
-    assert_eq!(send(&app, from_a_page(Method::GET)).await.status, 200);
-    let rejected = send(&app, from_a_page(Method::GET)).await;
-    assert_eq!(rejected.status, 429);
-    assert_eq!(rejected.field("access-control-allow-origin"), "*");
-    assert_eq!(rejected.retry_after(), Some(3_600));
+#[tokio::test]
+async fn a_failed_store_admits_by_default_and_rejects_with_503_if_configured() {
+    let app = hello(&on_a_dead_store(OnStoreError::default()));
+    for _ in 0..12 {
+        let response = send(&app, to("/")).await;
+        assert_eq!(response.status, 200);
+        assert_eq!(fields(&response), ["", ""]);
+    }
+    for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
+        let _case = Case(format!("{headers:?}"));
+        let layer = on_a_dead_store(OnStoreError::Reject).headers(headers);
+        let response = send(&hello(&layer), to("/")).await;
+        assert_eq!(response.status, 503);
+        assert_eq!(response.retry_after(), Some(1));
+        response.is_problem_that_no_cache_stores();
+        let problem = response.json();
+        assert_eq!(
+            (&problem["type"], &problem["status"]),
+            (&json!(REDUCED_CAPACITY), &json!(503))
+        );
+        assert!(problem["title"].is_string());
+        // Nothing is known of any quota, so none is reported; least of all the store's address.
+        let mut fields = response.headers.keys();
+        assert!(!fields.any(|name| name.as_str().contains("ratelimit")));
+        assert!(!response.text().contains("127.0.0.1"));
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_is_400_and_charges_nothing() {
+    let tenants = Policy::new("tenants", quota("1/h")).key(extract::header("x-tenant"));
+    let (layer, _) = layer([shared("other", "9/h"), tenants]);
+    let response = send(&hello(&layer), to("/")).await;
+    assert_eq!(response.status, 400);
+    response.is_problem_that_no_cache_stores();
+    assert_eq!(response.retry_after(), None);
+    let problem = response.json();
+    assert_eq!(
+        (&problem["type"], &problem["status"]),
+        (&json!("about:blank"), &json!(400))
+    );
+    assert_eq!(response.detail(), "The request lacks the header x-tenant.");
+    assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
 }

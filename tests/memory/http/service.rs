@@ -3,7 +3,6 @@
 use std::{
     future::{Ready, ready},
     mem,
-    pin::Pin,
     task::{Context, Poll, Waker},
 };
 
@@ -11,7 +10,6 @@ use crate::http::support::*;
 use bytes::Bytes;
 use http::Version;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use tollgate::layer::ResponseBody;
 use tower::limit::ConcurrencyLimit;
 
@@ -90,7 +88,7 @@ async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
     assert_eq!(response.await.expect("a response").status(), 429);
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Boom;
 
 #[tokio::test]
@@ -127,10 +125,7 @@ async fn readiness_is_that_of_the_inner_service() {
     let cx = &mut Context::from_waker(Waker::noop());
     assert_eq!(service.poll_ready(cx), Poll::Pending);
     for response in [Ok(()), Err(Boom)] {
-        *mood.lock().expect("a mood") = Poll::Ready(match response {
-            Ok(()) => Ok(()),
-            Err(Boom) => Err(Boom),
-        });
+        *mood.lock().expect("a mood") = Poll::Ready(response.clone());
         assert_eq!(service.poll_ready(cx), Poll::Ready(response));
     }
 }
@@ -178,22 +173,17 @@ async fn left(admission: Admission) -> String {
 }
 
 #[tokio::test]
-async fn handlers_can_read_the_decision_on_their_request() {
-    let (layer, _) = layer([shared("few", "4/h").cost(3)]);
-    let app = Router::new().route("/", get(left)).layer(layer);
-    assert_eq!(send(&app, to("/")).await.body, b"Some(1)");
-}
-
-#[tokio::test]
 async fn a_disabled_layer_passes_all_unchanged_and_counts_nothing() {
-    let (layer, _) = layer([shared("few", "2/h")]);
+    let (layer, _) = layer([shared("few", "4/h").cost(3)]);
     let app = Router::new().route("/", get(left));
     let off = app.clone().layer(layer.clone().enabled(false));
     for _ in 0..5 {
         let response = send(&off, to("/")).await;
         assert_eq!(response.status, 200);
-        assert_eq!(response.field("ratelimit"), "");
-        assert_eq!(response.field("ratelimit-policy"), "");
+        assert_eq!(
+            response.field("ratelimit") + &response.field("ratelimit-policy"),
+            ""
+        );
         // The handler extracts an `Admission`, and must not fail without one.
         assert_eq!(response.body, b"None");
     }
@@ -213,33 +203,6 @@ async fn a_handler_without_a_layer_responds_with_an_error_unless_its_admission_i
     let response = send(&app, to("/must")).await;
     assert_eq!(response.status, 500);
     assert!(String::from_utf8_lossy(&response.body).contains("RateLimitLayer"));
-}
-
-#[tokio::test]
-async fn layers_of_one_limiter_count_together() {
-    let limiter = limiter([shared("two", "2/h")]);
-    let [a, b] = [(); 2].map(|()| hello(&RateLimitLayer::new(limiter.clone())));
-    for (app, expected) in [(&a, 200), (&b, 200), (&a, 429)] {
-        assert_eq!(status(app, "/").await, expected);
-    }
-}
-
-#[tokio::test]
-async fn a_requests_cost_comes_from_its_head() {
-    let cost = |parts: &http::request::Parts| if parts.method == Method::POST { 5 } else { 0 };
-    let (layer, _) = layer([shared("units", "10/h").cost_with(cost)]);
-    let app = Router::new()
-        .route("/", get(async || "").post(async || ""))
-        .layer(layer.clone());
-    let post = || empty(Request::post("/"));
-    for used_then in [5, 10] {
-        assert_eq!(send(&app, post()).await.status, 200);
-        assert_eq!(status(&app, "/").await, 200);
-        assert_eq!(charged(&layer, "units").await, used_then);
-    }
-    assert_eq!(send(&app, post()).await.status, 429);
-    // Nothing always passes, also where nothing is left.
-    assert_eq!(status(&app, "/").await, 200);
 }
 
 #[tokio::test]
@@ -270,14 +233,9 @@ async fn a_body_reports_its_length_and_end() {
     let (layer, _) = layer([shared("once", "1/h")]);
     let inside = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Odd)));
     let mut service = layer.layer(inside);
-    let mut bodies = Vec::new();
-    for _ in 0..2 {
-        let response = service.call(Request::new(())).await.expect("a response");
-        bodies.push(response.into_body());
-    }
-    let [passed, rejected] = &mut bodies[..] else {
-        unreachable!("two answers")
-    };
+    let mut call = || service.call(Request::new(()));
+    let mut passed = call().await.expect("a response").into_body();
+    let mut rejected = call().await.expect("a response").into_body();
 
     // The inner body reports its own end: a response of trailers only is recognised by it.
     assert!(passed.is_end_stream());

@@ -27,16 +27,18 @@ async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
-        let skipped = || {
-            let paths = [by("GET", "/health?full=1"), by("GET", "/static/a/b.css")];
-            let internal = by("GET", "/").header("x-internal", "1");
-            paths.into_iter().chain([by("HEAD", "/"), internal])
-        };
-        for request in skipped().chain(skipped()) {
-            let response = send(&app, empty(request)).await;
-            assert_eq!(response.status, 200);
-            let policies = response.field("ratelimit-policy");
-            assert!(policies.starts_with("\"all\""), "{policies}");
+        for _ in 0..2 {
+            for request in [
+                by("GET", "/health?full=1"),
+                by("GET", "/static/a/b.css"),
+                by("HEAD", "/"),
+                by("GET", "/").header("x-internal", "1"),
+            ] {
+                let response = send(&app, empty(request)).await;
+                assert_eq!(response.status, 200);
+                let policies = response.field("ratelimit-policy");
+                assert!(policies.starts_with("\"all\""), "{policies}");
+            }
         }
         assert_eq!(charged(&layer, "p").await, 0);
         assert_eq!(charged(&layer, "all").await, 8);
@@ -96,15 +98,18 @@ async fn only_preflights_are_free() {
         assert_eq!(charged(&layer, "p").await, 0);
         assert_eq!(status(&app, "/").await, 200);
         let (origin, method) = ("origin", "access-control-request-method");
-        let garbled = by("OPTIONS", "/").header(origin, "null");
-        let garbled = garbled.header(method, "P T");
+        let with = |origin_sent: &str, sent: &str| {
+            by("OPTIONS", "/")
+                .header(origin, origin_sent)
+                .header(method, sent)
+        };
         for less in [
             by("OPTIONS", "/"),
             by("OPTIONS", "/").header(origin, "https://a.example"),
             by("OPTIONS", "/").header(method, "PUT"),
-            by("OPTIONS", "/").header(origin, "").header(method, "PUT"),
-            by("OPTIONS", "/").header(origin, "null").header(method, ""),
-            garbled,
+            with("", "PUT"),
+            with("null", ""),
+            with("null", "P T"),
             preflight().header(origin, "https://b.example"),
             preflight().header(method, "GET"),
             preflight().method("GET"),
@@ -128,23 +133,5 @@ async fn preflights_count_if_configured() {
         for expected in [200, 200, 429] {
             assert_eq!(send(&app, empty(preflight())).await.status, expected);
         }
-    }
-}
-
-#[test]
-fn a_pattern_of_a_router_is_a_config_error_since_no_request_would_match_it() {
-    for path in ["/users/{id}", "/{*rest}", "/users/:id", "/:tenant/*"] {
-        let policy = || shared("p", "1/h");
-        for policy in [policy().only_path(path), policy().skip_path(path)] {
-            let error = RateLimitLayer::builder().policy(policy).build();
-            let error = error.expect_err(path).to_string();
-            assert!(error.contains("a router's pattern: /users/*"), "{error}");
-        }
-    }
-    // A colon within a segment is none, and a brace may be sent in percent-encoding.
-    for path in ["/v1/jobs:cancel", "/users/%7Bid%7D"] {
-        let policy = shared("p", "1/h").only_path(path);
-        let built = RateLimitLayer::builder().policy(policy).build();
-        assert!(built.is_ok(), "{path}");
     }
 }

@@ -3,9 +3,7 @@
 use std::fmt::Debug;
 
 use http::request::Builder;
-use http_body_util::BodyExt;
 pub(crate) use tollgate::RateLimitHeaders as Headers;
-use tollgate_tests::stores;
 pub(crate) use tollgate_tests::{
     log::Log, prelude::*, stores::frozen as store, stub_store::StubStore, until::TEST_TIMEOUT,
 };
@@ -53,6 +51,20 @@ impl TestResponse {
 
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("a JSON body")
+    }
+
+    /// The detail of a problem; empty without one.
+    pub(crate) fn detail(&self) -> String {
+        self.json()["detail"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// The policies that a problem names.
+    pub(crate) fn violated(&self) -> Vec<String> {
+        let named = self.json()["violated-policies"].take();
+        serde_json::from_value(named).expect("names")
     }
 }
 
@@ -117,6 +129,28 @@ pub(crate) fn empty(request: Builder) -> Request<Body> {
     request.body(Body::empty()).expect("a request")
 }
 
+/// The head of a request.
+pub(crate) fn head(request: Builder) -> Parts {
+    empty(request).into_parts().0
+}
+
+/// A gRPC call.
+pub(crate) fn grpc_call() -> Request<Body> {
+    empty(Request::post("/a.B/C").header("content-type", "application/grpc"))
+}
+
+/// The response to the second request for `/`, behind a layer that admits the first.
+pub(crate) async fn second(layer: &RateLimitLayer) -> TestResponse {
+    let app = hello(layer);
+    assert_eq!(status(&app, "/").await, 200);
+    send(&app, to("/")).await
+}
+
+/// An extractor in an `Arc`, whatever its type is.
+pub(crate) fn arc(extractor: impl KeyExtractor) -> Arc<dyn KeyExtractor> {
+    Arc::new(extractor)
+}
+
 /// `GET /` responds with hello, behind `layer`.
 pub(crate) fn hello(layer: &RateLimitLayer) -> Router {
     let route = get(async || "hello");
@@ -138,6 +172,15 @@ pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> (RateLimitLay
     let (store, clock) = stores::frozen();
     let limiter = stores::limiter(Limiter::builder().store(store), policies);
     (RateLimitLayer::new(limiter), clock)
+}
+
+/// The mistake in a limiter under this policy, which is named `p`.
+#[track_caller]
+pub(crate) fn mistake_in(policy: Policy) -> ConfigError {
+    let error = Limiter::builder().policy(policy).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("p"), "{error}");
+    error
 }
 
 /// A layer that rejects requests while its store fails.

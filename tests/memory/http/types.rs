@@ -14,7 +14,7 @@ use hyper_util::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
     layer::{RateLimit, ResponseBody},
-    limiter::{Check, CheckFuture, Keys},
+    limiter::{Check, CheckFuture},
     observe::ShadowStats,
 };
 use tower::util::{BoxCloneService, BoxCloneSyncService};
@@ -35,28 +35,12 @@ fn public_types_are_send_sync_and_debug() {
     fn owned<T: Debug + Send + 'static>() {}
     fn synced<T: Send + Sync>() {}
 
-    shared::<RateLimitLayer>();
-    shared::<tollgate::limiter::LimiterBuilder<RateLimitLayer>>();
-    shared::<Limiter>();
-    shared::<tollgate::limiter::LimiterBuilder>();
-    shared::<RateLimit<Router>>();
-    shared::<Policy>();
-    shared::<Key>();
-    shared::<Keys>();
-    shared::<Check>();
-    shared::<Decision>();
-    shared::<Admission>();
-    shared::<Rejected>();
-    shared::<ConfigError>();
-    shared::<StoreError>();
-    shared::<LocalFallback>();
-    shared::<OnStoreError>();
-    shared::<MemoryStore>();
-    shared::<RedisStore>();
-    shared::<ManualClock>();
-    shared::<AddressList>();
-    shared::<KeyList>();
-    shared::<ShadowStats>();
+    shared::<(RateLimitLayer, RateLimit<Router>, Limiter)>();
+    shared::<(LimiterBuilder, LimiterBuilder<RateLimitLayer>)>();
+    shared::<(Policy, Key, Keys, Check, Decision, Admission)>();
+    shared::<(Rejected, ConfigError, StoreError, OnStoreError)>();
+    shared::<(LocalFallback, MemoryStore, RedisStore)>();
+    shared::<(ManualClock, AddressList, KeyList, ShadowStats)>();
     owned::<CheckFuture>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Future>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Response>();
@@ -65,27 +49,20 @@ fn public_types_are_send_sync_and_debug() {
 }
 
 #[tokio::test]
-async fn the_layer_fits_a_router() {
+async fn the_layer_fits_a_router_its_routes_and_one_method_of_a_route() {
     let app: Router = hello_app().layer(layer());
     assert_eq!(statuses(&app, 2).await, [200, 429]);
     // It is around the fallback as well.
     assert_eq!(status(&app, "/nowhere").await, 429);
-}
 
-#[tokio::test]
-async fn the_layer_fits_as_a_route_layer_and_leaves_the_fallback_alone() {
     let app: Router = hello_app().route_layer(layer());
     assert_eq!(status(&app, "/nowhere").await, 404);
     assert_eq!(statuses(&app, 2).await, [200, 429]);
-}
 
-#[tokio::test]
-async fn the_layer_fits_one_method_of_a_route() {
-    let route = post(hello).layer(layer()).get(hello);
-    let app: Router = Router::new().route("/", route);
-    let post = || Request::post("/").body(Body::empty()).expect("a request");
-    assert_eq!(send(&app, post()).await.status, 200);
-    assert_eq!(send(&app, post()).await.status, 429);
+    let app: Router = Router::new().route("/", post(hello).layer(layer()).get(hello));
+    for expected in [200, 429] {
+        assert_eq!(send(&app, empty(Request::post("/"))).await.status, expected);
+    }
     assert_eq!(status(&app, "/").await, 200);
 }
 
@@ -139,9 +116,7 @@ async fn the_layer_fits_a_struct_field_without_type_parameters() {
     let layer = layer();
     let gates = Gates {
         limiter: layer.limiter().clone(),
-        app: ServiceBuilder::new()
-            .layer(layer.clone())
-            .service(hello_app()),
+        app: layer.layer(hello_app()),
         layer,
     };
     assert_eq!(status(&gates.app, "/").await, 200);
@@ -152,12 +127,10 @@ async fn the_layer_fits_a_struct_field_without_type_parameters() {
 #[tokio::test]
 async fn the_layered_service_can_be_boxed_and_cloned() {
     type Boxed<B> = BoxCloneService<Request<Body>, Response<B>, Infallible>;
-    let layered = ServiceBuilder::new().layer(layer());
-    let app: Boxed<_> = BoxCloneService::new(layered.service(hello_app()));
+    let app: Boxed<_> = BoxCloneService::new(layer().layer(hello_app()));
     assert_eq!(statuses(&app, 2).await, [200, 429]);
 
-    let layered = ServiceBuilder::new().layer(layer());
-    let shared = BoxCloneSyncService::new(layered.service(hello_app()));
+    let shared = BoxCloneSyncService::new(layer().layer(hello_app()));
     let app: Router = Router::new().route("/", get_service(shared));
     assert_eq!(statuses(&app, 2).await, [200, 429]);
 }
@@ -165,23 +138,20 @@ async fn the_layered_service_can_be_boxed_and_cloned() {
 #[tokio::test]
 async fn the_layer_fits_a_plain_service_with_any_bodies() {
     // Neither `()` nor `u8` is a body at all.
-    let mut service =
-        ServiceBuilder::new()
-            .layer(layer())
-            .service_fn(async |request: Request<()>| {
-                let () = request.into_body();
-                Ok::<_, Infallible>(Response::new(7_u8))
-            });
-    let service = service.ready().await.expect("ready");
-    let first = service.call(Request::new(())).await.expect("a response");
-    assert_eq!(first.status(), 200);
-    let second = service.call(Request::new(())).await.expect("a response");
-    assert_eq!(second.status(), 429);
+    let mut service = layer().layer(service_fn(async |request: Request<()>| {
+        let () = request.into_body();
+        Ok::<_, Infallible>(Response::new(7_u8))
+    }));
+    for expected in [200, 429] {
+        let service = service.ready().await.expect("ready");
+        let response = service.call(Request::new(())).await.expect("a response");
+        assert_eq!(response.status(), expected);
+    }
 }
 
 #[tokio::test]
 async fn the_layered_router_is_served_by_hyper_without_axums_server() {
-    let app = ServiceBuilder::new().layer(layer()).service(hello_app());
+    let app = layer().layer(hello_app());
     let (client, server) = tokio::io::duplex(64 * 1024);
     let serving = tokio::spawn(async move {
         auto::Builder::new(TokioExecutor::new())

@@ -12,11 +12,10 @@ use crate::http::support::*;
 pub(super) struct Calls(Arc<[AtomicUsize; 6]>);
 
 impl Calls {
-    fn count(&self, closure: usize) -> impl Fn() + Send + Sync + 'static {
-        let calls = self.0.clone();
-        move || {
-            calls[closure].fetch_add(1, Ordering::SeqCst);
-        }
+    /// Counts a call, and returns what the closure does.
+    fn count<T>(&self, closure: usize, result: T) -> T {
+        self.0[closure].fetch_add(1, Ordering::SeqCst);
+        result
     }
 
     /// The calls since the last time.
@@ -33,58 +32,38 @@ impl Calls {
     /// A builder with a policy `p` of which each setting is a closure, a policy `q` whose quota is looked up, and a block list.
     pub(super) fn limiter(&self) -> LimiterBuilder {
         let by_header = || extract::header("x-key").readable();
-        let [all, skip, key, cost, quota, look_up] = [0, 1, 2, 3, 4, 5].map(|n| self.count(n));
+        let calls = [(); 6].map(|()| self.clone());
+        let [all, skip, key, cost, quota, look_up] = calls;
+        let text = |parts: &Parts| parts.headers.get("x-key")?.to_str().ok().map(Key::new);
         let p = Policy::new("p", hourly(1_000))
-            .skip_with(move |parts| {
-                skip();
-                parts.uri.path() == "/free-of-p"
-            })
-            .key(extract::from_fn(move |parts| {
-                key();
-                let text = parts.headers.get("x-key")?.to_str().ok()?;
-                Some(Key::new(text))
-            }))
+            .skip_with(move |parts| skip.count(1, parts.uri.path() == "/free-of-p"))
+            .key(extract::from_fn(move |parts| key.count(2, text(parts))))
             .missing_key(MissingKey::Reject)
-            .cost_with(move |_| {
-                cost();
-                2
-            })
-            .quota_with(move |_| {
-                quota();
-                Some(hourly(100))
-            });
+            .cost_with(move |_| cost.count(3, 2))
+            .quota_with(move |_| quota.count(4, Some(hourly(100))));
         let q = Policy::new("q", hourly(1_000))
             .key(by_header())
             .missing_key(MissingKey::Skip)
             .quota_lookup(secs(60), move |_| {
-                look_up();
-                ready(Some(hourly(200)))
+                look_up.count(5, ready(Some(hourly(200))))
             });
         let blocked = Policy::block_list("blocked").key(by_header());
         let blocked = blocked.missing_key(MissingKey::Skip);
         let builder = Limiter::builder().policy(p).policy(q).policy(blocked);
-        builder.skip_with(move |parts| {
-            all();
-            parts.uri.path() == "/free"
-        })
+        builder.skip_with(move |parts| all.count(0, parts.uri.path() == "/free"))
     }
 
     /// What a call about a request makes, and the closures that it calls. A wait evaluates conditions for each attempt, and before
     /// it joins its queue: they are counted once.
-    async fn of(&self, entry: Entry, parts: &Parts, settings: Settings) -> (Outcome, [usize; 6]) {
-        let limiter = self.limiter().built();
-        self.made(entry, &limiter, parts, settings).await
-    }
-
     async fn made(
         &self,
         entry: Entry,
-        limiter: &Limiter,
+        on: &Limiter,
         parts: &Parts,
-        settings: Settings,
+        set: Settings,
     ) -> (Outcome, [usize; 6]) {
         self.take();
-        let outcome = entry.call(limiter, parts, settings).await;
+        let outcome = entry.call(on, parts, set).await;
         (outcome, self.take())
     }
 }
@@ -105,7 +84,9 @@ async fn a_call_calls_each_closure_once_and_none_whose_value_it_sets() {
         (Entry::Block, [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]),
     ] {
         for (settings, expected) in [(Settings::None, of_request), (Settings::All, of_settings)] {
-            let (outcome, called) = calls.of(entry, &head("/"), settings).await;
+            let (outcome, called) = calls
+                .made(entry, &calls.limiter().built(), &head("/"), settings)
+                .await;
             assert_eq!((outcome, called), (Outcome::Counted, expected), "{entry:?}");
         }
     }
@@ -170,11 +151,14 @@ async fn no_closure_of_a_policy_is_called_for_a_request_that_it_skips_or_that_is
             (&head("/free-of-p"), free_of_p),
             (&stranger, without_key),
         ] {
-            let (_, called) = calls.of(entry, parts, Settings::None).await;
+            let (_, called) = calls
+                .made(entry, &calls.limiter().built(), parts, Settings::None)
+                .await;
             assert_eq!(called, expected, "{entry:?} {parts:?}");
         }
     }
     // That a policy would skip the request is asked for the policy that would reject it.
-    let seen = calls.of(Entry::PeekRequest, &stranger, Settings::None);
+    let limiter = calls.limiter().built();
+    let seen = calls.made(Entry::PeekRequest, &limiter, &stranger, Settings::None);
     assert_eq!(seen.await, (Outcome::NoKey, [0, 1, 1, 0, 0, 0]));
 }

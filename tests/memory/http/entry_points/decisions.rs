@@ -1,11 +1,16 @@
 //! Which lists, conditions and bans apply at each entry point, and what becomes of a missing key and of a failing store.
 
 use super::{
-    Entry, KEY,
+    Entry::{self, Admit, Block, Charge, Check, Credit, Layer, Peek, PeekRequest, Reset, Wait},
+    KEY,
     Outcome::{self, Counted, Denied, NoKey, Rejected, StoreFailed, Uncounted},
     Settings, head, hourly,
 };
-use crate::http::support::*;
+use crate::http::{support, support::*};
+
+/// Calls about requests, and calls of operators.
+const REQUESTS: [Entry; 5] = [Layer, Check, Admit, Wait, Peek];
+const OPERATORS: [Entry; 4] = [Credit, Charge, Reset, Block];
 
 fn by_header(policy: Policy) -> Policy {
     policy.key(extract::header("x-key").readable())
@@ -26,41 +31,32 @@ async fn call(entry: Entry, builder: LimiterBuilder, parts: &Parts) -> Outcome {
 async fn lists_and_conditions_apply_to_requests_and_not_to_calls_of_operators() {
     let p = || Policy::new("p", hourly(9));
     let list = || KeyList::new("p", [Key::new(KEY)]);
-    for (entry, denied, allowed, free, free_of_p) in [
-        (Entry::Layer, Denied, Uncounted, Uncounted, Uncounted),
-        (Entry::Check, Denied, Uncounted, Uncounted, Uncounted),
-        (Entry::Admit, Denied, Uncounted, Uncounted, Uncounted),
-        (Entry::Wait, Denied, Uncounted, Uncounted, Uncounted),
-        (Entry::Peek, Denied, Uncounted, Uncounted, Uncounted),
+    for (entries, denied, allowed, free, free_of_p) in [
+        (&REQUESTS[..], Denied, Uncounted, Uncounted, Uncounted),
         // The status of a caller is asked for by a request which may itself be free.
-        (Entry::PeekRequest, Denied, Uncounted, Counted, Counted),
-        (Entry::Credit, Counted, Counted, Counted, Counted),
-        (Entry::Charge, Counted, Counted, Counted, Counted),
-        (Entry::Reset, Counted, Counted, Counted, Counted),
-        (Entry::Block, Counted, Counted, Counted, Counted),
+        (&[PeekRequest], Denied, Uncounted, Counted, Counted),
+        (&OPERATORS, Counted, Counted, Counted, Counted),
     ] {
-        for (builder, expected) in [
-            (builder(p()).deny(list()), denied),
-            (builder(p()).allow(list()), allowed),
-            (builder(p()).skip_path("/free"), free),
-            (builder(p().skip_path("/free")), free_of_p),
-        ] {
-            let text = format!("{entry:?} {builder:?}");
-            let outcome = call(entry, builder, &head("/free")).await;
-            assert_eq!(outcome, expected, "{text}");
+        for entry in entries {
+            for (builder, expected) in [
+                (builder(p()).deny(list()), denied),
+                (builder(p()).allow(list()), allowed),
+                (builder(p()).skip_path("/free"), free),
+                (builder(p().skip_path("/free")), free_of_p),
+            ] {
+                let text = format!("{entry:?} {builder:?}");
+                let outcome = call(*entry, builder, &head("/free")).await;
+                assert_eq!(outcome, expected, "{text}");
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn a_charge_of_a_listed_key_is_counted_and_a_reset_of_it_returns_all() {
-    for denies in [true, false] {
-        let list = KeyList::new("p", [Key::new(KEY)]);
-        let builder = builder(Policy::new("p", hourly(9)));
-        let builder = match denies {
-            true => builder.deny(list),
-            false => builder.allow(list),
-        };
+    let list = || KeyList::new("p", [Key::new(KEY)]);
+    let builder = || builder(Policy::new("p", hourly(9)));
+    for builder in [builder().deny(list()), builder().allow(list())] {
         let limiter = builder.built();
         for left in [6, 3] {
             let charged = limiter.charge(KEY, 3).await.expect("a response");
@@ -75,33 +71,24 @@ async fn a_charge_of_a_listed_key_is_counted_and_a_reset_of_it_returns_all() {
 
 #[tokio::test]
 async fn a_request_without_a_key_is_decided_by_lists_first_and_calls_have_their_own() {
-    let mut stranger = head("/");
-    stranger.headers.remove("x-key");
-    stranger
-        .headers
-        .insert("x-other", KEY.parse().expect("a value"));
-    for (entry, unlisted, denied) in [
-        (Entry::Layer, NoKey, Denied),
-        (Entry::Check, Counted, Denied),
-        (Entry::Admit, Counted, Denied),
-        (Entry::Wait, Counted, Denied),
-        (Entry::Peek, Counted, Denied),
-        (Entry::PeekRequest, NoKey, Denied),
-        (Entry::Credit, Counted, Counted),
-        (Entry::Charge, Counted, Counted),
-        (Entry::Reset, Counted, Counted),
-        (Entry::Block, Counted, Counted),
+    let stranger = support::head(Request::get("/").header("x-other", KEY));
+    for (entries, unlisted, denied) in [
+        (&[Layer, PeekRequest][..], NoKey, Denied),
+        (&[Check, Admit, Wait, Peek], Counted, Denied),
+        (&OPERATORS, Counted, Counted),
     ] {
-        let builder = || {
-            let other = Policy::new("other", hourly(9));
-            builder(Policy::new("p", hourly(9)))
-                .policy(other.key(extract::header("x-other").readable()))
-        };
-        let list = KeyList::new("other", [Key::new(KEY)]);
-        let outcome = call(entry, builder(), &stranger).await;
-        assert_eq!(outcome, unlisted, "{entry:?}");
-        let outcome = call(entry, builder().deny(list), &stranger).await;
-        assert_eq!(outcome, denied, "{entry:?}");
+        for entry in entries {
+            let builder = || {
+                let other =
+                    Policy::new("other", hourly(9)).key(extract::header("x-other").readable());
+                builder(Policy::new("p", hourly(9))).policy(other)
+            };
+            let list = KeyList::new("other", [Key::new(KEY)]);
+            let outcome = call(*entry, builder(), &stranger).await;
+            assert_eq!(outcome, unlisted, "{entry:?}");
+            let outcome = call(*entry, builder().deny(list), &stranger).await;
+            assert_eq!(outcome, denied, "{entry:?}");
+        }
     }
 }
 
@@ -118,34 +105,30 @@ fn with_ban() -> Limiter {
 
 #[tokio::test]
 async fn bans_count_rejected_requests_and_nothing_that_operators_do() {
-    for (entry, outcome, rejections) in [
-        (Entry::Layer, Rejected, 1),
-        (Entry::Check, Rejected, 1),
-        (Entry::Admit, Rejected, 1),
-        (Entry::Wait, Rejected, 1),
-        (Entry::Peek, Rejected, 0),
-        (Entry::PeekRequest, Rejected, 0),
-        (Entry::Credit, Counted, 0),
-        (Entry::Charge, Rejected, 0),
-        (Entry::Block, Counted, 0),
+    for (entries, outcome, rejections) in [
+        (&[Layer, Check, Admit, Wait][..], Rejected, 1),
+        (&[Peek, PeekRequest, Charge], Rejected, 0),
+        (&[Credit, Block], Counted, 0),
     ] {
-        let limiter = with_ban();
-        assert!(limiter.check(KEY).cost(2).await.is_admitted());
-        let result = entry.call(&limiter, &head("/"), Settings::None).await;
-        assert_eq!(result, outcome, "{entry:?}");
-        let counted = used(&limiter, "abuse", Key::new(KEY)).await;
-        assert_eq!(counted, rejections, "{entry:?}");
+        for entry in entries {
+            let limiter = with_ban();
+            assert!(limiter.check(KEY).cost(2).await.is_admitted());
+            let result = entry.call(&limiter, &head("/"), Settings::None).await;
+            assert_eq!(result, outcome, "{entry:?}");
+            let counted = used(&limiter, "abuse", Key::new(KEY)).await;
+            assert_eq!(counted, rejections, "{entry:?}");
+        }
     }
     // A rejection is one, whatever its cost.
-    for entry in [Entry::Check, Entry::Admit, Entry::Wait] {
+    for entry in [Check, Admit, Wait] {
         let limiter = with_ban();
         assert!(limiter.check(KEY).cost(2).await.is_admitted());
-        let call = match entry {
-            Entry::Check => limiter.check(KEY).cost(2).await.is_admitted(),
-            Entry::Admit => limiter.admit(KEY).cost(2).await.is_ok(),
+        let is_admitted = match entry {
+            Check => limiter.check(KEY).cost(2).await.is_admitted(),
+            Admit => limiter.admit(KEY).cost(2).await.is_ok(),
             _ => limiter.wait(KEY, Duration::ZERO).cost(2).await.is_ok(),
         };
-        assert!(!call, "{entry:?}");
+        assert!(!is_admitted, "{entry:?}");
         assert_eq!(used(&limiter, "abuse", Key::new(KEY)).await, 1, "{entry:?}");
     }
     // A charge by hand counts under a ban that it names.
@@ -159,44 +142,25 @@ async fn bans_count_rejected_requests_and_nothing_that_operators_do() {
 
 #[tokio::test]
 async fn a_ban_rejects_requests_and_no_credit_or_charge() {
-    for (entry, outcome) in [
-        (Entry::Layer, Rejected),
-        (Entry::Check, Rejected),
-        (Entry::Admit, Rejected),
-        (Entry::Wait, Rejected),
-        (Entry::Peek, Rejected),
-        (Entry::PeekRequest, Rejected),
-        (Entry::Credit, Counted),
-        (Entry::Charge, Counted),
-        // The status before the reset.
-        (Entry::Reset, Rejected),
-        (Entry::Block, Counted),
-    ] {
+    for entry in Entry::ALL {
         let limiter = with_ban();
-        let ten_minutes = secs(600);
-        limiter
-            .block(("abuse", KEY), ten_minutes)
-            .await
-            .expect("a ban");
+        let ban = limiter.block(("abuse", KEY), secs(600));
+        ban.await.expect("a ban");
         let result = entry.call(&limiter, &head("/"), Settings::None).await;
-        assert_eq!(result, outcome, "{entry:?}");
+        // A reset returns the status before it.
+        let is_free = matches!(entry, Credit | Charge | Block);
+        let expected = if is_free { Counted } else { Rejected };
+        assert_eq!(result, expected, "{entry:?}");
     }
 }
 
 #[tokio::test]
 async fn a_failed_store_is_handled_as_configured_for_requests_and_returned_to_operators() {
-    for (entry, admits, rejects, local) in [
-        (Entry::Layer, Uncounted, StoreFailed, Counted),
-        (Entry::Check, Uncounted, StoreFailed, Counted),
-        (Entry::Admit, Uncounted, StoreFailed, Counted),
-        (Entry::Wait, Uncounted, StoreFailed, Counted),
-        (Entry::Peek, StoreFailed, StoreFailed, StoreFailed),
-        (Entry::PeekRequest, StoreFailed, StoreFailed, StoreFailed),
-        (Entry::Credit, StoreFailed, StoreFailed, StoreFailed),
-        (Entry::Charge, StoreFailed, StoreFailed, StoreFailed),
-        (Entry::Reset, StoreFailed, StoreFailed, StoreFailed),
-        (Entry::Block, StoreFailed, StoreFailed, StoreFailed),
-    ] {
+    for entry in Entry::ALL {
+        let [admits, rejects, local] = match entry {
+            Layer | Check | Admit | Wait => [Uncounted, StoreFailed, Counted],
+            _ => [StoreFailed; 3],
+        };
         for (action, expected) in [
             (OnStoreError::Admit, admits),
             (OnStoreError::Reject, rejects),

@@ -6,9 +6,9 @@
 //! | conditions of the limiter and of policies | [`decisions`] | `conditions.rs`, `skip.rs`, `calls_with_request.rs` |
 //! | cost, quota and key of the request | [`closures`] | `calls_with_request.rs`, `peek_request.rs`, `candidates.rs`, `quota_lookups.rs` |
 //! | bans | [`decisions`], [`waits`] | `redis/charging/ban.rs`, `redis/outgoing/bans.rs` |
-//! | a request without a key | [`decisions`] | `missing_keys.rs`, `peek_request.rs` |
+//! | a request without a key | [`decisions`] | `missing_keys.rs` |
 //! | misuse | [`closures`] | `calls.rs`, `calls_with_request.rs` |
-//! | a failed store | [`decisions`], [`waits`] | `call_errors.rs`, `peek_request.rs`, `redis/outgoing/rejections.rs` |
+//! | a failed store | [`decisions`], [`waits`] | `call_errors.rs`, `redis/outgoing/rejections.rs` |
 //!
 //! That explanations equal decisions is tested in `redis/explain`; the status of a key by the admin API in `redis/admin/changes.rs`.
 
@@ -16,7 +16,7 @@ mod closures;
 mod decisions;
 mod waits;
 
-use crate::http::support::*;
+use crate::http::{support, support::*};
 use tollgate::limiter::{Check, LimitStatus};
 
 /// The key of every request and call.
@@ -101,10 +101,7 @@ impl Entry {
         match self {
             Self::Layer => by_layer(limiter, parts).await,
             Self::Check => of_decision(&set.of(limiter.check(KEY)).parts(parts).await),
-            Self::Admit => match set.of(limiter.admit(KEY)).parts(parts).await {
-                Ok(admission) => of_decision(&admission.decisions()[0]),
-                Err(rejected) => of_decision(rejected.decision()),
-            },
+            Self::Admit => of_admission(set.of(limiter.admit(KEY)).parts(parts).await),
             Self::Wait => {
                 let wait = limiter.wait(KEY, Duration::ZERO).parts(parts);
                 let wait = match set {
@@ -112,11 +109,11 @@ impl Entry {
                     _ => wait,
                 };
                 let quotas = set.quotas().iter();
-                let wait = quotas.fold(wait, |wait, name| wait.quota_for(*name, hourly(50)));
-                match wait.await {
-                    Ok(admission) => of_decision(&admission.decisions()[0]),
-                    Err(rejected) => of_decision(rejected.decision()),
-                }
+                of_admission(
+                    quotas
+                        .fold(wait, |wait, name| wait.quota_for(*name, hourly(50)))
+                        .await,
+                )
             }
             Self::Peek => of_status(&set.of(limiter.peek(KEY)).parts(parts).await),
             Self::PeekRequest => of_status(&set.of(limiter.peek_request(parts)).await),
@@ -129,12 +126,10 @@ impl Entry {
             }
             Self::Charge => of_status(&set.of(limiter.charge(KEY, 1)).parts(parts).await),
             Self::Reset => of_status(&set.of(limiter.reset(KEY)).parts(parts).await),
-            Self::Block => {
-                let blocked = limiter.block(("blocked", KEY), secs(60));
-                blocked
-                    .await
-                    .map_or_else(|error| of_error(&error), |()| Outcome::Counted)
-            }
+            Self::Block => match limiter.block(("blocked", KEY), secs(60)).await {
+                Ok(()) => Outcome::Counted,
+                Err(error) => of_error(&error),
+            },
         }
     }
 }
@@ -145,8 +140,7 @@ fn hourly(requests: u64) -> Quota {
 
 /// The head of a request with the key.
 fn head(path: &str) -> Parts {
-    let request = Request::get(path).header("x-key", KEY).body(());
-    request.expect("a request").into_parts().0
+    support::head(Request::get(path).header("x-key", KEY))
 }
 
 async fn by_layer(limiter: &Limiter, parts: &Parts) -> Outcome {
@@ -162,6 +156,13 @@ async fn by_layer(limiter: &Limiter, parts: &Parts) -> Outcome {
         200 | 404 if response.field("ratelimit-policy").contains("\"p\"") => Outcome::Counted,
         200 | 404 => Outcome::Uncounted,
         other => panic!("{other}"),
+    }
+}
+
+fn of_admission(result: Result<Admission, Rejected>) -> Outcome {
+    match result {
+        Ok(admission) => of_decision(&admission.decisions()[0]),
+        Err(rejected) => of_decision(rejected.decision()),
     }
 }
 

@@ -1,8 +1,6 @@
 //! A call that waits: what it reads of its request is read once for each set of policies, and its final rejection is counted by
 //! bans.
 
-use tollgate::store::{Op, StoreResponse};
-
 use super::{KEY, closures::Calls, head, hourly};
 use crate::http::support::*;
 
@@ -13,9 +11,7 @@ fn counting() -> (StubStore, Arc<AtomicUsize>) {
     let attempts = Arc::new(AtomicUsize::new(0));
     let counted = attempts.clone();
     let store = StubStore::responding(move |op| {
-        if let Op::Acquire(_) = op {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
+        counted.fetch_add(usize::from(matches!(op, Op::Acquire(_))), Ordering::SeqCst);
         None
     });
     (store, attempts)
@@ -101,11 +97,9 @@ async fn a_final_rejection_that_the_store_cannot_count_is_handled_as_configured_
         let rejected = limiter.wait(KEY, Duration::ZERO).await;
         let rejected = rejected.expect_err("no time");
         assert_eq!(rejected.status(), 429, "{text}");
-        let policies = rejected.decision().policies();
-        let names = policies
-            .filter(|own| own.rejected())
-            .map(|own| own.policy());
-        assert_eq!(names.collect::<Vec<_>>(), rejecting, "{text}");
+        let policies = rejected.decision().policies().filter(|own| own.rejected());
+        let names: Vec<_> = policies.map(|own| own.policy()).collect();
+        assert_eq!(names, rejecting, "{text}");
         assert_eq!(used(&limiter, "p", Key::new(KEY)).await, 1, "{text}");
     }
 }
@@ -116,11 +110,8 @@ async fn counting_a_final_rejection_reads_nothing_of_the_request() {
     let abuse = Policy::new("abuse", hourly(3)).strategy(Ban::for_duration(HOUR));
     let limiter = calls.limiter().policy(abuse).built();
     let parts = head("/");
-    let _ = limiter
-        .charge(KEY, 100)
-        .parts(&parts)
-        .await
-        .expect("a response");
+    let charged = limiter.charge(KEY, 100).parts(&parts).await;
+    charged.expect("a response");
     calls.take();
     let rejected = limiter.wait(KEY, Duration::ZERO).parts(&parts).await;
     assert_eq!(rejected.expect_err("no time").status(), 429);
