@@ -3,7 +3,7 @@ mod browser;
 mod grpc;
 mod grpc_cut_streams;
 mod grpc_deny_list;
-mod grpc_peers;
+pub(crate) mod grpc_peers;
 mod grpc_rejected;
 mod grpc_served;
 mod grpc_streams;
