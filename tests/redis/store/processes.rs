@@ -13,10 +13,8 @@ fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for strategy in TWO {
-        let limiters = [limiter(
-            store_at(url.clone()),
-            [strategy.policy("p", "1000/month")],
-        )];
+        let policy = strategy.policy("p", "1000/month");
+        let limiters = [limiter(store_at(url.clone()), [policy])];
         let admitted = runtime.block_on(hammer(&limiters, "key", 32, REQUESTS));
         println!("admitted={admitted}");
     }
@@ -46,11 +44,8 @@ fn two_processes_admit_exactly_the_quota_together() {
         .into();
     for (index, strategy) in TWO.into_iter().enumerate() {
         let counts: Vec<_> = admitted.iter().map(|counts| counts[index]).collect();
-        assert_eq!(
-            counts.iter().sum::<u64>(),
-            1_000,
-            "{strategy:?}: {counts:?}"
-        );
+        let sum: u64 = counts.iter().sum();
+        assert_eq!(sum, 1_000, "{strategy:?}: {counts:?}");
     }
     assert_eq!(server.immortal_keys(), [""; 0]);
 }

@@ -16,14 +16,9 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
         // A busy machine may take too long for the last one, too: with more time it does not.
         let time = TIMEOUT * (1 << attempt);
         let proxy = Proxy::to(server.addr());
-        let store = RedisStore::builder()
-            .url(format!("redis://{}", proxy.addr()))
-            .timeout(time)
-            .no_circuit_breaker();
-        let limiter = limiter(
-            store.build().expect("a store"),
-            [StrategyKind::Fixed.policy("p", "9/week")],
-        );
+        let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+        let store = store.timeout(time).no_circuit_breaker().built();
+        let limiter = limiter(store, [StrategyKind::Fixed.policy("p", "9/week")]);
         let ask = |name: &str| {
             let key = Key::new(format!("{name}{attempt}"));
             tokio::spawn(limiter.check(key).into_future())
@@ -63,18 +58,15 @@ const LONG_TIMEOUT: Duration = secs(5);
 async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     let (clock, server) = on_a_clock();
     let proxy = Proxy::to(server.addr());
-    let store = RedisStore::builder()
-        .url(format!("redis://{}", proxy.addr()))
-        .timeout(LONG_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO)
-        .connections(1)
-        .no_circuit_breaker();
-    let store = store.build().expect("a store");
-    let daily = limiter(
-        store.clone(),
-        [StrategyKind::Calendar.policy("daily", "9/day")],
-    );
-    let weekly = limiter(store, [StrategyKind::Fixed.policy("weekly", "9/week")]);
+    let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    let store = store.timeout(LONG_TIMEOUT).connections(1);
+    let store = store.no_circuit_breaker().built();
+    let [daily, weekly] = [
+        StrategyKind::Calendar.policy("daily", "9/day"),
+        StrategyKind::Fixed.policy("weekly", "9/week"),
+    ]
+    .map(|policy| limiter(store.clone(), [policy]));
     for limiter in [&daily, &weekly] {
         assert!(admitted_by_store(&limiter.check(KEY).await));
     }
@@ -86,10 +78,7 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     server.pause();
     sleep(LONG_TIMEOUT / 3).await;
     // Enough for one more call, and no third one.
-    let later = (0..40).map(|key| {
-        let check = weekly.check(Key::new(key.to_string()));
-        tokio::spawn(check.into_future())
-    });
+    let later = (0..40_u64).map(|key| tokio::spawn(weekly.check(key).into_future()));
     let later: Vec<_> = later.collect();
     let decision = again.await.expect("a response");
     let waiting = later.iter().filter(|task| !task.is_finished()).count();
