@@ -5,17 +5,11 @@ use std::{future::pending, sync::mpsc};
 use tollgate::limiter::OnMisconfiguration;
 use tollgate_tests::prelude::*;
 
-use crate::store::support::*;
+use crate::store::{config::pool_of, support::*};
 
 /// A request that is made on this runtime.
 fn check_on(runtime: &Runtime, limiter: &Limiter) -> Decision {
     runtime.block_on(limiter.check("key").into_future())
-}
-
-fn multi_thread() -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    let builder = builder.worker_threads(1).enable_all();
-    builder.build().expect("a runtime")
 }
 
 #[test]
@@ -24,9 +18,8 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let connections = || server.info("stats", "total_connections_received");
     let before = connections();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let clone = limiter.clone();
-    drop(clone);
-    let runtime = multi_thread();
+    drop(limiter.clone());
+    let runtime = multi_thread(1);
     runtime.block_on(async {
         // Creating a check sends nothing, until it is awaited.
         drop(limiter.check("key").into_future());
@@ -38,20 +31,11 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
 }
 
 #[test]
-fn an_application_starts_while_redis_is_down() {
-    let server = Server::start();
-    server.kill();
-    let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    server.restart();
-    assert!(admitted_by_store(&check_on(&current_thread(), &limiter)));
-}
-
-#[test]
 fn a_limiter_outlives_its_runtimes() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "100/h");
     for round in 1..=5 {
-        for runtime in [current_thread(), multi_thread()] {
+        for runtime in [current_thread(), multi_thread(1)] {
             let decision = check_on(&runtime, &limiter);
             assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
         }
@@ -65,7 +49,7 @@ fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Fixed, "1000/h");
     server.pause();
-    for runtime in [current_thread(), multi_thread()] {
+    for runtime in [current_thread(), multi_thread(1)] {
         runtime.block_on(async {
             for _ in 0..50 {
                 drop(tokio::spawn(limiter.check("key").into_future()));
@@ -119,9 +103,8 @@ fn a_stalled_runtime_delays_no_request() {
 fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "1000/h");
-    let (blocked, other) = (multi_thread(), current_thread());
-    let check = || limiter.check("key").into_future();
-    assert!(admitted_by_store(&blocked.block_on(check())));
+    let (blocked, other) = (multi_thread(1), current_thread());
+    assert!(admitted_by_store(&check_on(&blocked, &limiter)));
     let (unblock, wait) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     let block = blocked.spawn(async move {
@@ -130,40 +113,35 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
     });
     begins.recv().expect("it is blocked");
     for _ in 0..100 {
-        assert!(admitted_by_store(&other.block_on(check())));
+        assert!(admitted_by_store(&check_on(&other, &limiter)));
     }
     drop(unblock);
     blocked.block_on(block).expect("no panic");
-    assert!(admitted_by_store(&blocked.block_on(check())));
+    assert!(admitted_by_store(&check_on(&blocked, &limiter)));
 }
 
 #[test]
 fn a_runtime_that_ends_fails_no_request_of_another() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "100000/month");
-    let check = || limiter.check("key").into_future();
     let is_over = Arc::new(AtomicBool::new(false));
-    let others = {
-        let (limiter, is_over) = (limiter.clone(), is_over.clone());
-        thread::spawn(move || {
-            current_thread().block_on(async {
-                let mut decisions = 0;
-                while !is_over.load(Ordering::SeqCst) {
-                    let checks = (0..8).map(|_| limiter.check("key").into_future());
-                    for decision in join_all(checks).await {
-                        assert!(admitted_by_store(&decision), "{decision:?}");
-                        decisions += 1;
-                    }
-                }
-                decisions
-            })
-        })
-    };
+    let (others, ends) = (limiter.clone(), is_over.clone());
+    let others = thread::spawn(move || {
+        let (runtime, mut decisions) = (current_thread(), 0);
+        while !ends.load(Ordering::SeqCst) {
+            let checks = (0..8).map(|_| others.check("key").into_future());
+            for decision in runtime.block_on(join_all(checks)) {
+                assert!(admitted_by_store(&decision), "{decision:?}");
+                decisions += 1;
+            }
+        }
+        decisions
+    });
     for _ in 0..20 {
-        let ending = multi_thread();
-        assert!(admitted_by_store(&ending.block_on(check())));
+        let ending = multi_thread(1);
+        assert!(admitted_by_store(&check_on(&ending, &limiter)));
         for _ in 0..50 {
-            drop(ending.spawn(check()));
+            drop(ending.spawn(limiter.check("key").into_future()));
         }
         ending.shutdown_background();
     }
@@ -172,28 +150,11 @@ fn a_runtime_that_ends_fails_no_request_of_another() {
 }
 
 #[test]
-fn a_permit_that_is_dropped_is_free_for_the_next_call_of_its_task() {
-    let server = Server::start();
-    let permits = Concurrency::with_ttl(secs(3_600));
-    let policy = Policy::new("p", Quota::concurrent(1)).strategy(permits);
-    let limiter = limiter(store(&server), [policy]);
-    // A runtime that is not driven any more sends no refunds.
-    for (runtime, key) in [(current_thread(), "one"), (multi_thread(), "other")] {
-        runtime.block_on(async {
-            for round in 0..1_000 {
-                let admission = limiter.admit(Key::new(key)).await;
-                drop(admission.unwrap_or_else(|rejected| panic!("{round}: {rejected}")));
-            }
-        });
-    }
-}
-
-#[test]
 fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "10/month");
     let key = Key::new("key");
-    for runtime in [current_thread(), multi_thread()] {
+    for runtime in [current_thread(), multi_thread(1)] {
         runtime.block_on(async {
             for _ in 0..100 {
                 let mut charged = limiter.check(key).cost(4).await;
@@ -213,33 +174,14 @@ fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
 #[test]
 fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     let server = Server::start();
-    let config = deadpool_redis::Config::from_url(server.url());
-    let pool = config
-        .builder()
-        .expect("a configuration")
-        .max_size(8)
-        .runtime(deadpool_redis::Runtime::Tokio1)
-        .build()
-        .expect("a pool");
+    let pool = pool_of(&server.url(), 8);
     for round in 1..=10 {
-        let store = tollgate::RedisStore::builder()
-            .pool(pool.clone())
-            .timeout(TEST_TIMEOUT)
-            .build()
-            .expect("a store");
+        let store = RedisStore::builder().pool(pool.clone());
+        let store = store.timeout(TEST_TIMEOUT).built();
         let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
-        let runtime = current_thread();
-        let decision = check_on(&runtime, &limiter);
+        let decision = check_on(&current_thread(), &limiter);
         assert!(admitted_by_store(&decision), "round {round}");
     }
-}
-
-#[test]
-fn a_check_outside_any_runtime_is_an_error() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let error = store_error(&poll_outside(&limiter));
-    assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
 }
 
 /// The service ends while it serves requests: nothing has to be corrected.
@@ -247,9 +189,7 @@ fn a_check_outside_any_runtime_is_an_error() {
 fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let mut ending = Builder::new_multi_thread();
-    let ending = ending.worker_threads(2).enable_all().build();
-    let ending = ending.expect("a runtime");
+    let ending = multi_thread(2);
     let (begun, begins) = mpsc::channel();
     let (decided, decision) = mpsc::channel();
     ending.spawn(async move {
@@ -277,25 +217,20 @@ fn in_a_runtime_without_timers_or_without_io_the_store_is_misconfigured() {
 fn is_misconfigured_in(runtime: &mut Builder) {
     let server = Server::start();
     let unsuitable = runtime.build().expect("a runtime");
-    let limiter = |on_misconfiguration| {
-        let policy = StrategyKind::Gcra.policy("p", "10/h");
-        let limiter = Limiter::builder().store(store(&server)).policy(policy);
-        let limiter = limiter.on_misconfiguration(on_misconfiguration).build();
-        limiter.expect("a limiter")
-    };
-    let (rejects, admits) = (
-        limiter(OnMisconfiguration::Reject),
-        limiter(OnMisconfiguration::AsStoreError),
-    );
-    let check = |limiter: &Limiter| limiter.check("key").into_future();
+    let actions = [OnMisconfiguration::Reject, OnMisconfiguration::AsStoreError];
+    let [rejects, admits] = actions.map(|action| {
+        let builder = Limiter::builder().store(store(&server));
+        let policies = [StrategyKind::Gcra.policy("p", "10/h")];
+        stores::limiter(builder.on_misconfiguration(action), policies)
+    });
     // Also once it has connections, in another runtime.
-    let suitable = multi_thread();
+    let suitable = multi_thread(1);
     for used_units in [1, 2] {
-        let decision = unsuitable.block_on(check(&rejects));
+        let decision = check_on(&unsuitable, &rejects);
         assert!(!decision.is_admitted(), "{decision:?}");
         let error = store_error(&decision);
         assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
-        let decision = unsuitable.block_on(check(&admits));
+        let decision = check_on(&unsuitable, &admits);
         let kind = decision.kind();
         assert!(matches!(kind, DecisionKind::Admitted), "{kind:?}");
         assert_eq!(decision.source(), DecisionSource::Fallback);
@@ -303,45 +238,24 @@ fn is_misconfigured_in(runtime: &mut Builder) {
         let issues = health.issues().iter();
         let mut issues = issues.map(ToString::to_string);
         assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
-        assert!(admitted_by_store(&suitable.block_on(check(&rejects))));
+        assert!(admitted_by_store(&check_on(&suitable, &rejects)));
         assert_eq!(suitable.block_on(used(&admits, "key")), [used_units]);
     }
-}
-
-/// Tokio's own futures need a runtime to be polled in; a result that is there at once does not.
-fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
-    let (sender, response) = mpsc::channel();
-    let check = limiter.check("key").into_future();
-    thread::spawn(move || {
-        let mut check = std::pin::pin!(check);
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        if let std::task::Poll::Ready(decision) = check.as_mut().poll(&mut context) {
-            drop(sender.send(decision));
-        }
-    })
-    .join()
-    .expect("it doesn't panic");
-    response.try_recv().expect("a result at once")
 }
 
 /// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.
 #[tokio::test]
 async fn a_store_that_is_dropped_closes_its_connections() {
     let server = Server::start();
-    let connected = || {
-        let clients = server.command(&["CLIENT", "LIST"]).text();
-        clients.lines().count()
-    };
+    let connected = || server.command(&["CLIENT", "LIST"]).text().lines().count();
     let before = connected();
     let limiter = limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
-    for key in 0..32 {
-        assert!(admitted_by_store(
-            &limiter.check(Key::new(key.to_string())).await
-        ));
+    for key in 0..32_u64 {
+        assert!(admitted_by_store(&limiter.check(key).await));
     }
     assert!(connected() > before);
     drop(limiter);
-    until("the workers close their connections", async || {
+    until("the workers have closed theirs", async || {
         connected() == before
     })
     .await;
