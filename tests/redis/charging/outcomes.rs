@@ -165,12 +165,13 @@ async fn a_request_is_charged_by_its_outcome_however_it_ends() {
             .flat_map(|one| [(one, false), (one, true)])
         {
             for policy in both_modes(&window("p", "5/min"), outcome) {
-                let layer = match is_free {
-                    true => world.layer([policy.charge_dropped(false)]),
-                    false => world.layer([policy]),
+                let policy = match is_free {
+                    true => policy.charge_dropped(false),
+                    false => policy,
                 };
+                let layer = world.layer([policy.clone()]);
                 for row in ENDS {
-                    let _case = Case(format!("{row:?} by {name}, {layer:?}"));
+                    let _case = Case(format!("{row:?} by {name}, {policy:?}"));
                     let [what, reading, seen, charges] = parts(row);
                     let is_charged = match seen {
                         UNKNOWN => !is_free,
