@@ -1,6 +1,5 @@
 //! Tokens: which requests are answered, and which configurations are errors.
 
-use axum::body::Body;
 use tollgate::admin::{Admin, AdminError, AdminUser};
 use tollgate_tests::prelude::*;
 
@@ -16,64 +15,55 @@ fn protected() -> impl Iterator<Item = (Method, &'static str)> {
     routes.map(|(method, path, _)| (method, path))
 }
 
-/// The status of each protected route with this `Authorization`.
-async fn statuses(api: &Api, authorization: Option<&str>) -> Vec<StatusCode> {
-    let mut statuses = Vec::new();
+/// Each protected route answers a request with this `Authorization` by this status.
+async fn all_answer(api: &Api, authorization: &str, expected: StatusCode) {
     for (method, path) in protected() {
+        let _case = Case(format!("{method} {path} with {authorization:?}"));
         let body = match method {
             Method::GET => String::new(),
             _ => good_body_of(&method, path).to_string(),
         };
         let request = request(method, path);
         let request = match authorization {
-            Some(value) => request.header("authorization", value),
-            None => request,
+            "" => request,
+            value => request.header("authorization", value),
         };
         let request = request.body(body.into()).expect("a request");
         let answer = api.send(request).await;
-        if answer.status == StatusCode::UNAUTHORIZED {
+        assert_eq!(answer.status, expected);
+        assert_eq!(answer.headers["cache-control"], "no-store");
+        if expected == StatusCode::UNAUTHORIZED {
             let challenge = answer.headers["www-authenticate"].to_str();
             let challenge = challenge.expect("text");
             assert!(challenge.starts_with("Bearer "), "{challenge}");
-            let has_token = authorization
-                .is_some_and(|value| value.to_ascii_lowercase().starts_with("bearer "));
+            let has_token = authorization.to_ascii_lowercase().starts_with("bearer ");
             let is_wrong = challenge.contains("error=\"invalid_token\"");
-            assert_eq!(is_wrong, has_token, "{authorization:?}");
+            assert_eq!(is_wrong, has_token, "{challenge}");
         }
-        assert_eq!(answer.headers["cache-control"], "no-store");
-        statuses.push(answer.status);
     }
-    statuses
 }
 
 #[tokio::test]
 async fn every_route_but_health_needs_the_whole_token() {
     let api = support::observed().0;
+    assert!(protected().count() > 10);
     let right = format!("Bearer {TOKEN}");
-    let routes = protected().count();
-    assert!(routes > 10, "{routes}");
-    for authorization in [right.clone(), right.replace("Bearer", "bearer")] {
-        let statuses = statuses(&api, Some(&authorization)).await;
-        assert_eq!(statuses, vec![StatusCode::OK; routes]);
+    for authorization in [&right, &right.replace("Bearer", "bearer")] {
+        all_answer(&api, authorization, StatusCode::OK).await;
     }
     for authorization in [
-        None,
-        Some("Bearer"),
-        Some("Bearer "),
-        Some(&*format!("Basic {TOKEN}")),
-        Some(&*format!("Digest {TOKEN}")),
-        Some(TOKEN),
-        Some(&right[..right.len() - 1]),
-        Some(&format!("{right}x")),
-        Some(&right.to_uppercase()),
-        Some(&format!("Bearer x{TOKEN}")),
+        "",
+        "Bearer",
+        "Bearer ",
+        TOKEN,
+        &format!("Basic {TOKEN}"),
+        &format!("Digest {TOKEN}"),
+        &right[..right.len() - 1],
+        &format!("{right}x"),
+        &right.to_uppercase(),
+        &format!("Bearer x{TOKEN}"),
     ] {
-        let statuses = statuses(&api, authorization).await;
-        assert_eq!(
-            statuses,
-            vec![StatusCode::UNAUTHORIZED; routes],
-            "{authorization:?}"
-        );
+        all_answer(&api, authorization, StatusCode::UNAUTHORIZED).await;
     }
 }
 
@@ -112,15 +102,14 @@ async fn several_tokens_are_valid_at_once_and_the_log_names_the_one_that_was_use
     const NEXT: &str = "the-next-token-of-the-operators=";
     let (limiter, _) = support::in_process();
     let admin = Admin::new(&limiter).token("old", TOKEN).token("next", NEXT);
-    let api = Api(admin.router().expect("an admin API"));
+    let api = Api::with(admin);
     let (log, _guard) = Log::of_info();
     for (token, name) in [(TOKEN, "old"), (NEXT, "next")] {
         let body = about("api", "sk_1").to_string().into();
         let request = signed(Method::POST, "/reset", token).body(body);
         let answer = api.send(request.expect("a request")).await;
         assert_eq!(answer.status, StatusCode::OK);
-        let lines = log.lines(&format!("user=\"{name}\""));
-        assert_eq!(lines.len(), 1, "{}", log.text());
+        assert_logged(&log, &format!("user=\"{name}\""), []);
     }
     let text = log.text();
     assert!(!text.contains(TOKEN) && !text.contains(NEXT), "{text}");
@@ -140,19 +129,14 @@ async fn behind_a_middleware_of_the_application_the_log_names_the_user_that_it_f
     let admin = Admin::new(&limiter).unprotected_behind_own_middleware();
     let router = admin.router().expect("an admin API");
     let (log, _guard) = Log::of_info();
-    for (user, name) in [
-        (Some("alice\nforged"), r#"user="alice\nforged""#),
-        (None, r#"user="application""#),
-    ] {
-        let mut request = request(Method::POST, "/reset");
-        if let Some(user) = user {
-            request = request.extension(AdminUser::new(user));
-        }
+    let request = || request(Method::POST, "/reset");
+    let of_alice = request().extension(AdminUser::new("alice\nforged"));
+    for (request, name) in [(of_alice, r#"alice\nforged"#), (request(), "application")] {
         let body = Body::from(about("api", "sk_1").to_string());
         let request = request.body(body).expect("a request");
         let response = router.clone().oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(log.lines(name).len(), 1, "{}", log.text());
+        assert_logged(&log, &format!("user=\"{name}\""), []);
     }
 }
 
@@ -172,8 +156,9 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
         assert!(is_too_short, "{error:?}");
     }
     assert!(admin().token("ops", "sixteen-letters-").router().is_ok());
+    let line = format!("{TOKEN}\n");
     for invalid in [
-        "a-token-of-the-operators\n",
+        &*line,
         "a token of the operators",
         "ein-Schlüssel-für-alle",
         "a=token=of=the=operators",
@@ -192,16 +177,13 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
 
 #[tokio::test]
 async fn a_nested_router_answers_below_its_path_alone() {
-    let policies = axum::routing::get(async || "the application's");
-    let app = axum::Router::new()
-        .route("/policies", policies)
-        .nest("/admin", support::api().0);
+    let app = Router::new().route("/policies", get(async || "the application's"));
+    let app = app.nest("/admin", support::api().0);
     let get = async |path: &str| {
         let request = signed(Method::GET, path, TOKEN).body(Body::empty());
-        let response = app.clone().oneshot(request.expect("a request")).await;
-        let response = response.expect("infallible");
-        let body = http_body_util::BodyExt::collect(response.into_body()).await;
-        String::from_utf8(body.expect("a body").to_bytes().to_vec()).expect("text")
+        let Ok(response) = app.clone().oneshot(request.expect("a request")).await;
+        let body = response.into_body().collect().await.expect("a body");
+        String::from_utf8(body.to_bytes().to_vec()).expect("text")
     };
     assert_eq!(get("/policies").await, "the application's");
     assert_eq!(get("/nothing").await, "");

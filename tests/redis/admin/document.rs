@@ -11,35 +11,27 @@ use crate::admin::support::{self, *};
 #[tokio::test]
 async fn policies_are_listed_in_their_order_with_quota_strategy_and_key() {
     let answer = support::api().get("/policies").await.json;
+    let api = json!({
+        "name": "api", "role": "live", "quota": "10/min", "units": 10, "period_seconds": 60.0, "burst": 10, "strategy": "gcra",
+        "key": "header:x-api-key",
+    });
+    let address = json!({
+        "name": "address", "role": "live", "quota": "100/h burst 20", "units": 100, "period_seconds": 3600.0, "burst": 20,
+        "strategy": "gcra", "key": "peer",
+    });
+    let shared = json!({
+        "name": "shared", "role": "live", "quota": "5/min", "units": 5, "period_seconds": 60.0, "burst": 5,
+        "strategy": "list_window", "key": "global",
+    });
+    let exports = json!({
+        "name": "exports", "role": "live", "quota": "2 concurrent", "units": 2, "burst": 2, "strategy": "concurrency", "key": "code",
+    });
     let policies = answer["policies"].as_array().expect("policies");
-    let names = policies.iter().map(|policy| policy["name"].as_str());
-    let names: Vec<_> = names.flatten().collect();
-    let expected = [
-        "api", "address", "shared", "exports", "abuse", "blocked", "api-next",
-    ];
-    assert_eq!(names, expected);
-    let expected = [
-        json!({
-            "name": "api", "role": "live", "quota": "10/min", "units": 10, "period_seconds": 60.0, "burst": 10,
-            "strategy": "gcra", "key": "header:x-api-key",
-        }),
-        json!({
-            "name": "address", "role": "live", "quota": "100/h burst 20", "units": 100, "period_seconds": 3600.0, "burst": 20,
-            "strategy": "gcra", "key": "peer",
-        }),
-        json!({
-            "name": "shared", "role": "live", "quota": "5/min", "units": 5, "period_seconds": 60.0, "burst": 5,
-            "strategy": "list_window", "key": "global",
-        }),
-        json!({
-            "name": "exports", "role": "live", "quota": "2 concurrent", "units": 2, "burst": 2,
-            "strategy": "concurrency", "key": "code",
-        }),
-    ];
-    assert_eq!(policies[..4], expected);
-    assert_eq!(policies[4]["role"], "ban");
-    assert_eq!(policies[6]["role"], "shadow");
-    assert_eq!(policies[6]["shadow_of"], "api");
+    assert_eq!(policies[..4], [api, address, shared, exports]);
+    let others = json!([
+        {"name": "abuse", "role": "ban"}, {"name": "blocked"}, {"name": "api-next", "role": "shadow", "shadow_of": "api"},
+    ]);
+    assert_has(&json!(policies[4..]), others);
 }
 
 #[tokio::test]
@@ -47,7 +39,7 @@ async fn the_generation_says_how_often_the_policies_were_replaced() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
     let policies = support::policies().into_iter();
-    let builder = policies.fold(Limiter::builder(), |all, one| all.policy(one));
+    let builder = policies.fold(Limiter::builder(), LimiterBuilder::policy);
     limiter.reconfigure(builder).expect("a change");
     assert_eq!(api.get("/policies").await.json["generation"], 1);
 }
@@ -58,9 +50,7 @@ async fn the_configuration_of_a_layer_includes_the_layer_s_own_settings() {
     let layer = RateLimitLayer::new(limiter.clone()).headers(RateLimitHeaders::x_ratelimit());
     let of_layer = Api::of(&layer).get("/config").await.json;
     let document = of_layer["document"].as_str().expect("text");
-    for part in ["[policies.api]", "headers"] {
-        assert!(document.contains(part), "{document}");
-    }
+    assert_contains(document, ["[policies.api]", "headers"]);
     // One of the keys is code.
     assert_eq!(of_layer["loadable"], false);
     let of_limiter = Api::of(&limiter).get("/config").await.json;
@@ -81,20 +71,17 @@ async fn the_state_of_a_watch_is_part_of_the_configuration() {
     watcher.reload().await.expect("a reload");
     let watcher = Arc::new(watcher);
     let admin = Admin::new(&layer).token("ops", TOKEN);
-    let router = admin.watcher(watcher.clone()).router();
-    let api = Api(router.expect("an admin API"));
+    let api = Api::with(admin.watcher(watcher.clone()));
     let config = api.get("/config").await.json;
-    assert_eq!(config["loadable"], true);
-    assert_eq!(config["watch"]["hash"].as_str(), watcher.status().hash());
-    assert_eq!(config["watch"]["path"].as_str(), file.to_str());
+    let watch = json!({"hash": watcher.status().hash(), "path": file.to_str()});
+    assert_has(&config, json!({"loadable": true, "watch": watch}));
     let loaded_at = config["watch"]["loaded_at"].as_str().unwrap_or_default();
     assert!(loaded_at.ends_with('Z'), "{loaded_at}");
 
     fs::write(&file, "[policies.api]\nquota = \"ten\"\n").expect("a file");
     assert!(watcher.reload().await.is_err());
     let watch = &api.get("/config").await.json["watch"];
-    let failure = watch["last_failure"].as_str().unwrap_or_default();
-    assert!(failure.contains("ten"), "{failure}");
+    assert_contains(watch["last_failure"].as_str().unwrap_or_default(), ["ten"]);
     assert_eq!(watch["failures"], 1);
     let [loaded, attempted] = ["loaded_at", "last_attempt_at"].map(|field| watch[field].as_str());
     assert!(attempted > loaded, "{watch}");

@@ -1,6 +1,5 @@
 //! Leases, as operators see them.
 
-use tollgate::admin::{Activity, Admin};
 use tollgate_tests::{
     hot_key::until_leased,
     prelude::*,
@@ -17,16 +16,12 @@ async fn policies_are_listed_with_the_settings_of_their_leases() {
     let lease = Lease::max_units(500).ttl(Duration::from_micros(7_125));
     let default = policy("default").lease(Lease::max_units(64));
     let policies = [default, policy("precise").lease(lease), policy("plain")];
-    let limiter = limiter(Limiter::builder(), policies);
-    let answer = Api::of(limiter).get("/policies").await;
-    let leases = ["default", "precise", "plain"].map(|name| {
-        let mut policies = answer.json["policies"].as_array().into_iter().flatten();
-        let policy = policies.find(|policy| policy["name"] == name);
-        policy.expect(name).get("lease").cloned()
-    });
-    let default = json!({"max_units": 64, "ttl_ms": 50.0});
-    let precise = json!({"max_units": 500, "ttl_ms": 7.125});
-    assert_eq!(leases, [Some(default), Some(precise), None]);
+    let api = Api::of(limiter(Limiter::builder(), policies));
+    let default = json!({"name": "default", "lease": {"max_units": 64, "ttl_ms": 50.0}});
+    let precise = json!({"name": "precise", "lease": {"max_units": 500, "ttl_ms": 7.125}});
+    let plain = json!({"name": "plain", "lease": null});
+    let expected = json!({"policies": [default, precise, plain]});
+    assert_has(&api.get("/policies").await.json, expected);
 }
 
 #[tokio::test]
@@ -38,12 +33,9 @@ async fn activity_has_the_leases_of_each_policy_and_their_units_count_as_used() 
     };
     // Units are held for several seconds.
     let lease = Lease::max_units(500).ttl(secs(10));
-    let activity = Arc::new(Activity::new());
     let builder = Limiter::builder().store(redis(&server));
     let policies = [policy("tenant").lease(lease), policy("plain")];
-    let limiter = limiter(builder.observe(activity.clone()), policies);
-    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
-    let api = Api(admin.router().expect("an admin API"));
+    let (api, limiter) = Api::observing(builder, policies);
     let before = api.get("/activity").await.json;
     assert!(before["store"].get("leases").is_none(), "{before}");
 

@@ -13,6 +13,5 @@ mod leases;
 mod openapi;
 mod overrides;
 mod panics;
-mod processes;
 mod secrets;
 mod support;

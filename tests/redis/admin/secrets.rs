@@ -1,11 +1,6 @@
 //! Credentials of callers, of the store and of operators are in no answer and in no line of the log.
 
-use axum::body::Body;
-use tollgate::{
-    KeyExtractor,
-    admin::{Activity, Admin, AdminTarget},
-    extract,
-};
+use tollgate::admin::{Activity, Admin, AdminTarget};
 use tollgate_tests::{
     prelude::*,
     service::send,
@@ -84,19 +79,9 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
         RateLimitLayer::new(limiter.clone()).into(),
     ] {
         let admin = Admin::new(target).token("ops", TOKEN);
-        let router = admin.activity(activity.clone()).router();
-        let api = Api(router.expect("an admin API"));
-        for path in [
-            "/health",
-            "/policies",
-            "/config",
-            "/shadows",
-            "/activity",
-            "/events",
-            "/top",
-            "/openapi.json",
-        ] {
-            answers += &api.get(path).await.json.to_string();
+        let api = Api::with(admin.activity(activity.clone()));
+        for path in "health policies config shadows activity events top openapi.json".split(' ') {
+            answers += &api.get(&format!("/{path}")).await.json.to_string();
         }
         for body in explanations() {
             answers += &api.post("/explain", &body).await.json.to_string();
@@ -131,11 +116,11 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
                 }
             }
             // Under all policies, of which one would keep it readable.
-            for path in ["/block", "/unblock", "/reset"] {
-                let mut body = json!({"key": secret});
-                if path == "/block" {
-                    body["seconds"] = json!(60);
-                }
+            for (path, body) in [
+                ("/block", json!({"key": secret, "seconds": 60})),
+                ("/unblock", json!({"key": secret})),
+                ("/reset", json!({"key": secret})),
+            ] {
                 answers += &api.post(path, &body).await.json.to_string();
                 answers += &api.get("/blocks").await.json.to_string();
             }
@@ -157,13 +142,12 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
         answers += &answer.json.to_string();
     }
     // What is searched is there.
-    for part in ["\"outcome\":\"rejected\"", "ends_in_ms", "at_most_over"] {
-        assert!(answers.contains(part), "{part} in {answers}");
-    }
+    assert_contains(
+        &answers,
+        ["\"outcome\":\"rejected\"", "ends_in_ms", "at_most_over"],
+    );
     let log = log.text();
-    for change in ["change=\"reset\"", "change=\"block\""] {
-        assert!(log.contains(change), "{log}");
-    }
+    assert_contains(&log, ["change=\"reset\"", "change=\"block\""]);
     for secret in [API_KEY, BEARER, SESSION, PASSWORD, WRONG_TOKEN, TOKEN] {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{lines:?}");
@@ -183,19 +167,12 @@ async fn a_credential_is_hashed_under_every_policy_of_a_reset_and_blocked_under_
     ];
     let api = Api::of(limiter(Limiter::builder(), policies));
     let reset = api.done("/reset", json!({"key": API_KEY})).await;
-    for when in ["before", "after"] {
-        let statuses = reset[when].as_array().expect("statuses").iter();
-        let about = statuses.map(|status| [&status["policy"], &status["key"]]);
-        let expected = ["api-key", "user", "keys", "users"]
-            .map(|name| [name, &shown(API_KEY)].map(|text| json!(text)));
-        assert_eq!(json!(about.collect::<Vec<_>>()), json!(expected));
-    }
+    let all = ["api-key", "user", "keys", "users"].map(|name| about(name, shown(API_KEY)));
+    assert_has(&reset, json!({"before": all, "after": all}));
     let block = |key: &str| json!({"key": key, "seconds": 60});
     let detail = api.mistake("/block", block(API_KEY)).await;
-    assert!(
-        detail.contains("[\"users\"]") && !detail.contains(API_KEY),
-        "{detail}"
-    );
+    assert_contains(&detail, ["[\"users\"]"]);
+    assert!(!detail.contains(API_KEY), "{detail}");
     assert_eq!(api.get("/blocks").await.json["blocks"], json!([]));
     // The same text under one ban, and an address, which is no credential.
     let mut named = block(API_KEY);

@@ -1,12 +1,9 @@
 //! An admin API to call, whose every answer is held against its OpenAPI document.
 
-use axum::body::{Body, Bytes};
-use http::{HeaderMap, header};
+use axum::body::Bytes;
+use http::{header, request};
 use serde::Serialize;
-use tollgate::{
-    admin::{Activity, Admin, AdminTarget},
-    extract,
-};
+use tollgate::admin::{Activity, Admin, AdminTarget};
 use tollgate_tests::prelude::*;
 
 use crate::admin::openapi;
@@ -26,8 +23,22 @@ pub(crate) struct Answer {
 
 impl Api {
     pub(crate) fn of(target: impl Into<AdminTarget>) -> Self {
-        let admin = Admin::new(target).token("ops", TOKEN);
+        Self::with(Admin::new(target).token("ops", TOKEN))
+    }
+
+    pub(crate) fn with(admin: Admin) -> Self {
         Self(admin.router().expect("an admin API"))
+    }
+
+    /// That of a limiter which `builder` makes, with its activity.
+    pub(crate) fn observing(
+        builder: LimiterBuilder,
+        policies: impl IntoIterator<Item = Policy>,
+    ) -> (Self, Limiter) {
+        let activity = Arc::new(Activity::new());
+        let limiter = stores::limiter(builder.observe(activity.clone()), policies);
+        let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
+        (Self::with(admin), limiter)
     }
 
     /// Sends a request.
@@ -96,6 +107,41 @@ impl Api {
     }
 }
 
+/// Asserts that a JSON has these values: of objects the fields that are given, where null stands for none; of lists all elements.
+#[track_caller]
+pub(crate) fn assert_has(found: &Value, expected: Value) {
+    fn has(found: &Value, expected: &Value) -> bool {
+        match (found, expected) {
+            (Value::Object(_), Value::Object(fields)) => {
+                let mut fields = fields.iter();
+                fields.all(|(name, value)| has(found.get(name).unwrap_or(&Value::Null), value))
+            }
+            (Value::Array(found), Value::Array(expected)) => {
+                let mut pairs = found.iter().zip(expected);
+                found.len() == expected.len() && pairs.all(|(found, expected)| has(found, expected))
+            }
+            _ => found == expected,
+        }
+    }
+    assert!(has(found, &expected), "no {expected} in {found}");
+}
+
+/// What a list has of a policy.
+#[track_caller]
+pub(crate) fn under<'a>(list: &'a Value, policy: &str) -> &'a Value {
+    let mut list = list.as_array().expect("a list").iter();
+    let found = list.find(|one| one["policy"] == policy || one["name"] == policy);
+    found.expect(policy)
+}
+
+/// Asserts that one line of the log contains a text, and that it has these parts.
+#[track_caller]
+pub(crate) fn assert_logged<'a>(log: &Log, text: &str, parts: impl IntoIterator<Item = &'a str>) {
+    let lines = log.lines(text);
+    assert_eq!(lines.len(), 1, "{text} in {}", log.text());
+    assert_contains(&lines[0], parts);
+}
+
 /// A key under a policy, as bodies name it.
 pub(crate) fn about(policy: &str, key: impl Serialize) -> Value {
     json!({"policy": policy, "key": key})
@@ -124,7 +170,7 @@ async fn first_frame(mut body: Body) -> Bytes {
     frame.into_data().expect("data")
 }
 
-pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
+pub(crate) fn request(method: Method, path: &str) -> request::Builder {
     let request = Request::builder().method(&method).uri(path);
     match method {
         Method::GET => request,
@@ -133,7 +179,7 @@ pub(crate) fn request(method: Method, path: &str) -> http::request::Builder {
 }
 
 /// A request with a token.
-pub(crate) fn signed(method: Method, path: &str, token: &str) -> http::request::Builder {
+pub(crate) fn signed(method: Method, path: &str, token: &str) -> request::Builder {
     request(method, path).header("authorization", format!("Bearer {token}"))
 }
 
@@ -163,6 +209,11 @@ pub(crate) fn in_process() -> (Limiter, ManualClock) {
     (stores::limiter(builder, policies()), clock)
 }
 
+/// A limiter under these policies that counts in process.
+pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    stores::limiter(Limiter::builder().store(stores::frozen().0), policies)
+}
+
 /// An admin API of a limiter that counts in process.
 pub(crate) fn api() -> Api {
     Api::of(in_process().0)
@@ -170,16 +221,13 @@ pub(crate) fn api() -> Api {
 
 /// An admin API with the activity of its limiter.
 pub(crate) fn observed() -> (Api, Limiter) {
-    let activity = Arc::new(Activity::new());
     let builder = Limiter::builder().store(stores::frozen().0);
-    let limiter = stores::limiter(builder.observe(activity.clone()), policies());
-    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
-    (Api(admin.router().expect("an admin API")), limiter)
+    Api::observing(builder, policies())
 }
 
 /// A limiter whose store can't be reached.
 pub(crate) fn unreachable() -> Limiter {
-    let store = tollgate::RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     stores::limiter(Limiter::builder().store(store), policies())
 }
 

@@ -3,7 +3,7 @@
 use tollgate_tests::{load, prelude::*};
 
 use crate::charging::{
-    ban::{MICRO, abuse, banned, by_key, is_banned, left, once, reject, wait},
+    ban::{abuse, banned, by_key, left, once, play, reject, wait},
     support::*,
 };
 
@@ -23,22 +23,21 @@ async fn a_ban_holds_in_all_processes() {
     assert_eq!(banned(&a, KEY).await, Some(secs(5)));
 }
 
+/// The last call counts, whether its ban is longer or shorter.
 #[tokio::test]
-async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
+async fn a_manual_ban_lasts_as_long_as_configured() {
+    let set = "block 31536000s, wait 31536000s, block 5s, wait 5s, block 1500ms, wait 1500ms";
+    let script = format!("{set}, +1499999us, wait 1us, +1us, admit");
+    play([even("p", "100/s"), abuse()], &script).await;
+}
+
+#[tokio::test]
+async fn a_manual_ban_is_one_of_its_key_and_can_be_lifted() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "100/s"), abuse()].map(by_key));
         let (alice, bob) = (Key::new("alice"), Key::new("bob"));
-        for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
-            // The last call counts, whether its ban is longer or shorter.
-            limiter.block(alice, time).await.expect("a ban");
-            assert_eq!(wait(&limiter, alice).await, Some(time));
-        }
+        limiter.block(alice, secs(60)).await.expect("a ban");
         assert_eq!(wait(&limiter, bob).await, None);
-        world.no_key_is_immortal();
-        world.advance(ms(1_500) - MICRO);
-        assert_eq!(wait(&limiter, alice).await, Some(MICRO));
-        world.advance(MICRO);
-        assert_eq!(wait(&limiter, alice).await, None);
         for lift in ["unblock", "unblock by name", "reset", "reset by name"] {
             limiter.block(alice, secs(60)).await.expect("a ban");
             assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
@@ -65,63 +64,34 @@ async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
 
 #[tokio::test]
 async fn prolonged_bans_end_at_the_latest_of_all_instants_in_any_order_and_process() {
-    for world in World::both() {
-        let [a, b] = [(); 2].map(|()| world.limiter([even("p", "100/s"), abuse()]));
-        for (limiter, time, left) in [
-            (&a, secs(60), secs(60)),
-            (&b, secs(5), secs(60)),
-            (&b, secs(90), secs(90)),
-            (&a, secs(90), secs(90)),
-            (&a, ms(1), secs(90)),
-        ] {
-            limiter.prolong_block(KEY, time).await.expect("a ban");
-            for limiter in [&a, &b] {
-                assert_eq!(wait(limiter, KEY).await, Some(left));
-            }
-        }
-        world.no_key_is_immortal();
-        world.advance(secs(50));
-        // 40 s are left: one that says the same later, and one that says less.
-        a.prolong_block(KEY, secs(40)).await.expect("a ban");
-        b.prolong_block(KEY, secs(39)).await.expect("a ban");
-        assert_eq!(wait(&a, KEY).await, Some(secs(40)));
-        // A block sets the end, also to an earlier one.
-        a.block(KEY, secs(7)).await.expect("a ban");
-        assert_eq!(wait(&b, KEY).await, Some(secs(7)));
-        world.advance(secs(7));
-        assert_eq!(wait(&b, KEY).await, None);
-        b.prolong_block(KEY, secs(3)).await.expect("a ban");
-        assert_eq!(wait(&a, KEY).await, Some(secs(3)));
-        a.unblock(KEY).await.expect("a response");
-        assert_eq!(wait(&b, KEY).await, None);
-    }
+    let both = |left: &str| format!("wait {left}, there wait {left}");
+    let [minute, later] = ["60s", "90s"].map(both);
+    let longer =
+        format!("prolong 60s, {minute}, there prolong 5s, {minute}, there prolong 90s, {later}");
+    let shorter = format!("prolong 90s, {later}, prolong 1ms, {later}");
+    // 40 s are left: one that says the same later, and one that says less.
+    let same = "+50s, prolong 40s, there prolong 39s, wait 40s";
+    // A block sets the end, also to an earlier one.
+    let block = "block 7s, there wait 7s, +7s, there admit";
+    let end = "there prolong 3s, wait 3s, unblock, there admit";
+    let script = format!("{longer}, {shorter}, {same}, {block}, {end}");
+    play([even("p", "100/s"), abuse()], &script).await;
 }
 
+/// The next one is the second.
 #[tokio::test]
 async fn a_ban_for_rejections_is_prolonged_and_never_shortened() {
-    for world in World::both() {
-        let limiter = world.limiter([once(), abuse()]);
-        assert_eq!(wait(&limiter, KEY).await, None);
-        reject(&limiter, 3).await;
-        limiter.prolong_block(KEY, secs(5)).await.expect("a ban");
-        assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
-        limiter.prolong_block(KEY, secs(900)).await.expect("a ban");
-        assert_eq!(banned(&limiter, KEY).await, Some(secs(900)));
-        world.advance(secs(900));
-        // The next one is the second.
-        reject(&limiter, 3).await;
-        is_banned(&limiter, Some(secs(1_200))).await;
-    }
+    let prolonged = "admit, reject 3, prolong 5s, banned 600s, prolong 900s, banned 900s";
+    let script = format!("{prolonged}, +900s, reject 3, banned 1200s");
+    play([once(), abuse()], &script).await;
 }
 
 #[tokio::test]
 async fn a_rejection_that_is_cached_under_a_ban_follows_when_it_is_prolonged() {
     let world = World::redis();
     let store = RedisStore::builder().url(world.server().url());
-    let store = store
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(secs(3_600));
-    let store = store.build().expect("a store");
+    let store = store.rejection_cache_staleness(secs(3_600));
+    let store = store.timeout(TEST_TIMEOUT).built();
     let limiter = load::limiter(store, [even("p", "100/s"), abuse()]);
     limiter.prolong_block(KEY, secs(60)).await.expect("a ban");
     for time in [secs(60), secs(600)] {
@@ -134,21 +104,9 @@ async fn a_rejection_that_is_cached_under_a_ban_follows_when_it_is_prolonged() {
 
 #[tokio::test]
 async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them() {
-    for world in World::both() {
-        let limiter = world.limiter([once(), abuse()]);
-        assert_eq!(wait(&limiter, KEY).await, None);
-        limiter.block(KEY, secs(1)).await.expect("a ban");
-        world.advance(secs(1));
-        reject(&limiter, 3).await;
-        is_banned(&limiter, Some(secs(600))).await;
-        limiter.block(KEY, secs(1)).await.expect("a ban");
-        world.advance(secs(1));
-        reject(&limiter, 3).await;
-        is_banned(&limiter, Some(secs(1_200))).await;
-        limiter.unblock(KEY).await.expect("a response");
-        reject(&limiter, 3).await;
-        is_banned(&limiter, Some(secs(600))).await;
-    }
+    let first = "admit, block 1s, +1s, reject 3, banned 600s";
+    let second = "block 1s, +1s, reject 3, banned 1200s, unblock, reject 3, banned 600s";
+    play([once(), abuse()], &format!("{first}, {second}")).await;
 }
 
 #[tokio::test]
@@ -156,10 +114,8 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
     for world in World::both() {
         let unsupported = |result: Result<(), CallError>| {
             let error = result.expect_err("an error");
-            assert!(
-                matches!(error, CallError::Store(StoreError::Unsupported(_))),
-                "{error}"
-            );
+            let is_typed = matches!(error, CallError::Store(StoreError::Unsupported(_)));
+            assert!(is_typed, "{error}");
         };
         let no_ban = |result: Result<(), CallError>| {
             let error = result.expect_err("an error");
@@ -195,58 +151,37 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
 
 #[tokio::test]
 async fn clients_see_how_long_they_are_blocked_and_no_quota_of_a_block_list() {
-    let draft_06 = [
-        "ratelimit-policy",
-        "ratelimit-limit",
-        "ratelimit-remaining",
-        "ratelimit-reset",
-    ];
-    let x = [
-        "x-ratelimit-limit",
-        "x-ratelimit-remaining",
-        "x-ratelimit-reset",
-    ];
-    let draft = &draft_06[..1];
-    for (format, names, expected) in [
-        (RateLimitHeaders::draft(), draft, &["\"p\";q=2;w=3600"][..]),
-        (
-            RateLimitHeaders::draft(),
-            &["ratelimit"],
-            &["\"p\";r=2;t=0, \"locked\";r=0;t=60"],
-        ),
-        (RateLimitHeaders::draft().closest(), draft, &[""]),
-        (
-            RateLimitHeaders::draft().closest(),
-            &["ratelimit"],
-            &["\"locked\";r=0;t=60"],
-        ),
-        (
-            RateLimitHeaders::draft_06(),
-            &draft_06,
-            &["2;w=3600", "0", "0", "60"],
-        ),
-        (
-            RateLimitHeaders::draft_06().closest(),
-            &draft_06,
-            &["", "0", "0", "60"],
-        ),
-        (RateLimitHeaders::x_ratelimit(), &x, &["0", "0", "60"]),
-    ] {
+    let shown = async |format: RateLimitHeaders, names: &str| {
         let list = Policy::block_list("locked").key(extract::global());
         let limiter = World::memory().limiter([window("p", "2/h"), list]);
-        let layer = RateLimitLayer::new(limiter.clone()).headers(format.clone());
+        let layer = RateLimitLayer::new(limiter.clone()).headers(format);
         let locked = limiter.policy("locked").expect("a policy");
         locked.block(KEY, secs(60)).await.expect("a block");
         let rejected = respond(&layer, text(200)).await;
         assert_eq!(rejected.status(), 429);
         assert_eq!(rejected.headers()["retry-after"], "60");
-        let field = |name: &&str| match rejected.headers().get(*name) {
-            Some(value) => value.to_str().expect("ASCII").to_owned(),
-            None => String::new(),
+        let field = |name: &str| {
+            rejected
+                .headers()
+                .get(name)
+                .map_or("", |value| value.to_str().expect("ASCII"))
         };
-        let shown: Vec<_> = names.iter().map(field).collect();
-        assert_eq!(shown, expected, "{format:?}");
-    }
+        names.split(' ').map(field).collect::<Vec<_>>().join(" | ")
+    };
+    let (draft, draft_06) = (RateLimitHeaders::draft, RateLimitHeaders::draft_06);
+    let names = "ratelimit-policy ratelimit";
+    let all = r#""p";q=2;w=3600 | "p";r=2;t=0, "locked";r=0;t=60"#;
+    assert_eq!(shown(draft(), names).await, all);
+    let closest = r#" | "locked";r=0;t=60"#;
+    assert_eq!(shown(draft().closest(), names).await, closest);
+    let names = "ratelimit-policy ratelimit-limit ratelimit-remaining ratelimit-reset";
+    assert_eq!(shown(draft_06(), names).await, "2;w=3600 | 0 | 0 | 60");
+    assert_eq!(shown(draft_06().closest(), names).await, " | 0 | 0 | 60");
+    let names = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
+    assert_eq!(
+        shown(RateLimitHeaders::x_ratelimit(), names).await,
+        "0 | 0 | 60"
+    );
 }
 
 #[tokio::test]
@@ -290,15 +225,7 @@ async fn rejections_elsewhere_are_charged_to_a_ban_only_by_its_name() {
         let limiter = world.limiter([window("p", "100/h"), abuse()]);
         let _ = limiter.charge(KEY, 50).await.expect("a response");
         assert_eq!(left(&limiter, KEY).await, 3);
-        let charge = async |units| {
-            let charged = limiter.charge([("abuse", KEY)], units).await;
-            let _ = charged.expect("a response");
-        };
-        charge(2).await;
-        assert_eq!(left(&limiter, KEY).await, 1);
-        charge(1).await;
-        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
-        charge(9).await;
-        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
     }
+    let charged = "charge 2, left 1, charge 1, wait 600s, charge 9, wait 600s";
+    play([window("p", "100/h"), abuse()], charged).await;
 }

@@ -1,34 +1,30 @@
 //! Calls by hand, on both stores: what they return, and which caller they charge.
 
+use tollgate::limiter::LimitStatus;
 use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
 
 #[tokio::test]
 async fn peek_charge_and_reset_return_the_status_of_the_key() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let _case = Case(format!("{strategy:?}"));
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let policy = limiter.policy("p").expect("a policy");
-            let _ = policy.reset(KEY).await.expect("a response");
-            let left = |status: &tollgate::limiter::LimitStatus| {
-                let p = status.policy("p").expect("p");
-                (p.limit(), p.remaining(), p.retry_after() == RetryAfter::Now)
-            };
-            let seen = policy.peek(KEY).await.expect("a response");
-            assert_eq!(left(&seen), (10, 10, true));
-            assert!(seen.would_admit());
-            let charged = policy.charge(KEY, 7).await.expect("a response");
-            assert_eq!(left(&charged), (10, 3, false), "7 more");
-            assert!(!charged.would_admit());
-            let seen = limiter.peek(KEY).await.expect("a response");
-            assert_eq!(left(&seen), (10, 3, true));
-            let stood = policy.reset(KEY).await.expect("a response");
-            assert_eq!(left(&stood), (10, 3, true), "before the reset");
-            assert_eq!(used(&limiter, "p").await, 0);
-        }
-    }
+    on_each_strategy(async |_, _, limiter| {
+        let policy = limiter.policy("p").expect("a policy");
+        let is = |status: Result<LimitStatus, CallError>, left: u64, would_admit: bool| {
+            let status = status.expect("a response");
+            let p = status.count("p");
+            assert_eq!((p.limit(), p.remaining()), (10, left));
+            let waits_for_nothing = p.retry_after() == RetryAfter::Now;
+            assert_eq!([waits_for_nothing, status.would_admit()], [would_admit; 2]);
+        };
+        is(policy.peek(KEY).await, 10, true);
+        // Not seven more.
+        is(policy.charge(KEY, 7).await, 3, false);
+        is(limiter.peek(KEY).await, 3, true);
+        // As it was before the reset.
+        is(policy.reset(KEY).await, 3, true);
+        assert_eq!(used(limiter, "p").await, 0);
+    })
+    .await;
 }
 
 fn head(user: &str) -> Parts {
@@ -58,7 +54,7 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
         p.refund(1).await.expect("a response");
         assert_eq!(callers(&limiter).await, [alice, carol]);
         // A caller that the call names comes first.
-        let keys = tollgate::limiter::Keys::from(KEY).caller(dave);
+        let keys = Keys::from(KEY).caller(dave);
         assert!(limiter.check(keys).parts(&head("erin")).await.is_admitted());
         // A request without a caller is the key's.
         let (anonymous, ()) = Request::new(()).into_parts();
@@ -77,19 +73,14 @@ async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
 #[tokio::test]
 async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
     for world in World::both() {
-        let by_header = StrategyKind::Gcra.policy("tokens", "100/day");
-        let by_header = by_header.key(extract::header("x-user"));
-        let pair = StrategyKind::Fixed.policy("pair", "50/day");
-        let pair = pair.key((extract::global(), extract::global()));
         let limiter = world.limiter([
-            by_header,
-            together(StrategyKind::Gcra, "all", "6/day"),
-            pair,
-            together(StrategyKind::Fixed, "next", "7/day").shadow_of("all"),
+            even("tokens", "100/day").key(extract::header("x-user")),
+            even("all", "6/day"),
+            window("pair", "50/day").key((extract::global(), extract::global())),
+            window("next", "7/day").shadow_of("all"),
         ]);
-        let users: Vec<Key> = (0..15)
-            .map(|user| Key::new(format!("user {user}")))
-            .collect();
+        let users = (0..15).map(|user| Key::new(format!("user {user}")));
+        let users: Vec<Key> = users.collect();
         let mut admitted = 0;
         for user in &users {
             admitted += u64::from(limiter.check(*user).await.is_admitted());
@@ -97,15 +88,14 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         assert_eq!(admitted, 6);
         let left = async |user: Key| {
             let seen = limiter.peek(user).await.expect("a response");
-            ["tokens", "all", "pair", "next"].map(|name| seen.policy(name).expect(name).remaining())
+            ["tokens", "all", "pair", "next"].map(|name| seen.left(name))
         };
         assert_eq!(left(users[0]).await, [99, 0, 44, 0]);
         assert_eq!(left(users[9]).await, [100, 0, 44, 0]);
         let waited = limiter.wait(users[9], Duration::ZERO).await;
         assert!(waited.is_err());
         let rejected = limiter.admit(users[9]).await.expect_err("none is left");
-        let under = rejected.decision().policy("all").expect("it applied");
-        assert_eq!(under.key(), KEY);
+        assert_eq!(rejected.decision().count("all").key(), KEY);
         // A reset of one user leaves what is counted of all users alone, unless it is named or the key is its own.
         let _ = limiter.reset(users[9]).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 0, 44, 0]);
@@ -118,34 +108,21 @@ async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
         let _ = limiter.charge(users[1], 2).await.expect("a response");
         assert_eq!(left(users[0]).await, [99, 4, 42, 5]);
         let _ = limiter.reset(users[1]).await.expect("a response");
-    }
-}
-
-#[tokio::test]
-async fn a_single_global_policy_counts_all_keys_together() {
-    for world in World::both() {
         // The shortest way through a limiter.
-        let limiter = world.limiter([together(StrategyKind::Gcra, "all", "3/day")]);
-        let mut admitted = 0;
-        for user in 0..5 {
-            let user = Key::new(format!("user {user}"));
-            admitted += u64::from(limiter.admit(user).await.is_ok());
-        }
-        assert_eq!(admitted, 3);
+        let single = world.limiter([even("single", "3/day")]);
+        let admitted = join_all(users.iter().map(|user| single.admit(*user).into_future()));
+        assert_eq!(admitted.await.iter().filter(|one| one.is_ok()).count(), 3);
     }
 }
 
 #[tokio::test]
 async fn a_ban_of_all_requests_is_only_imposed_by_name() {
     for world in World::both() {
-        let ban = |name: &str| {
-            let policy = tollgate::Policy::new(name, tollgate::Quota::requests(9).per_minute());
-            policy.strategy(tollgate::Ban::for_duration(secs(60)))
-        };
+        let ban = |name| ban(name, "9/min", Ban::for_duration(secs(60)));
         let limiter = world.limiter([
             StrategyKind::Gcra.policy("p", "9/day"),
-            ban("one"),
-            ban("all").key(extract::global()),
+            ban("one").key(extract::peer()),
+            ban("all"),
         ]);
         let [alice, bob] = ["alice", "bob"].map(Key::new);
         limiter.block(alice, secs(60)).await.expect("a response");

@@ -8,15 +8,7 @@ use std::{
 use tollgate::outcome::Outcome;
 use tollgate_tests::prelude::*;
 
-use crate::charging::support::*;
-
-/// Each charge mode that goes by the outcome, with a closure.
-fn modes(closure: impl Fn(&Outcome<'_>) -> bool + Clone + Send + Sync + 'static) -> [Policy; 2] {
-    [
-        window("p", "10/min").charge_after(closure.clone()),
-        window("p", "10/min").refund_unless(closure),
-    ]
-}
+use crate::charging::{modes::both_modes, support::*};
 
 async fn closures_use_the_admission(world: &World) {
     let seen = Arc::new(OnceLock::<Admission>::new());
@@ -25,7 +17,7 @@ async fn closures_use_the_admission(world: &World) {
         let admission = look.get().expect("the handler's admission");
         admission.remaining("p") == Some(9) || admission.remaining("p") == Some(10)
     };
-    for policy in modes(closure) {
+    for policy in both_modes(&window("p", "10/min"), closure) {
         let layer = world.layer([policy]);
         forget(&layer).await;
         let response = serve(&layer, 200, async |admission| drop(seen.set(admission))).await;
@@ -55,9 +47,10 @@ fn an_outcome_closure_may_use_the_admission_of_its_request() {
 #[tokio::test]
 async fn a_closure_that_panics_while_a_panic_unwinds_charges_and_does_not_abort() {
     for world in World::both() {
-        for policy in modes(|_| panic!("a mistake of the application")) {
+        let panics = |_: &Outcome<'_>| panic!("a mistake of the application");
+        for policy in both_modes(&window("p", "10/min"), panics) {
             let layer = world.layer([policy]);
-            let _ = layer.limiter().reset(KEY).await;
+            forget(&layer).await;
             let response = respond(&layer, streamed(vec![data(), data()])).await;
             let unwound = catch_unwind(AssertUnwindSafe(move || {
                 let _answer = response;

@@ -1,6 +1,5 @@
 //! Units that are credited manually.
 
-use tollgate::limiter::LimitStatus;
 use tollgate_tests::{prelude::*, script::play};
 
 use crate::charging::support::*;
@@ -17,25 +16,23 @@ async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
 
 #[tokio::test]
 async fn a_strategy_that_stores_each_charge_cannot_be_credited() {
-    for world in World::both() {
-        for strategy in [
-            StrategyKind::Log,
-            StrategyKind::List,
-            StrategyKind::Sliding(10),
-        ] {
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
-            let _ = limiter.reset(KEY).await.expect("a response");
-            let _ = limiter.charge(KEY, 7).await.expect("a response");
-            let credited = limiter.policy("p").expect("a policy").credit(KEY, 3);
-            let error = credited.await.expect_err("it is unsupported");
-            assert!(matches!(error, CallError::CreditUnsupported { .. }));
-            assert_eq!(
-                error.to_string(),
-                "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
-            );
-            assert_eq!(used(&limiter, "p").await, 7);
-        }
-    }
+    let strategies = [
+        StrategyKind::Log,
+        StrategyKind::List,
+        StrategyKind::Sliding(10),
+    ];
+    on_each(&strategies, async |_, _, limiter| {
+        let _ = limiter.charge(KEY, 7).await.expect("a response");
+        let credited = limiter.policy("p").expect("a policy").credit(KEY, 3);
+        let error = credited.await.expect_err("it is unsupported");
+        assert!(matches!(error, CallError::CreditUnsupported { .. }));
+        assert_eq!(
+            error.to_string(),
+            "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
+        );
+        assert_eq!(used(limiter, "p").await, 7);
+    })
+    .await;
 }
 
 /// The head of a request of a plan.
@@ -58,18 +55,15 @@ async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
             let limiter = world.limiter([policy]);
             let tokens = limiter.policy("tokens").expect("a policy");
             let _ = tokens.reset(KEY).await.expect("a response");
-            let left = |status: &LimitStatus| status.policy("tokens").expect("it").remaining();
             let charged = tokens.charge(KEY, 15_000).quota_for("tokens", pro()).await;
-            assert_eq!(left(&charged.expect("a response")), 5_000);
+            assert_eq!(charged.expect("a response").left("tokens"), 5_000);
             let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
             let credited = credited.expect("a response");
-            assert_eq!((credited.units(), left(credited.status())), (500, 5_500));
-            assert_eq!(
-                credited.status().policy("tokens").expect("it").limit(),
-                20_000
-            );
+            let status = credited.status();
+            assert_eq!((credited.units(), status.left("tokens")), (500, 5_500));
+            assert_eq!(status.count("tokens").limit(), 20_000);
             let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
-            assert_eq!(left(&peeked.expect("a response")), 5_500);
+            assert_eq!(peeked.expect("a response").left("tokens"), 5_500);
             world.advance(secs(120));
         }
     }
@@ -87,10 +81,7 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
         let alice = Key::new("alice");
         let _ = tokens.reset(alice).await.expect("a response");
         let error = tokens.credit(alice, 500).await.expect_err("no quota");
-        assert!(
-            matches!(&error, CallError::PartsRequired { policy, .. } if &**policy == "tokens"),
-            "{error}"
-        );
+        assert!(matches!(&error, CallError::PartsRequired { policy, .. } if &**policy == "tokens"));
         let unknown = tokens.credit(alice, 5).quota_for("token", pro()).await;
         assert!(matches!(unknown, Err(CallError::UnknownPolicy(_))));
         let charged = tokens.charge(alice, 15_000).parts(&head("pro")).await;
@@ -98,7 +89,7 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
         // A condition of requests is none of a credit, nor is what a request costs.
         let credited = tokens.credit(alice, 500).parts(&head("pro")).await;
         let credited = credited.expect("a response");
-        let seen = credited.status().policy("tokens").expect("it");
+        let seen = credited.status().count("tokens");
         assert_eq!((credited.units(), seen.remaining()), (500, 5_500));
         assert_eq!(seen.retry_after(), RetryAfter::Now);
     }
@@ -109,8 +100,8 @@ async fn a_shadow_candidate_is_credited_with_the_policy_that_is_named() {
     for world in World::both() {
         // Of five units, the second candidate has charged two.
         for (next_quota, rest) in [("500/min", 1), ("2/min", 0)] {
-            let next = together(StrategyKind::Fixed, "next", next_quota).shadow_of("tokens");
-            let limiter = world.limiter([together(StrategyKind::Fixed, "tokens", "9/min"), next]);
+            let next = window("next", next_quota).shadow_of("tokens");
+            let limiter = world.limiter([window("tokens", "9/min"), next]);
             let tokens = limiter.policy("tokens").expect("a policy");
             let _ = tokens.reset(KEY).await.expect("a response");
             for _ in 0..5 {
@@ -118,8 +109,26 @@ async fn a_shadow_candidate_is_credited_with_the_policy_that_is_named() {
             }
             let credited = tokens.credit(KEY, 4).await.expect("a response");
             assert_eq!(credited.units(), 4);
-            assert_eq!(used(&limiter, "tokens").await, 1);
-            assert_eq!(used(&limiter, "next").await, rest);
+            let used = all_used(&limiter, ["tokens", "next"]).await;
+            assert_eq!(used, [1, rest], "{next_quota}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
+    for world in World::both() {
+        let policy = || even("p", "10/min");
+        let charged = world.limiter([policy()]).charge(KEY, 7).await;
+        let _ = charged.expect("a response");
+        let builder = || world.builder().policy(policy());
+        let list = || KeyList::new("p", [KEY]);
+        for (builder, left) in [(builder().allow(list()), 4), (builder().deny(list()), 5)] {
+            let limiter = builder.build().expect("a limiter");
+            let credited = limiter.policy("p").expect("a policy").credit(KEY, 1).await;
+            let credited = credited.expect("a credit");
+            assert_eq!(credited.units(), 1);
+            assert_eq!(credited.status().left("p"), left);
         }
     }
 }

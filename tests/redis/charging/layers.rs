@@ -7,7 +7,7 @@ use tollgate_tests::{prelude::*, script::play_with};
 use crate::charging::support::*;
 
 /// Sends a request through two layers.
-pub(crate) async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
+async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) -> u16 {
     let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(text(status)));
     let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
     let status = response.status().as_u16();
@@ -32,10 +32,9 @@ async fn stacked_layers_settle_separately() {
         for status in [200, 200, 500] {
             assert_eq!(stacked(&outer, &inner, status).await, status);
         }
-        assert_eq!(used(outer.limiter(), "outer").await, 2);
-        assert_eq!(used(outer.limiter(), "outer failures").await, 1);
-        assert_eq!(used(inner.limiter(), "inner").await, 1);
-        assert_eq!(used(inner.limiter(), "inner successes").await, 2);
+        let of_outer = all_used(outer.limiter(), ["outer", "outer failures"]).await;
+        let of_inner = all_used(inner.limiter(), ["inner", "inner successes"]).await;
+        assert_eq!((of_outer, of_inner), ([2, 1], [1, 2]));
     }
 }
 
@@ -47,19 +46,20 @@ async fn a_rejection_by_an_inner_layer_is_refunded_once_and_no_failure_to_the_ou
             window("reserve", "9/min").refund_unless(outcome::success),
             window("failures", "9/min").charge_after(outcome::failure),
             window("reserved failures", "9/min").refund_unless(outcome::failure),
+            window("shadow", "9/min").shadow(),
         ]);
         let inner = world.layer([window("full", "1/min")]);
         for expected in [200, 429, 429, 429] {
             assert_eq!(stacked(&outer, &inner, 200).await, expected);
         }
-        for (policy, expected) in [
-            ("arrival", 1),
-            ("reserve", 1),
-            ("failures", 0),
-            ("reserved failures", 0),
-        ] {
-            assert_eq!(used(outer.limiter(), policy).await, expected, "{policy}");
-        }
+        let names = [
+            "arrival",
+            "reserve",
+            "failures",
+            "reserved failures",
+            "shadow",
+        ];
+        assert_eq!(all_used(outer.limiter(), names).await, [1, 1, 0, 0, 1]);
     }
 }
 

@@ -9,15 +9,18 @@ use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
 
-/// An admission of one request that was charged 4 of 100, and its limiter.
+/// A layer that charges each request 4 of 100 tokens.
+fn layer(world: &World) -> RateLimitLayer {
+    let tokens = window("tokens", "100/min").cost(4);
+    world.layer([tokens, even("requests", "9/min")])
+}
+
+/// An admission of one request, and its limiter.
 async fn admitted(world: &World) -> (Limiter, Admission) {
-    let limiter = world.limiter([
-        window("tokens", "100/min").cost(4),
-        even("requests", "9/min"),
-    ]);
-    let _ = limiter.reset(KEY).await;
-    let admission = limiter.admit(KEY).await.expect("room");
-    (limiter, admission)
+    let layer = layer(world);
+    forget(&layer).await;
+    let admission = layer.limiter().admit(KEY).await.expect("room");
+    (layer.limiter().clone(), admission)
 }
 
 fn meter(admission: &Admission) -> UnitMeter {
@@ -26,13 +29,10 @@ fn meter(admission: &Admission) -> UnitMeter {
 
 /// Waits for what is settled in the background.
 async fn until_used(limiter: &Limiter, units: u64) {
-    let settled = async {
-        while used(limiter, "tokens").await != units {
-            tokio::task::yield_now().await;
-        }
-    };
-    let settled = tokio::time::timeout(TEST_TIMEOUT, settled).await;
-    assert!(settled.is_ok(), "{} used", used(limiter, "tokens").await);
+    until("it is settled", async || {
+        used(limiter, "tokens").await == units
+    })
+    .await;
 }
 
 /// A response that streams `pieces` pieces, one unit each.
@@ -47,11 +47,7 @@ fn metered(mut meter: UnitMeter, pieces: usize) -> Response<PiecesBody> {
 
 /// A response of a handler behind a layer, and what is left to be read.
 async fn streaming(world: &World, pieces: usize) -> (Limiter, LayerResponse) {
-    let layer = world.layer([
-        window("tokens", "100/min").cost(4),
-        even("requests", "9/min"),
-    ]);
-    let _ = layer.limiter().reset(KEY).await;
+    let layer = layer(world);
     let handler = move |request: Request<()>| {
         let meter = meter(request.extensions().get().expect("an admission"));
         async move { Ok::<_, Infallible>(metered(meter, pieces)) }
@@ -115,14 +111,14 @@ async fn finishing_a_meter_settles_once() {
 #[tokio::test]
 async fn a_meter_that_is_set_settles_the_last_number_also_if_it_is_smaller_or_zero() {
     for world in World::both() {
-        for (last, used) in [(30, 30), (5, 5), (0, 0)] {
+        for last in [30, 5, 0] {
             let (limiter, admission) = admitted(&world).await;
             let mut meter = meter(&admission);
             meter.add(20);
             meter.set(last);
             assert_eq!(meter.units(), last);
             drop(meter);
-            until_used(&limiter, used).await;
+            until_used(&limiter, last).await;
         }
         let (limiter, admission) = admitted(&world).await;
         let mut meter = meter(&admission);
@@ -134,7 +130,7 @@ async fn a_meter_that_is_set_settles_the_last_number_also_if_it_is_smaller_or_ze
         // Nothing that counts was added.
         let (limiter, admission) = admitted(&world).await;
         self::meter(&admission).add(0);
-        assert_eq!(crate::charging::support::used(&limiter, "tokens").await, 4);
+        assert_eq!(used(&limiter, "tokens").await, 4);
     }
 }
 
@@ -175,48 +171,39 @@ async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
     }
 }
 
-/// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there.
+/// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there. The meter outlives its runtime, or is
+/// dropped with its task.
 #[test]
-fn a_meter_dropped_without_a_runtime_is_settled_by_the_next_runtime() {
-    let runtime = || current_thread();
+fn a_meter_dropped_without_or_with_its_runtime_is_settled_by_the_next_runtime() {
     for world in World::both() {
-        let first = runtime();
-        let (limiter, admission) = first.block_on(admitted(&world));
-        let mut meter = meter(&admission);
-        meter.add(20);
-        drop(first);
-        drop(meter);
-        runtime().block_on(until_used(&limiter, 20));
-    }
-}
-
-/// The stream's task is dropped with its runtime.
-#[test]
-fn a_meter_dropped_with_its_runtime_is_settled_by_the_next_runtime() {
-    for world in World::both() {
-        // Of one thread: while another thread ends the connection, a settlement may be lost on its way.
-        let runtime = || current_thread();
-        let first = runtime();
-        let (limiter, admission) = first.block_on(admitted(&world));
-        let mut meter = meter(&admission);
-        meter.add(20);
-        first.spawn(async move {
-            std::future::pending::<()>().await;
-            drop(meter);
-        });
-        first.block_on(tokio::task::yield_now());
-        drop(first);
-        runtime().block_on(until_used(&limiter, 20));
+        for is_in_a_task in [false, true] {
+            // Of one thread: while another thread ends the connection, a settlement may be lost on its way.
+            let first = current_thread();
+            let (limiter, admission) = first.block_on(admitted(&world));
+            let mut meter = meter(&admission);
+            meter.add(20);
+            let task = async move {
+                std::future::pending::<()>().await;
+                drop(meter);
+            };
+            if is_in_a_task {
+                first.spawn(task);
+                first.block_on(tokio::task::yield_now());
+                drop(first);
+            } else {
+                drop(first);
+                drop(task);
+            }
+            current_thread().block_on(until_used(&limiter, 20));
+        }
     }
 }
 
 #[tokio::test]
 async fn a_meter_does_not_panic_when_the_store_fails() {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-    let limiter = Limiter::builder()
-        .store(store)
-        .policy(window("tokens", "9/min"));
-    let limiter = limiter.build().expect("a limiter");
+    let builder = Limiter::builder().store(store);
+    let limiter = stores::limiter(builder, [window("tokens", "9/min")]);
     let admission = limiter.admit(KEY).await.expect("admitted without a store");
     for outside in [false, true] {
         let mut meter = meter(&admission);

@@ -10,21 +10,18 @@ use crate::charging::{modes::both_modes, support::*};
 
 const CALLERS: u64 = 64;
 
-/// All callers at once; returns how many got each status. Of the calls that get to it, the provider fails every third.
-async fn all_callers(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3] {
+/// All callers at once; returns how many got a 200, a 502 and a 429 of a provider, to which calls get that are admitted.
+async fn all_callers<A>(
+    layer: &RateLimitLayer,
+    provider: impl Fn(Request<()>) -> A + Clone + Send + 'static,
+) -> [u64; 3]
+where
+    A: Future<Output = Result<Response<PiecesBody>, Infallible>> + Send + 'static,
+{
     let mut tasks = JoinSet::new();
     for _ in 0..CALLERS {
-        let (layer, calls) = (layer.clone(), calls.clone());
+        let (layer, provider) = (layer.clone(), provider.clone());
         tasks.spawn(async move {
-            let provider = move |_| {
-                let call = calls.fetch_add(1, Ordering::Relaxed);
-                async move {
-                    for _ in 0..20 {
-                        yield_now().await;
-                    }
-                    Ok::<_, Infallible>(text(if call % 3 == 2 { 502 } else { 200 }))
-                }
-            };
             let Ok(response) = call(&layer, request(), provider).await;
             read(response).await.expect("a body")
         });
@@ -41,9 +38,19 @@ async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
         let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         for _ in 0..3 {
             let calls = Arc::new(AtomicU64::new(0));
+            // Every third call fails.
+            let provider = move |_: Request<()>| {
+                let call = calls.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    for _ in 0..20 {
+                        yield_now().await;
+                    }
+                    Ok(text(if call % 3 == 2 { 502 } else { 200 }))
+                }
+            };
             let (mut succeeded, mut failed) = (0, 0);
             loop {
-                let [ok, bad, rejected] = all_callers(&layer, &calls).await;
+                let [ok, bad, rejected] = all_callers(&layer, provider.clone()).await;
                 succeeded += ok;
                 failed += bad;
                 assert!(succeeded <= 5, "{succeeded}");
@@ -67,23 +74,15 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
         let layer = world.layer([window("ocr", "5/min").charge_after(outcome::success)]);
         // The provider responds when all 64 calls have reached it.
         let all = Arc::new(Barrier::new(CALLERS as usize));
-        let mut tasks = JoinSet::new();
-        for _ in 0..CALLERS {
-            let (layer, all) = (layer.clone(), all.clone());
-            tasks.spawn(async move {
-                let provider = move |_| {
-                    let all = all.clone();
-                    async move {
-                        all.wait().await;
-                        Ok::<_, Infallible>(text(200))
-                    }
-                };
-                let Ok(response) = call(&layer, request(), provider).await;
-                read(response).await.expect("a body")
-            });
-        }
-        assert_eq!(tasks.join_all().await, [200; CALLERS as usize]);
-        assert_eq!(pass(&layer, text(200)).await, 429);
+        let provider = move |_: Request<()>| {
+            let all = all.clone();
+            async move {
+                all.wait().await;
+                Ok(text(200))
+            }
+        };
+        assert_eq!(all_callers(&layer, provider).await, [CALLERS, 0, 0]);
+        pass_all(&layer, [429]).await;
         let (wait, _) = waits(layer.limiter(), "ocr").await;
         assert!(wait <= secs(60), "{wait:?}");
         if let Some(server) = world.redis_server() {
@@ -95,7 +94,7 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
             assert!((1..=60_000).contains(&ttl), "{ttl}");
         }
         world.advance(wait + secs(1));
-        assert_eq!(pass(&layer, text(200)).await, 200);
+        pass_all(&layer, [200]).await;
     }
 }
 
@@ -132,24 +131,6 @@ impl Slow {
 }
 
 #[tokio::test]
-async fn a_call_that_outlasts_its_window_creates_no_key() {
-    for world in World::both() {
-        for policy in [window("window", "5/min"), even("even", "5/min")] {
-            let name = policy.name().to_owned();
-            let layer = world.layer([policy.refund_unless(outcome::success)]);
-            let slow = Slow::start(&layer, 502).await;
-            world.advance(secs(61));
-            assert_eq!(slow.end().await, 502);
-            assert_eq!(used(layer.limiter(), &name).await, 0);
-            let keys = world
-                .redis_server()
-                .map_or(0, |server| counter_keys(server).len());
-            assert_eq!(keys, 0, "of {name}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
     for world in World::both() {
         for policy in both_modes(&window("ocr", "5/min"), outcome::success) {
@@ -173,16 +154,40 @@ async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
 }
 
 #[tokio::test]
-async fn a_success_after_its_window_counts_in_the_next_only_on_response() {
+async fn an_even_rate_refunds_nothing_that_has_refilled() {
     for world in World::both() {
-        let policies = both_modes(&window("ocr", "5/min"), outcome::success);
-        for (policy, expected) in policies.into_iter().zip([1, 0]) {
-            let layer = world.layer([policy]);
-            let slow = Slow::start(&layer, 200).await;
+        let layer = world.layer([even("ocr", "5/min").refund_unless(outcome::success)]);
+        let slow = Slow::start(&layer, 502).await;
+        world.advance(secs(12));
+        pass_all(&layer, [200; 5]).await;
+        assert_eq!(slow.end().await, 502);
+        pass_all(&layer, [429]).await;
+        assert_eq!(waits(layer.limiter(), "ocr").await, (secs(12), secs(60)));
+    }
+}
+
+/// A success is charged to the next window if it is charged by its response.
+#[tokio::test]
+async fn a_call_that_outlasts_its_window_refunds_nothing_and_makes_no_key() {
+    for world in World::both() {
+        let modes = |policy: Policy| both_modes(&policy, outcome::success);
+        let [by_response, reserved] = modes(window("ocr", "5/min"));
+        let [_, reserved_evenly] = modes(even("ocr", "5/min"));
+        for (policy, status, expected) in [
+            (&by_response, 200, 1),
+            (&by_response, 502, 0),
+            (&reserved, 200, 0),
+            (&reserved, 502, 0),
+            (&reserved_evenly, 502, 0),
+        ] {
+            let _case = Case(format!("{status} under {policy:?}"));
+            let layer = world.layer([policy.clone()]);
+            let slow = Slow::start(&layer, status).await;
             world.advance(secs(61));
-            assert_eq!(slow.end().await, 200);
-            let used = used(layer.limiter(), "ocr").await;
-            assert_eq!(used, expected);
+            assert_eq!(slow.end().await, status);
+            assert_eq!(used(layer.limiter(), "ocr").await, expected);
+            let keys = world.redis_server().map(counter_keys);
+            assert_eq!(keys.map_or(expected, |keys| keys.len() as u64), expected);
             world.no_key_is_immortal();
             world.advance(secs(61));
         }

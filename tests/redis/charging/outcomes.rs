@@ -1,113 +1,248 @@
-//! What an outcome is decided by, and when.
+//! What a request is charged by its outcome, however it ends, and when that is evaluated.
 
-use tollgate::outcome::{self, RequestEnd};
+use std::{future::pending, io};
+
+use http_body::Body as _;
+use http_body_util::Full;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::{Notify, mpsc},
+};
+use tollgate::outcome::{Outcome, RequestEnd};
 use tollgate_tests::prelude::*;
 
 use crate::charging::{
     modes::{OutcomeFn, both_modes, charged, cost, layers},
-    request_ends::disconnect_half_way,
     support::*,
 };
 
-#[tokio::test]
-async fn a_grpc_calls_outcome_is_in_its_trailers() {
-    for world in World::both() {
-        for (trailer, success) in [("0", 1), ("14", 0), ("16", 0)] {
-            for layer in layers(&world, outcome::success) {
-                for frames in [vec![data(), code(trailer)], vec![code(trailer)]] {
-                    let cost = cost(&layer, grpc(frames)).await;
-                    assert_eq!(cost, success, "{trailer}");
-                }
-            }
-            for layer in layers(&world, outcome::failure) {
-                let cost = cost(&layer, grpc(vec![data(), data(), code(trailer)])).await;
-                assert_eq!(cost, 1 - success, "{trailer}");
+/// The outcome is not known: it is charged whatever it would have been, unless the policy says otherwise.
+const UNKNOWN: &str = "unknown";
+
+/// What a handler does, and what becomes of its response; how its outcome describes that, and the outcomes that it is charged by.
+///
+/// A response has a status or is one of gRPC (`=7` with a code in its head). Its body is a text, `empty`, or a stream of `nothing`
+/// or of pieces: `data`, `broken`, and a number, which is the code in its trailers.
+const ENDS: [&str; 37] = [
+    "200, read: Completed 200, success",
+    "302, read: Completed 302, success",
+    "404, read: Completed 404, failure client_error",
+    "503, read: Completed 503, failure server_error",
+    "200 data broken data, read: BodyFailed 200, failure",
+    "200 data data, cut: BodyDropped 200, success",
+    "200 data data, unread: BodyDropped 200, success",
+    // HTTP/2 servers read no further than to the trailers, whatever the body reports of its end.
+    "200 data 0, trailers: Completed 200 grpc 0, success",
+    "error: ServiceFailed, failure server_error",
+    "panic: unknown",
+    "panic at once: unknown",
+    // Its client disconnects.
+    "never: unknown",
+    // Servers poll no body that is at its end.
+    "200 empty, unread: Completed 200, success",
+    "204 empty, unread: Completed 204, success",
+    "304 empty, unread: Completed 304, success",
+    "404 empty, unread: Completed 404, failure client_error",
+    "200 empty, read: Completed 200, success",
+    "204 empty, read: Completed 204, success",
+    "304 empty, read: Completed 304, success",
+    "404 empty, read: Completed 404, failure client_error",
+    "HEAD 200 empty, unread: Completed 200, success",
+    "HEAD 502 empty, unread: Completed 502, failure server_error",
+    // Nor one that such a response never has.
+    "204 nothing, unread: Completed 204, success",
+    "304 nothing, unread: Completed 304, success",
+    "HEAD 200 data, unread: Completed 200, success",
+    // A tunnel, or a WebSocket over HTTP/2; one that is rejected may have a body.
+    "CONNECT 200 nothing, unread: Completed 200, success",
+    "CONNECT 403 nothing, unread: BodyDropped 403, failure client_error",
+    "grpc data 0, read: Completed 200 grpc 0, success",
+    "grpc 0, read: Completed 200 grpc 0, success",
+    "grpc data data 14, read: Completed 200 grpc 14, failure",
+    "grpc 16, read: Completed 200 grpc 16, failure",
+    "grpc=0 nothing, read: Completed 200 grpc 0, success",
+    "grpc=7 nothing, read: Completed 200 grpc 7, failure",
+    "grpc data, read: Completed 200, failure",
+    "grpc data broken, read: BodyFailed 200, failure",
+    "grpc data data 0, cut: unknown",
+    "grpc data data 0, unread: unknown",
+];
+
+/// The parts of a row.
+fn parts(row: &'static str) -> [&'static str; 4] {
+    let (what, seen) = row.split_once(": ").expect(row);
+    let (what, reading) = what.split_once(", ").unwrap_or((what, ""));
+    let (seen, charges) = seen.split_once(", ").unwrap_or((seen, ""));
+    [what, reading, seen, charges]
+}
+
+fn response(what: &'static str) -> Response<PiecesBody> {
+    let (head, body) = what.split_once(' ').unwrap_or((what, "text"));
+    let piece = |piece: &'static str| match piece {
+        "data" => data(),
+        "broken" => broken(),
+        number => code(number),
+    };
+    let mut response = match body {
+        "text" => text(200),
+        "empty" => Response::new(
+            Full::default()
+                .map_err(|never| match never {})
+                .boxed_unsync(),
+        ),
+        "nothing" => streamed(Vec::new()),
+        pieces => streamed(pieces.split(' ').map(piece).collect()),
+    };
+    let Some(code) = head.strip_prefix("grpc") else {
+        *response.status_mut() = head.parse().expect("a status");
+        return response;
+    };
+    let content_type = HeaderValue::from_static("application/grpc");
+    let headers = response.headers_mut();
+    headers.insert("content-type", content_type);
+    if let Some(code) = code.strip_prefix('=') {
+        headers.insert("grpc-status", HeaderValue::from_static(code));
+    }
+    response
+}
+
+/// Sends a request that ends as a row of [`ENDS`] says.
+async fn end(layer: RateLimitLayer, what: &'static str, reading: &'static str) {
+    let (method, what) = match what.split_once(' ') {
+        Some((method @ ("HEAD" | "CONNECT"), what)) => (method, what),
+        _ => ("GET", what),
+    };
+    let mut request = request();
+    *request.method_mut() = method.parse().expect("a method");
+    let begun = Arc::new(Notify::new());
+    let begins = begun.clone();
+    let handler = move |_| {
+        assert_ne!(what, "panic at once", "on purpose");
+        begins.notify_one();
+        async move {
+            match what {
+                "panic" => panic!("on purpose"),
+                "never" => pending().await,
+                "error" => Err(io::Error::other("down")),
+                what => Ok(response(what)),
             }
         }
+    };
+    let answer = tokio::select! {
+        answer = call(&layer, request, handler) => answer,
+        () = begun.notified(), if what == "never" => return,
+    };
+    let Ok(answer) = answer else { return };
+    if reading == "read" {
+        return drop(read(answer).await);
     }
+    let mut body = answer.into_body();
+    assert!(body.is_end_stream() || !what.ends_with("empty"));
+    if reading == "unread" {
+        return;
+    }
+    loop {
+        let frame = body.frame().await.expect("a frame").expect("no error");
+        if reading == "cut" || frame.is_trailers() {
+            break;
+        }
+    }
+    assert!(!body.is_end_stream());
 }
 
 #[tokio::test]
-async fn the_outcome_of_a_grpc_call_that_fails_at_once_is_in_its_head() {
+async fn a_request_is_charged_by_its_outcome_however_it_ends() {
+    let outcomes: [(&str, OutcomeFn); 4] = [
+        ("success", outcome::success),
+        ("failure", outcome::failure),
+        ("client_error", outcome::client_error),
+        ("server_error", outcome::server_error),
+    ];
     for world in World::both() {
-        for (head, success) in [("0", 1), ("7", 0)] {
-            for layer in layers(&world, outcome::success) {
-                let mut response = grpc(Vec::new());
-                let code = head.parse().expect("a value");
-                response.headers_mut().insert("grpc-status", code);
-                assert_eq!(cost(&layer, response).await, success);
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_grpc_call_that_ends_without_a_code_has_failed() {
-    for world in World::both() {
-        for layer in layers(&world, outcome::success) {
-            assert_eq!(cost(&layer, grpc(vec![data()])).await, 0);
-            assert_eq!(cost(&layer, grpc(vec![data(), broken()])).await, 0);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_grpc_call_whose_client_disconnects_before_the_trailers_is_dropped() {
-    for world in World::both() {
-        for (dropped, expected) in [(true, 1), (false, 0)] {
-            for outcome in [outcome::success as OutcomeFn, outcome::failure] {
-                for policy in both_modes(&window("p", "5/min"), outcome) {
-                    let layer = world.layer([policy.charge_dropped(dropped)]);
+        for ((name, outcome), is_free) in outcomes
+            .into_iter()
+            .flat_map(|one| [(one, false), (one, true)])
+        {
+            for policy in both_modes(&window("p", "5/min"), outcome) {
+                let policy = match is_free {
+                    true => policy.charge_dropped(false),
+                    false => policy,
+                };
+                let layer = world.layer([policy.clone()]);
+                for row in ENDS {
+                    let _case = Case(format!("{row:?} by {name}, {policy:?}"));
+                    let [what, reading, seen, charges] = parts(row);
+                    let is_charged = match seen {
+                        UNKNOWN => !is_free,
+                        _ => charges.split(' ').any(|charges| charges == name),
+                    };
                     forget(&layer).await;
-                    disconnect_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;
-                    assert_eq!(charged(&layer).await, expected);
+                    let ended = tokio::spawn(end(layer.clone(), what, reading)).await;
+                    assert_eq!(ended.is_err(), what.starts_with("panic"));
+                    assert_eq!(charged(&layer).await, u64::from(is_charged));
                 }
             }
         }
     }
 }
 
+fn described(outcome: &Outcome<'_>) -> String {
+    let status = outcome
+        .status()
+        .map(|status| format!(" {}", status.as_u16()));
+    let code = outcome.grpc_status().map(|code| format!(" grpc {code}"));
+    let [status, code] = [status, code].map(Option::unwrap_or_default);
+    format!("{:?}{status}{code}", outcome.end())
+}
+
 #[tokio::test]
-async fn an_outcome_is_evaluated_only_when_the_stream_ends_and_only_once() {
-    use std::sync::{Arc, Mutex};
+async fn an_outcome_has_the_status_the_code_and_the_end_and_is_evaluated_once() {
+    let (describe, mut described) = mpsc::unbounded_channel();
+    let layer = World::memory().layer([window("p", "5/min")
+        .charge_after(move |outcome| describe.send(self::described(outcome)).is_ok())]);
+    for row in ENDS {
+        let [what, reading, expected, _] = parts(row);
+        forget(&layer).await;
+        let _ = tokio::spawn(end(layer.clone(), what, reading)).await;
+        let seen = described.try_recv().unwrap_or(UNKNOWN.to_owned());
+        assert_eq!(seen, expected, "{row}");
+        assert!(described.try_recv().is_err(), "{row}");
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_is_evaluated_only_when_the_stream_has_ended() {
     for world in World::both() {
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let sees = seen.clone();
-        let layer = world.layer([window("p", "5/min").charge_after(move |outcome| {
-            let status = outcome.status().map(|status| status.as_u16());
-            let seen = (outcome.end(), status, outcome.grpc_status());
-            sees.lock().expect("a lock").push(seen);
-            true
-        })]);
-        let mut body = respond(&layer, grpc(vec![data(), data(), code("5")]))
-            .await
-            .into_body();
+        let evaluations = Arc::new(AtomicU64::new(0));
+        let evaluated = evaluations.clone();
+        let outcome = move |_: &Outcome<'_>| evaluated.fetch_add(1, Ordering::Relaxed) == 0;
+        let layer = world.layer([window("p", "5/min").charge_after(outcome)]);
+        let response = respond(&layer, response("grpc data data 5")).await;
+        let mut body = response.into_body();
+        let seen = async || (evaluations.load(Ordering::Relaxed), charged(&layer).await);
         for _ in 0..3 {
-            assert_eq!(*seen.lock().expect("a lock"), []);
-            assert_eq!(charged(&layer).await, 0);
+            assert_eq!(seen().await, (0, 0));
             body.frame().await.expect("a frame").expect("no error");
         }
         assert!(body.frame().await.is_none());
-        assert_eq!(charged(&layer).await, 1);
+        assert_eq!(seen().await, (1, 1));
         drop(body);
-        assert_eq!(charged(&layer).await, 1);
-        let expected = [(RequestEnd::Completed, Some(200), Some(5))];
-        assert_eq!(*seen.lock().expect("a lock"), expected);
+        assert_eq!(seen().await, (1, 1));
     }
 }
 
 #[tokio::test]
 async fn an_outcome_closure_sees_the_responses_headers() {
+    let cached: OutcomeFn = |outcome| {
+        let headers = outcome.headers();
+        headers.is_none_or(|headers| !headers.contains_key("x-cached"))
+    };
     for world in World::both() {
-        let cached: OutcomeFn = |outcome| {
-            outcome
-                .headers()
-                .is_none_or(|h| !h.contains_key("x-cached"))
-        };
         for layer in layers(&world, cached) {
             let mut response = text(200);
-            let value = "1".parse().expect("a value");
-            response.headers_mut().insert("x-cached", value);
+            let headers = response.headers_mut();
+            headers.insert("x-cached", HeaderValue::from_static("1"));
             assert_eq!(cost(&layer, response).await, 0);
             assert_eq!(cost(&layer, text(200)).await, 1);
         }
@@ -124,18 +259,70 @@ async fn policies_of_every_mode_in_one_layer_settle_separately() {
             window("success", "9/min").charge_after(outcome::success),
             window("failure", "9/min").charge_after(outcome::failure),
         ]);
-        for status in [200, 500, 200, 500, 500] {
-            assert_eq!(pass(&layer, text(status)).await, status);
+        pass_all(&layer, [200, 500, 200, 500, 500]).await;
+        let names = ["arrival", "reserve", "even", "success", "failure"];
+        assert_eq!(all_used(layer.limiter(), names).await, [5, 2, 2, 2, 3]);
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_never_sent_keeps_its_permit_until_it_is_dropped() {
+    for world in World::both() {
+        for charges in [false, true] {
+            let permits = Policy::new("permits", Quota::concurrent(1)).key(extract::global());
+            let settled = window("p", "5/min").refund_unless(outcome::success);
+            let policies = [permits, settled].into_iter();
+            let layer = world.layer(policies.take(1 + usize::from(charges)));
+            let head = Request::head("/").body(()).expect("a request");
+            let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
+            let Ok(response) = call(&layer, head, handler).await;
+            assert_eq!(used(layer.limiter(), "permits").await, 1, "{charges}");
+            drop(response);
+            assert_eq!(used(layer.limiter(), "permits").await, 0, "{charges}");
         }
-        for (policy, expected) in [
-            ("arrival", 5),
-            ("reserve", 2),
-            ("even", 2),
-            ("success", 2),
-            ("failure", 3),
+    }
+}
+
+/// Sends a request for `path` to a real server, and reads the response; returns how the outcome closure saw it end.
+async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
+    let (saw, mut sees) = mpsc::unbounded_channel();
+    let policy = window("p", "5/min").charge_after(move |outcome| saw.send(outcome.end()).is_ok());
+    let pieces = || Body::new(streamed(vec![data(), data()]).into_body());
+    let length = async move || ([("content-length", "8")], pieces());
+    let app = Router::new()
+        .route("/text", get(async || "text"))
+        .route("/stream", get(async move || pieces()))
+        .route("/stream-with-length", get(length))
+        .route("/status", get(async || StatusCode::ACCEPTED))
+        .route("/none", get(async || StatusCode::NO_CONTENT))
+        .layer(World::memory().layer([policy]));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(axum::serve(listener, app).into_future());
+    let mut client = TcpStream::connect(address).await.expect("a server");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.expect("a link");
+    client
+        .read_to_end(&mut Vec::new())
+        .await
+        .expect("a response");
+    let end = sees.recv().await.expect("an outcome");
+    server.abort();
+    end
+}
+
+#[tokio::test]
+async fn a_response_that_a_real_server_sent_in_full_is_completed() {
+    for method in ["GET", "HEAD"] {
+        for path in [
+            "/text",
+            "/stream",
+            "/stream-with-length",
+            "/status",
+            "/none",
         ] {
-            let used = used(layer.limiter(), policy).await;
-            assert_eq!(used, expected, "{policy}");
+            let end = over_a_socket(method, path).await;
+            assert_eq!(end, RequestEnd::Completed, "{method} {path}");
         }
     }
 }

@@ -6,19 +6,6 @@ use tollgate_tests::{prelude::*, script::play};
 
 use crate::charging::support::*;
 
-/// A policy `p` of each strategy, of 10 a minute.
-pub(crate) fn all() -> [Policy; StrategyKind::ALL.len()] {
-    StrategyKind::ALL.map(|strategy| together(strategy, "p", "10/min"))
-}
-
-/// An admission of one request, and its limiter.
-async fn admitted(world: &World, policy: Policy) -> (Limiter, Admission) {
-    let limiter = world.limiter([policy]);
-    let _ = limiter.reset(KEY).await.expect("a response");
-    let admission = limiter.check(KEY).await.into_result().expect("room");
-    (limiter, admission)
-}
-
 /// Settles at each of these true costs, which are then what is charged.
 fn settled(true_costs: &[u64]) -> String {
     let steps = true_costs.iter();
@@ -35,31 +22,28 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
 
 #[tokio::test]
 async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
-    for world in World::both() {
-        for policy in all() {
-            let _case = Case(format!("{policy:?}"));
-            let (limiter, admission) = admitted(&world, policy).await;
-            settle(&admission, 1_000_000).await;
-            let (wait, reset) = waits(&limiter, "p").await;
-            assert!(wait > Duration::ZERO);
-            // Two periods pay twice the capacity back, whatever counts it.
-            assert!(reset <= secs(120), "{reset:?}");
-            charge(&admission, 1_000_000).await;
-            settle(&admission, 2_000_000).await;
-            assert_eq!(waits(&limiter, "p").await, (wait, reset));
-            // The wait is exact, to the microsecond.
-            world.advance(wait - Duration::from_micros(1_000));
-            assert!(!admitted_by_store(&limiter.check(KEY).await));
-            world.advance(Duration::from_micros(1_000));
-            if !admitted_by_store(&limiter.check(KEY).await) {
-                // A key on Redis lasts to the end of its millisecond.
-                world.advance(ms(1));
-                assert!(admitted_by_store(&limiter.check(KEY).await));
-            }
-            world.no_key_is_immortal();
-            world.advance(secs(180));
+    on_each_strategy(async |world, _, limiter| {
+        let admission = limiter.admit(KEY).await.expect("room");
+        settle(&admission, 1_000_000).await;
+        let (wait, reset) = waits(limiter, "p").await;
+        assert!(wait > Duration::ZERO);
+        // Two periods pay twice the capacity back, whatever counts it.
+        assert!(reset <= secs(120), "{reset:?}");
+        charge(&admission, 1_000_000).await;
+        settle(&admission, 2_000_000).await;
+        assert_eq!(waits(limiter, "p").await, (wait, reset));
+        // The wait is exact.
+        world.advance(wait - ms(1));
+        assert!(!admitted_by_store(&limiter.check(KEY).await));
+        world.advance(ms(1));
+        if !admitted_by_store(&limiter.check(KEY).await) {
+            // A key on Redis lasts to the end of its millisecond.
+            world.advance(ms(1));
+            assert!(admitted_by_store(&limiter.check(KEY).await));
         }
-    }
+        world.no_key_is_immortal();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -96,7 +80,8 @@ async fn concurrent_refunds_and_settlements_count_once() {
         done.expect("responses");
     }
     for world in World::both() {
-        let (limiter, admission) = admitted(&world, window("p", "10/min").cost(2)).await;
+        let limiter = world.limiter([window("p", "10/min").cost(2)]);
+        let admission = limiter.admit(KEY).await.expect("room");
         assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
         let policy = admission.policy("p").expect("a policy");
         all_done((0..8).map(|_| policy.refund(2).map(|refunds| refunds.map(drop)))).await;
@@ -112,15 +97,9 @@ async fn a_refund_never_lands_in_a_later_window() {
     play("fixed calendar list log", next).await;
     let late = "10/min, admit 5, +121s, settle 3, used: 0, settle 5, used: 0, settle 0, used: 0";
     // Units whose refund was too late are not charged again.
-    play(
-        "all",
-        &format!("{late}, settle 4, used: 0, settle 6, used: 1"),
-    )
-    .await;
-}
-
-#[tokio::test]
-async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
+    let again = "settle 4, used: 0, settle 6, used: 1";
+    play("all", &format!("{late}, {again}")).await;
+    // A true cost that is known in a later window charges only the difference.
     play("fixed", "10/min, admit 5, +61s, settle 8, used: 3").await;
 }
 
@@ -128,12 +107,7 @@ async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
 async fn one_policy_is_settled_alone() {
     for world in World::both() {
         let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);
-        let both_used = async || {
-            [
-                used(&limiter, "requests").await,
-                used(&limiter, "tokens").await,
-            ]
-        };
+        let both_used = || all_used(&limiter, ["requests", "tokens"]);
         let admission = limiter.check(KEY).await.into_result().expect("room");
         let tokens = admission.policy("tokens").expect("a policy");
         tokens.settle(40).await.expect("a response");
@@ -142,10 +116,8 @@ async fn one_policy_is_settled_alone() {
         tokens.charge(5).await.expect("a response");
         assert_eq!(both_used().await, [1, 30]);
         let unknown = admission.policy("absent").expect_err("no such policy");
-        assert_eq!(
-            unknown.to_string(),
-            r#"no policy "absent"; expected one of ["requests", "tokens"]"#
-        );
+        let expected = r#"no policy "absent"; expected one of ["requests", "tokens"]"#;
+        assert_eq!(unknown.to_string(), expected);
         settle_each(&admission, &[("tokens", 2), ("requests", 2)]).await;
         assert_eq!(both_used().await, [2, 2]);
     }

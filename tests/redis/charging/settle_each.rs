@@ -21,9 +21,8 @@ async fn admitted(
     (limiter, admission)
 }
 
-async fn all_used(limiter: &Limiter) -> [u64; 3] {
-    let of = |name| used(limiter, name);
-    [of("requests").await, of("tokens").await, of("cents").await]
+async fn each_used(limiter: &Limiter) -> [u64; 3] {
+    all_used(limiter, ["requests", "tokens", "cents"]).await
 }
 
 /// Does it, in one round trip at most.
@@ -46,7 +45,7 @@ async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone(
             for (tokens, cents) in [(500, 3), (400, 30), (400, 30), (0, 0), (700, 100)] {
                 let costs = [("tokens", tokens), ("cents", cents)];
                 in_one_round_trip(&world, settle_each(&admission, &costs)).await;
-                assert_eq!(all_used(&limiter).await, [1, tokens, cents]);
+                assert_eq!(each_used(&limiter).await, [1, tokens, cents]);
                 let left = ["tokens", "cents"].map(|name| admission.remaining(name));
                 assert_eq!(left, [Some(1_000 - tokens), Some(100 - cents)]);
             }
@@ -65,14 +64,14 @@ async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
         }
         let costs = [("tokens", 100), ("cents", 7)];
         in_one_round_trip(&world, settle_each(&admission, &costs)).await;
-        assert_eq!(all_used(&limiter).await, [1, 100, 7]);
+        assert_eq!(each_used(&limiter).await, [1, 100, 7]);
         // More than one call takes are all settled, too.
         for _ in 0..150 {
             tokens.charge(2).await.expect("a response");
         }
-        assert_eq!(all_used(&limiter).await, [1, 400, 7]);
+        assert_eq!(each_used(&limiter).await, [1, 400, 7]);
         settle_each(&admission, &[("tokens", 3), ("requests", 3)]).await;
-        assert_eq!(all_used(&limiter).await, [3, 3, 7]);
+        assert_eq!(each_used(&limiter).await, [3, 3, 7]);
     }
 }
 
@@ -84,9 +83,9 @@ async fn if_one_policy_cannot_be_settled_none_is() {
         for (tokens, cents) in [(500, 9), (500, 3), (100, 9), (100, 3)] {
             let _case = Case(format!("{strategy:?}, {tokens}, {cents}"));
             let (limiter, admission) = admitted(&world, [Gcra, strategy, Fixed]).await;
-            let keys = server.keys();
-            let foreign = keys.iter().find(|key| key.contains(":cents:"));
-            let foreign = foreign.expect("the key of a policy");
+            let mut keys = server.keys().into_iter();
+            let foreign = keys.find(|key| key.contains(":cents:"));
+            let foreign = &foreign.expect("the key of a policy");
             server.command(&["SET", foreign, "something else"]);
             let failed = admission.settle_each([("tokens", tokens), ("cents", cents)]);
             let SettleError::Store { settled, error, .. } = failed.await.expect_err("foreign")
@@ -96,10 +95,10 @@ async fn if_one_policy_cannot_be_settled_none_is() {
             assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
             assert!(settled.is_empty(), "{settled:?}");
             server.command(&["DEL", foreign]);
-            assert_eq!(all_used(&limiter).await, [1, 200, 0]);
+            assert_eq!(each_used(&limiter).await, [1, 200, 0]);
             // The admission still has its charge, too.
             settle_each(&admission, &[("tokens", tokens)]).await;
-            assert_eq!(all_used(&limiter).await, [1, tokens, 0]);
+            assert_eq!(each_used(&limiter).await, [1, tokens, 0]);
             server.command(&["FLUSHALL"]);
         }
     }
@@ -112,13 +111,10 @@ async fn of_an_unknown_name_nothing_is_settled_and_of_a_name_given_twice_the_las
         let costs = [("tokens", 500), ("cent", 3)];
         let error = admission.settle_each(costs).await.expect_err("a mistake");
         assert!(matches!(&error, SettleError::UnknownPolicy(unknown) if unknown.name() == "cent"));
-        assert_eq!(all_used(&limiter).await, [1, 200, 5]);
-        settle_each(
-            &admission,
-            &[("tokens", 500), ("cents", 3), ("tokens", 300)],
-        )
-        .await;
-        assert_eq!(all_used(&limiter).await, [1, 300, 3]);
+        assert_eq!(each_used(&limiter).await, [1, 200, 5]);
+        let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
+        settle_each(&admission, &costs).await;
+        assert_eq!(each_used(&limiter).await, [1, 300, 3]);
     }
 }
 
@@ -134,14 +130,14 @@ async fn settlements_that_are_concurrent_or_cancelled_half_way_are_made_once() {
             // Its budget of cooperative scheduling is full then.
             tokio::task::yield_now().await;
             drop(all(500, 3).now_or_never());
-            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
+            assert_eq!(each_used(&limiter).await, [1, 500, 3]);
             settle_each(&admission, &[("tokens", 500), ("cents", 3)]).await;
-            assert_eq!(all_used(&limiter).await, [1, 500, 3]);
+            assert_eq!(each_used(&limiter).await, [1, 500, 3]);
             // More of one and less of the other.
             for settled in join_all((0..5).map(|_| all(700, 1))).await {
                 settled.expect("a response");
             }
-            assert_eq!(all_used(&limiter).await, [1, 700, 1]);
+            assert_eq!(each_used(&limiter).await, [1, 700, 1]);
             world.advance(secs(200));
         }
     }
@@ -155,13 +151,10 @@ async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
         let limiter = world.limiter([live, next.shadow_of("tokens")]);
         let _ = limiter.reset(KEY).await;
         let admission = limiter.admit(KEY).await.expect("room");
-        let both = async || [used(&limiter, "tokens").await, used(&limiter, "next").await];
+        let both = || all_used(&limiter, ["tokens", "next"]);
         let tokens = admission.policy("tokens").expect("a policy");
-        in_one_round_trip(
-            &world,
-            tokens.settle(10).map(|done| done.expect("a response")),
-        )
-        .await;
+        let settled = tokens.settle(10).map(|done| done.expect("a response"));
+        in_one_round_trip(&world, settled).await;
         assert_eq!(both().await, [10, 10]);
         // A cost of its own counts for it.
         settle_each(&admission, &[("tokens", 300), ("next", 20)]).await;
@@ -186,9 +179,9 @@ async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
         };
         let finished = meter(40).finish().map(|done| done.expect("a response"));
         in_one_round_trip(&world, finished).await;
-        assert_eq!(all_used(&limiter).await, [1, 40, 40]);
+        assert_eq!(each_used(&limiter).await, [1, 40, 40]);
         drop(meter(7));
         // It is sent before the next operation.
-        assert_eq!(all_used(&limiter).await, [1, 7, 7]);
+        assert_eq!(each_used(&limiter).await, [1, 7, 7]);
     }
 }

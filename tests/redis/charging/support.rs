@@ -9,7 +9,6 @@ use http_body::{Body as _, Frame};
 use http_body_util::{Full, StreamBody, combinators::UnsyncBoxBody};
 use tollgate::layer::ResponseBody;
 use tollgate_tests::prelude::*;
-pub(crate) use tollgate_tests::world::{KEY, World};
 
 /// The keys under which something is counted: all but the epoch.
 pub(crate) fn counter_keys(server: &Server) -> Vec<String> {
@@ -45,31 +44,27 @@ pub(crate) fn ban(name: &str, quota: &str, ban: Ban) -> Policy {
 
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    all_used(limiter, [policy]).await[0]
+}
+
+/// How many units of each policy are used.
+pub(crate) async fn all_used<const N: usize>(limiter: &Limiter, policies: [&str; N]) -> [u64; N] {
     let seen = limiter.peek(KEY).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let verdict = seen.policy(policy).expect(policy);
-    verdict.limit() - verdict.remaining()
+    policies.map(|policy| seen.used(policy))
 }
 
 /// How long until a unit of `policy` is available, and until all are.
 pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
     let policies = limiter.policies();
-    let quota = policies
-        .iter()
-        .find(|own| own.name() == policy)
-        .expect(policy)
-        .quota();
-    let seen = limiter
-        .peek(KEY)
-        .quota_for(policy, quota)
-        .await
-        .expect("a response");
+    let own = policies.iter().find(|own| own.name() == policy);
+    let quota = own.expect(policy).quota();
+    let seen = limiter.peek(KEY).quota_for(policy, quota).await;
+    let seen = seen.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    let verdict = seen.policy(policy).expect(policy);
-    (
-        verdict.retry_after().duration().expect("a wait"),
-        verdict.reset_after(),
-    )
+    let count = seen.count(policy);
+    let wait = count.retry_after().duration().expect("a wait");
+    (wait, count.reset_after())
 }
 
 /// Settles what an admission was charged under policy `p`.
@@ -96,16 +91,22 @@ pub(crate) async fn refund(admission: &Admission, units: u64) {
     policy.refund(units).await.expect("a response");
 }
 
-/// Runs a test on each store, with a policy `p` of each strategy, of 10 a minute, whose count begins at 0. The text says which.
-pub(crate) async fn on_each_strategy(
-    mut test: impl AsyncFnMut(&World, StrategyKind, &Limiter, &str),
+/// Runs a test on each store, with a policy `p` of each strategy, of 10 a minute, whose count begins at 0.
+pub(crate) async fn on_each_strategy(test: impl AsyncFnMut(&World, StrategyKind, &Limiter)) {
+    on_each(&StrategyKind::ALL, test).await;
+}
+
+/// The same with some of the strategies.
+pub(crate) async fn on_each(
+    strategies: &[StrategyKind],
+    mut test: impl AsyncFnMut(&World, StrategyKind, &Limiter),
 ) {
     for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let limiter = world.limiter([together(strategy, "p", "10/min")]);
+        for strategy in strategies {
+            let _case = Case(format!("{strategy:?}"));
+            let limiter = world.limiter([together(*strategy, "p", "10/min")]);
             limiter.reset(KEY).await.expect("a response");
-            let name = format!("{strategy:?} on {}", world.name());
-            test(&world, strategy, &limiter, &name).await;
+            test(&world, *strategy, &limiter).await;
         }
     }
 }
@@ -148,14 +149,6 @@ pub(crate) fn code(code: &'static str) -> Piece {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", code.parse().expect("a value"));
     Ok(Frame::trailers(trailers))
-}
-
-/// A gRPC response.
-pub(crate) fn grpc(pieces: Vec<Piece>) -> Response<PiecesBody> {
-    let mut response = streamed(pieces);
-    let content_type = "application/grpc".parse().expect("a value");
-    response.headers_mut().insert("content-type", content_type);
-    response
 }
 
 /// Sends a request through `layer` to a handler.
@@ -237,4 +230,13 @@ pub(crate) async fn forget(layer: &RateLimitLayer) {
 /// Sends a request whose response is `response`, and reads it; returns the status, or 0 if the body fails.
 pub(crate) async fn pass(layer: &RateLimitLayer, response: Response<PiecesBody>) -> u16 {
     read(respond(layer, response).await).await.unwrap_or(0)
+}
+
+/// Sends requests, one after the other, whose responses have these statuses; those of 429 are rejected.
+pub(crate) async fn pass_all<const N: usize>(layer: &RateLimitLayer, statuses: [u16; N]) {
+    for (number, status) in (1..).zip(statuses) {
+        let _case = Case(format!("request {number} of {statuses:?}"));
+        let response = text(if status == 429 { 200 } else { status });
+        assert_eq!(pass(layer, response).await, status);
+    }
 }

@@ -1,12 +1,10 @@
 //! Requests of one batch are decided one after the other, and none undoes another.
 
-use std::fmt::Debug;
-
 use testkit::Clock;
 use tokio::join;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{prelude::*, results::CallResult};
 
-use crate::store::{results::CallResult, support::*};
+use crate::store::support::*;
 
 /// Requests that one task makes before its runtime's workers run share a batch, in this order.
 fn in_one_batch(server: &Server, requests: impl FnOnce()) {
@@ -22,23 +20,21 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     for strategy in EACH {
-        let limiter = limiter(
-            store(&server),
-            [
-                strategy.policy("tenant", "10/h"),
-                strategy.policy("user", "5/h"),
-            ],
-        );
-        let check =
-            |limiter: &Limiter, user: &str, cost| limiter.check(keys_of("acme", user)).cost(cost);
-        assert!(admitted_by_store(
-            &runtime.block_on(check(&limiter, "a", 4).into_future())
-        ));
+        let policies = [("tenant", "10/h"), ("user", "5/h")];
+        let policies = policies.map(|(name, quota)| strategy.policy(name, quota));
+        let limiter = limiter(store(&server), policies);
+        let check = |user, cost| {
+            limiter
+                .check(keys_of("acme", user))
+                .cost(cost)
+                .into_future()
+        };
+        assert!(admitted_by_store(&runtime.block_on(check("a", 4))));
         in_one_batch(&server, || {
-            runtime.block_on(async {
-                let (rejected, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
-                assert!(!admitted_by_store(&rejected) && admitted_by_store(&admitted));
-            });
+            let checks = join_all([check("a", 5), check("b", 5)]);
+            let decisions = runtime.block_on(checks);
+            let admitted: Vec<_> = decisions.iter().map(admitted_by_store).collect();
+            assert_eq!(admitted, [false, true]);
         });
         // By the first four units alone, the tenant would be idle by now.
         clock.advance(secs(25 * 60));
@@ -65,14 +61,10 @@ enum Operation {
 }
 
 impl Operation {
-    const ALL: [Self; 6] = [
-        Self::Peek,
-        Self::Check(0),
-        Self::Check(1),
-        Self::Check(11),
-        Self::Charge(5),
-        Self::Reset,
-    ];
+    const ALL: [Self; 6] = {
+        use Operation::{Charge, Check, Peek, Reset};
+        [Peek, Check(0), Check(1), Check(11), Charge(5), Reset]
+    };
 
     /// The result for the key.
     async fn run(self, limiter: &Limiter, key: &str) -> (State, Duration) {
@@ -80,21 +72,19 @@ impl Operation {
         let status = match self {
             Self::Check(cost) => {
                 let decision = limiter.check(key).cost(cost).await;
-                let policy = decision.policies().next().expect("a policy");
-                return (seen(&decision, policy), policy.reset_after());
+                return seen(&decision, decision.count("p"));
             }
             Self::Peek => limiter.peek(key).await,
             Self::Charge(units) => limiter.charge(key, units).await,
             Self::Reset => limiter.reset(key).await,
         };
         let status = status.expect("a response");
-        let policy = status.policies().next().expect("a policy");
-        (seen(&status, policy), policy.reset_after())
+        seen(&status, status.count("p"))
     }
 }
 
 /// The state of a key before the operations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Initial {
     Unused,
     Used,
@@ -105,13 +95,10 @@ enum Initial {
 }
 
 impl Initial {
-    const ALL: [Self; 5] = [
-        Self::Unused,
-        Self::Used,
-        Self::UsedUp,
-        Self::Immortal,
-        Self::Ahead,
-    ];
+    const ALL: [Self; 5] = {
+        use Initial::{Ahead, Immortal, Unused, Used, UsedUp};
+        [Unused, Used, UsedUp, Immortal, Ahead]
+    };
 
     async fn prepare(self, limiter: &Limiter, server: &Server, clock: &Clock) {
         server.flush();
@@ -136,63 +123,45 @@ impl Initial {
     }
 }
 
-/// What a caller sees, except for how long it takes for all to be free again: later requests move that.
-fn seen(response: &impl CallResult, policy: PolicyDecision<'_>) -> State {
-    (
-        admitted_by_store(response),
-        policy.remaining(),
-        policy.retry_after(),
-    )
-}
-
 type State = (bool, u64, RetryAfter);
+
+/// What a caller sees, and how long it takes for all to be free again: later requests move that.
+fn seen(response: &impl CallResult, policy: PolicyDecision<'_>) -> (State, Duration) {
+    let is_admitted = admitted_by_store(response);
+    let state = (is_admitted, policy.remaining(), policy.retry_after());
+    (state, policy.reset_after())
+}
 
 #[test]
 fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    let mut failures = Vec::new();
     for strategy in EACH {
         let limiter = single(&server, strategy, "10/min");
-        for before in Initial::ALL {
-            for first in Operation::ALL {
-                for second in Operation::ALL {
-                    runtime.block_on(async {
-                        before.prepare(&limiter, &server, &clock).await;
-                        let run = |question: Operation, key| question.run(&limiter, key);
-                        let (a, b) = join!(run(first, "together"), run(second, "together"));
-                        let (x, y) = (run(first, "apart").await, run(second, "apart").await);
-                        let mut fail = |what: &str, left: &dyn Debug, right: &dyn Debug| {
-                            let case = format!("{strategy:?} {before:?} {first:?}, {second:?}");
-                            failures.push(format!("{case}: {what}: {left:?}, apart {right:?}"));
-                        };
-                        if a.0 != x.0 {
-                            fail("the first", &a.0, &x.0);
-                        }
-                        if b.0 != y.0 {
-                            fail("the second", &b.0, &y.0);
-                        }
-                        for seconds in [1, 25] {
-                            clock.advance(secs(seconds));
-                            let peek = |key| run(Operation::Peek, key);
-                            let (together, apart) = join!(peek("together"), peek("apart"));
-                            if together != apart {
-                                fail(&format!("{seconds} s on"), &together, &apart);
-                            }
-                        }
-                        if let Initial::Immortal = before {
-                            let immortal = server.immortal_keys();
-                            if !immortal.is_empty() {
-                                fail("immortal", &immortal, &"");
-                            }
-                        }
-                    });
+        for (before, (first, second)) in each_with(Initial::ALL, pairs_of_operations()) {
+            let _case = Case(format!("{strategy:?} {before:?} {first:?}, {second:?}"));
+            runtime.block_on(async {
+                before.prepare(&limiter, &server, &clock).await;
+                let run = |operation: Operation, key| operation.run(&limiter, key);
+                let (a, b) = join!(run(first, "together"), run(second, "together"));
+                let (x, y) = (run(first, "apart").await, run(second, "apart").await);
+                assert_eq!((a.0, b.0), (x.0, y.0));
+                for seconds in [1, 25] {
+                    clock.advance(secs(seconds));
+                    let peek = |key| run(Operation::Peek, key);
+                    let (together, apart) = join!(peek("together"), peek("apart"));
+                    assert_eq!(together, apart, "{seconds} s on");
                 }
-            }
+                assert!(before != Initial::Immortal || server.immortal_keys().is_empty());
+            });
         }
     }
-    let (count, some) = (failures.len(), failures.iter().take(60).collect::<Vec<_>>());
-    assert!(failures.is_empty(), "{count}: {some:#?}");
+}
+
+/// Each operation after each.
+fn pairs_of_operations() -> [(Operation, Operation); 36] {
+    let pairs: Vec<_> = each_with(Operation::ALL, Operation::ALL).collect();
+    pairs.try_into().expect("six of six")
 }
 
 /// However many requests there are for one key, a later one for another goes with them.
@@ -222,11 +191,10 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
         let limiter = single(&server, strategy, "3/h");
         in_one_batch(&server, || {
             let checks = (0..5).map(|_| limiter.check("key").into_future());
-            let responses = runtime.block_on(join_all(checks));
-            let left = responses.iter().map(|response| {
-                let policy = response.policies().next().expect("a policy");
-                (admitted_by_store(response), policy.remaining())
-            });
+            let decisions = runtime.block_on(join_all(checks));
+            let left = decisions
+                .iter()
+                .map(|one| (admitted_by_store(one), one.left("p")));
             let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
             assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
         });
@@ -242,10 +210,8 @@ fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     runtime.block_on(async {
         let all = || limiter.check("key").times(u64::MAX);
         let (first, second, other) = join!(all(), all(), limiter.check("other"));
-        assert!(
-            admitted_by_store(&first) && !admitted_by_store(&second) && admitted_by_store(&other)
-        );
-        assert_eq!([first.admitted(), second.admitted()], [10, 0]);
+        let admitted = [first, second, other].map(|one| (admitted_by_store(&one), one.admitted()));
+        assert_eq!(admitted, [(true, 10), (false, 0), (true, 1)]);
     });
 }
 
@@ -254,14 +220,10 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
     let server = Server::start();
     let runtime = current_thread();
     let store = store(&server);
-    let both = limiter(
-        store.clone(),
-        [
-            StrategyKind::Gcra.policy("a", "100/h"),
-            StrategyKind::Fixed.policy("b", "50/h"),
-        ],
-    );
-    let one = limiter(store, [StrategyKind::Fixed.policy("b", "50/h")]);
+    let a = StrategyKind::Gcra.policy("a", "100/h");
+    let b = StrategyKind::Fixed.policy("b", "50/h");
+    let both = limiter(store.clone(), [a, b.clone()]);
+    let one = limiter(store, [b]);
     in_one_batch(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(
@@ -271,25 +233,14 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
                 one.charge("key", 4),
                 both.peek("key"),
             );
+            let (charged, seen) = (charged.expect("a response"), seen.expect("a response"));
             assert!(admitted_by_store(&x) && admitted_by_store(&y) && admitted_by_store(&charged));
             assert!(!admitted_by_store(&z), "41 of 50 are taken: {z:?}");
-            let [a, b] = ["a", "b"].map(str::to_owned);
-            assert_eq!(remaining(x.policies()), [(a.clone(), 93), (b.clone(), 49)]);
-            assert_eq!(remaining(y.policies()), [(b.clone(), 9)]);
-            assert_eq!(remaining(z.policies()), [(a.clone(), 93), (b.clone(), 9)]);
-            assert_eq!(
-                remaining(charged.expect("a response").policies()),
-                [(b.clone(), 5)]
-            );
-            assert_eq!(
-                remaining(seen.expect("a response").policies()),
-                [(a, 93), (b, 5)]
-            );
+            assert_eq!([x.left("a"), x.left("b")], [93, 49]);
+            assert_eq!([z.left("a"), z.left("b")], [93, 9]);
+            assert_eq!([seen.left("a"), seen.left("b")], [93, 5]);
+            assert_eq!([y.left("b"), charged.left("b")], [9, 5]);
+            assert_eq!([y.policies().len(), charged.policies().len()], [1, 1]);
         });
     });
-}
-
-fn remaining<'a>(policies: impl Iterator<Item = PolicyDecision<'a>>) -> Vec<(String, u64)> {
-    let left = policies.map(|policy| (policy.policy().to_owned(), policy.remaining()));
-    left.collect()
 }

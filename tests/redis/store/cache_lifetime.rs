@@ -9,7 +9,6 @@ use tollgate_tests::prelude::*;
 use crate::store::{
     rejection_cache::{
         BOUND, epoch_is_read, key, source, store, three_a_minute, use_up, wait_for_read_replies,
-        world,
     },
     support::*,
 };
@@ -51,17 +50,15 @@ async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &Serve
             wait_for_read_replies(server).await;
         }
     }
-    until("it is admitted", async || {
-        limiter.check(key()).await.is_admitted()
-    })
-    .await;
+    let is_admitted = async || limiter.check(key()).await.is_admitted();
+    until("it is admitted", is_admitted).await;
 }
 
 #[tokio::test]
 async fn a_cached_rejection_does_not_outlive_what_the_server_counted() {
     for lost in ["in a crash", "by a flush", "for older counts"] {
         let _case = Case(lost.to_owned());
-        let (clock, server) = world();
+        let (clock, server) = on_a_clock();
         let limiter = rejecting(&server, &clock).await;
         match lost {
             "by a flush" => drop(server.command(&["FLUSHALL"]).ok()),
@@ -82,14 +79,12 @@ async fn a_cached_rejection_does_not_outlive_what_the_server_counted() {
 
 #[tokio::test]
 async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
-    let (clock, server) = world();
-    let limiter = limiter(
-        store(&server, &clock),
-        [StrategyKind::Fixed.policy("p", "9/min")],
-    );
+    let (clock, server) = on_a_clock();
+    let policy = StrategyKind::Fixed.policy("p", "9/min");
+    let limiter = limiter(store(&server, &clock), [policy]);
     let as_tier = || {
-        let quota = "1/min".parse().expect("a quota");
-        limiter.check(key()).quota_for("p", quota).into_future()
+        let tier = limiter.check(key()).quota_for("p", quota("1/min"));
+        tier.into_future()
     };
     assert!(as_tier().await.is_admitted());
     for source in [Store, RejectionCache] {
@@ -103,7 +98,7 @@ async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
 #[tokio::test]
 async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_rejection_at_once()
 {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let store = store(&server, &clock);
     let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
     let _ = use_up(&here).await;
@@ -116,11 +111,8 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_
     for source in [Store, RejectionCache] {
         assert_eq!(here.check(key()).await.source(), source);
     }
-    paid.policy("p")
-        .expect("a policy")
-        .refund(1)
-        .await
-        .expect("a refund");
+    let paid = paid.policy("p").expect("a policy");
+    paid.refund(1).await.expect("a refund");
     assert!(here.check(key()).await.is_admitted());
 }
 
@@ -136,20 +128,16 @@ async fn child_process_whose_wall_clock_is_set_back() {
     let clock = clock.expect("a clock");
     let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     // Nothing but time ends a rejection meanwhile.
-    let store = store.rejection_cache_staleness(secs(3_600));
+    let store = store.rejection_cache_staleness(secs(3_600)).built();
     let policy = Policy::new("p", Quota::requests(1).per_second());
-    let limiter = limiter(store.build().expect("a store"), [policy]);
-    let key = Key::new("k");
-    until("it is rejected", async || {
-        !limiter.check(key).await.is_admitted()
-    })
-    .await;
+    let limiter = limiter(store, [policy]);
+    let is_rejected = async || !limiter.check(key()).await.is_admitted();
+    until("it is rejected", is_rejected).await;
     let rejected = Instant::now();
     until("it is admitted", async || {
-        clock
-            .write_all_at(&START.to_ne_bytes(), 0)
-            .expect("it is set");
-        limiter.check(key).await.is_admitted()
+        let set = clock.write_all_at(&START.to_ne_bytes(), 0);
+        set.expect("it is set");
+        limiter.check(key()).await.is_admitted()
     })
     .await;
     println!("admitted after {:?}", rejected.elapsed());
@@ -164,10 +152,8 @@ fn a_wall_clock_that_is_set_back_extends_no_cached_rejection() {
     process.env(URL, server.url());
     clock.put_in(&mut process);
     let output = process.output().expect("a process");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("admitted after"),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let [text, errors] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let is_admitted = output.status.success() && text.contains("admitted after");
+    assert!(is_admitted, "{text}{errors}");
 }

@@ -5,7 +5,7 @@ use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{BOUND, key, store, world},
+    rejection_cache::{BOUND, key, store},
     support::*,
 };
 
@@ -28,7 +28,7 @@ async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
 
 #[tokio::test]
 async fn a_banned_client_costs_the_server_one_call_per_bound() {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let limiter = banning(&server, &clock);
     assert!(limiter.check(key()).await.is_admitted());
     // Each of these is counted.
@@ -41,10 +41,8 @@ async fn a_banned_client_costs_the_server_one_call_per_bound() {
         assert_eq!(rejected(&limiter).await.0, RejectionCache);
     }
     assert_eq!(server.calls("evalsha"), 0);
-    assert_eq!(
-        rejected(&limiter).await,
-        (RejectionCache, secs(600) - ms(500))
-    );
+    let cached = (RejectionCache, secs(600) - ms(500));
+    assert_eq!(rejected(&limiter).await, cached);
     clock.advance(BOUND);
     assert_eq!(rejected(&limiter).await.0, Store);
     assert_eq!(rejected(&limiter).await.0, RejectionCache);
@@ -54,7 +52,7 @@ async fn a_banned_client_costs_the_server_one_call_per_bound() {
 
 #[tokio::test]
 async fn rejections_are_counted_again_when_a_ban_has_ended() {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let policies = [
         Policy::new("p", Quota::requests(1).per_week()),
         Policy::new("ban", Quota::requests(1).per_minute()).strategy(Ban::for_duration(BOUND / 2)),
@@ -66,18 +64,14 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
         assert_eq!(rejected(&limiter).await.0, Store);
         assert_eq!(rejected(&limiter).await.0, RejectionCache);
         let seen = limiter.peek([("ban", key())]).await.expect("a response");
-        let left = seen
-            .policy("ban")
-            .expect("a decision")
-            .retry_after()
-            .duration();
+        let left = seen.count("ban").retry_after().duration();
         clock.advance(left.expect("a ban"));
     }
 }
 
 #[tokio::test]
 async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_others() {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let [here, there] = [0, 1].map(|_| banning(&server, &clock));
     for (lifts, source) in [(&here, Store), (&there, RejectionCache)] {
         let _ = here.reset(key()).await.expect("a response");
@@ -96,7 +90,7 @@ async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_other
 
 #[tokio::test]
 async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_cached() {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let policies = [
         Policy::new("p", Quota::requests(1).per_minute()),
         Policy::block_list("blocked"),
@@ -122,14 +116,10 @@ async fn a_block_list_counts_no_rejections_and_leaves_those_of_other_policies_ca
 
 #[tokio::test]
 async fn a_rejection_by_a_block_list_is_cached_until_the_key_is_unblocked() {
-    let (clock, server) = world();
-    let policies = || {
-        [
-            Policy::new("p", Quota::requests(9).per_minute()).charge_rejected(true),
-            Policy::block_list("blocked"),
-        ]
-    };
-    let [here, there] = [0, 1].map(|_| limiter(store(&server, &clock), policies()));
+    let (clock, server) = on_a_clock();
+    let counts = Policy::new("p", Quota::requests(9).per_minute()).charge_rejected(true);
+    let policies = [counts, Policy::block_list("blocked")];
+    let [here, there] = [0, 1].map(|_| limiter(store(&server, &clock), policies.clone()));
     let hour = secs(3_600);
     for (lifts, source) in [(&here, Store), (&there, RejectionCache)] {
         there.block(key(), hour).await.expect("a block");

@@ -8,7 +8,7 @@ use tollgate::{
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{BOUND, epoch_is_read, key, store, world},
+    rejection_cache::{BOUND, epoch_is_read, key, store, three_a_minute},
     support::{store as forgetful, *},
 };
 
@@ -19,22 +19,17 @@ fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
 }
 
 /// The store's result at the same instant. A rejection changes nothing.
-async fn in_the_store(
-    server: &Server,
-    strategy: StrategyKind,
-    quota: &str,
-    cost: u64,
-) -> Option<Duration> {
-    let pending = limiter(forgetful(server), [strategy.policy("p", quota)]);
-    source_and_wait(pending.check(key()).cost(cost).await).1
+async fn in_the_store(server: &Server, policy: Policy, cost: u64) -> Option<Duration> {
+    let forgetful = limiter(forgetful(server), [policy]);
+    source_and_wait(forgetful.check(key()).cost(cost).await).1
 }
 
 #[tokio::test]
 async fn a_larger_cost_gets_the_stores_wait() {
     for strategy in EACH {
-        let (clock, server) = world();
-        let quota = "10/min";
-        let limiter = limiter(store(&server, &clock), [strategy.policy("p", quota)]);
+        let (clock, server) = on_a_clock();
+        let policy = strategy.policy("p", "10/min");
+        let limiter = limiter(store(&server, &clock), [policy.clone()]);
         let check = |cost| limiter.check(key()).cost(cost).into_future();
         for cost in [3, 4, 3] {
             assert!(check(cost).await.is_admitted(), "{strategy:?}");
@@ -47,7 +42,7 @@ async fn a_larger_cost_gets_the_stores_wait() {
         for cost in [1, 2, 5, 10, 1] {
             let _case = Case(format!("{strategy:?} {cost}"));
             let (source, wait) = source_and_wait(check(cost).await);
-            assert_eq!(wait, in_the_store(&server, strategy, quota, cost).await);
+            assert_eq!(wait, in_the_store(&server, policy.clone(), cost).await);
             assert!(source == RejectionCache || !of_any_cost);
             // An equal request is always rejected from the cache.
             assert_eq!(source_and_wait(check(cost).await), (RejectionCache, wait));
@@ -78,7 +73,7 @@ async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
 
 #[tokio::test]
 async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
-    let (clock, server) = world();
+    let (clock, server) = on_a_clock();
     let limiter = by_address_and_tenant(&server, &clock);
     assert!(limiter.check(from("a", "t")).await.is_admitted());
     let rejected = source_and_wait(limiter.check(from("a", "t")).await);
@@ -127,7 +122,7 @@ async fn cached_for_the_bound(
 
 #[tokio::test]
 async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
-    let world = world();
+    let world = on_a_clock();
     let (clock, server) = &world;
     let limiter = by_address_and_tenant(server, clock);
     let check = || limiter.check(from("a", "t")).into_future();
@@ -137,38 +132,32 @@ async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
 }
 
 /// Two limiters of three a minute, in processes of their own.
-fn here_and_there(server: &Server, clock: &Clock) -> [Limiter; 2] {
-    [0, 1].map(|_| {
-        let policy = Policy::new("p", Quota::requests(3).per_minute());
-        limiter(store(server, clock), [policy])
-    })
+fn here_and_there((clock, server): &(Clock, Server)) -> [Limiter; 2] {
+    [(); 2].map(|()| three_a_minute(store(server, clock)))
 }
 
 #[tokio::test]
 async fn a_wait_that_smaller_requests_may_change_is_cached_for_the_bound() {
-    let world = world();
-    let [here, there] = here_and_there(&world.1, &world.0);
+    let world = on_a_clock();
+    let [here, there] = here_and_there(&world);
     assert!(here.check(key()).await.is_admitted());
     let check = || here.check(key()).cost(3).into_future();
     let meanwhile = async || assert!(there.check(key()).cost(2).await.is_admitted());
     cached_for_the_bound(&world, check, meanwhile, 58_000).await;
 }
 
-/// Such as what a response turns out to cost.
+/// Such as what a response turns out to cost: within the bound by another process, at once by this one.
 #[tokio::test]
-async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_bound() {
-    let world = world();
-    let [here, there] = here_and_there(&world.1, &world.0);
+async fn a_charge_past_the_quota_lengthens_a_wait() {
+    let world = on_a_clock();
+    let [here, there] = here_and_there(&world);
     assert!(here.check(key()).cost(3).await.is_admitted());
     let check = || here.check(key()).into_future();
     let meanwhile = async || assert!(admitted_by_store(&there.charge(key(), 3).await));
     cached_for_the_bound(&world, check, meanwhile, 78_000).await;
-}
 
-#[tokio::test]
-async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
-    let (clock, server) = world();
-    let [limiter, _] = here_and_there(&server, &clock);
+    let world = on_a_clock();
+    let [limiter, _] = here_and_there(&world);
     assert!(limiter.check(key()).cost(3).await.is_admitted());
     assert!(!limiter.check(key()).await.is_admitted());
     let rejected = async || source_and_wait(limiter.check(key()).await);

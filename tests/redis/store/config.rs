@@ -1,6 +1,5 @@
 //! A store's mistakes are found when it is built, and its settings are used as given.
 
-use testkit::Clock;
 use tollgate::{
     ConfigError,
     store::{
@@ -12,33 +11,39 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
+const ANYWHERE: &str = "redis://127.0.0.1:6379";
+
 #[track_caller]
 fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {
     let error = store.expect_err(value);
     assert_eq!(error.policy(), None);
-    let text = error.to_string();
-    assert!(text.contains(value) && text.contains(valid), "{text}");
+    assert_contains(error, [value, valid]);
 }
 
 fn anywhere() -> RedisStoreBuilder {
-    RedisStore::builder().url("redis://127.0.0.1:6379")
+    RedisStore::builder().url(ANYWHERE)
+}
+
+/// A limiter under a policy `p`.
+fn limiter_on(store: RedisStoreBuilder, quota: &str) -> Limiter {
+    limiter(store.built(), [StrategyKind::Gcra.policy("p", quota)])
 }
 
 #[test]
 fn a_pool_that_the_workers_would_use_up_is_a_config_error() {
     for connections in [0, 1] {
         let value = format!("a pool with max_size = {connections}");
-        let pool = pool_of("redis://127.0.0.1:6379", connections);
+        let pool = pool_of(ANYWHERE, connections);
         mistake(RedisStore::from_pool(pool), &value, "at least 2");
-        let mut config = Config::from_url("redis://127.0.0.1:6379");
+        let mut config = Config::from_url(ANYWHERE);
         config.pool = Some(PoolConfig::new(connections));
         mistake(RedisStore::from_config(config), &value, "at least 2");
     }
-    assert!(RedisStore::from_pool(pool_of("redis://127.0.0.1:6379", 2)).is_ok());
+    assert!(RedisStore::from_pool(pool_of(ANYWHERE, 2)).is_ok());
 }
 
 #[test]
-fn an_invalid_url_is_a_config_error_that_hides_its_password() {
+fn no_error_and_no_debug_form_shows_the_password_of_a_url() {
     for url in [
         "",
         "127.0.0.1:6379",
@@ -50,21 +55,15 @@ fn an_invalid_url_is_a_config_error_that_hides_its_password() {
         "redis//user:hunter2@127.0.0.1:6379",
         "redis://user:hun%ter2%zz@[::1",
     ] {
-        let both = [
-            RedisStore::open(url),
-            RedisStore::from_config(Config::from_url(url)),
-        ];
-        for store in both {
+        let by_config = RedisStore::from_config(Config::from_url(url));
+        for store in [RedisStore::open(url), by_config] {
             let error = store.map(|_| ()).expect_err(url);
             let text = format!("{error} {error:?}");
             assert!(!text.contains("hun"), "{text}");
-            assert!(text.contains("redis://user:password@host:6379"), "{text}");
+            assert_contains(text, ["redis://user:password@host:6379"]);
         }
     }
-}
-
-#[test]
-fn the_debug_form_of_a_store_hides_its_password() {
+    // And so does the debug form of a store.
     let store = RedisStore::open("redis://user:hunter2@127.0.0.1:6379").expect("a store");
     let limiter = limiter(store.clone(), [StrategyKind::Gcra.policy("p", "1/s")]);
     let text = format!("{store:?} {limiter:?}");
@@ -84,24 +83,11 @@ fn settings_out_of_range_are_config_errors() {
         mistake(builder.build(), value, valid);
     }
     assert!(anywhere().connections(1).build().is_ok());
-    for prefix in [
-        "much-too-long-as-it-is:",
-        "{a}:",
-        "a b:",
-        "a\n:",
-        "ä:",
-        "tg",
-        "g2:",
-        "a:x1:",
-    ] {
-        let quoted = format!("{prefix:?}");
-        mistake(
-            anywhere().prefix(prefix).build(),
-            &quoted,
-            "A-Z a-z 0-9 : . _ -",
-        );
+    for prefix in "much-too-long-as-it-is:|{a}:|a b:|a\n:|ä:|tg|g2:|a:x1:".split('|') {
+        let built = anywhere().prefix(prefix).build();
+        mistake(built, &format!("{prefix:?}"), "A-Z a-z 0-9 : . _ -");
     }
-    let mut config = Config::from_url("redis://127.0.0.1:6379");
+    let mut config = Config::from_url(ANYWHERE);
     config.connection = Some(Default::default());
     mistake(RedisStore::from_config(config), "both", "one of them");
 }
@@ -110,10 +96,8 @@ fn settings_out_of_range_are_config_errors() {
 #[tokio::test]
 async fn a_timeout_past_all_time_is_a_config_error_or_works() {
     let server = Server::start();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(Duration::MAX);
-    if let Ok(store) = store.build() {
+    let store = RedisStore::builder().url(server.url());
+    if let Ok(store) = store.timeout(Duration::MAX).build() {
         let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "1/s")]);
         assert!(admitted_by_store(&limiter.check("key").await));
     }
@@ -125,14 +109,9 @@ async fn a_deadpool_configuration_makes_a_store() {
     let mut config = Config::from_url(server.url());
     config.pool = Some(PoolConfig::new(2));
     let store = RedisStore::builder().config(config).timeout(TEST_TIMEOUT);
-    let limiter = limiter(
-        store.build().expect("a store"),
-        [StrategyKind::Gcra.policy("p", "9/h")],
-    );
+    let limiter = limiter_on(store, "9/h");
     for key in 0..20 {
-        assert!(admitted_by_store(
-            &limiter.check(Key::new(key.to_string())).await
-        ));
+        assert!(admitted_by_store(&limiter.check(key.to_string()).await));
     }
     let clients = server.command(&["CLIENT", "LIST"]).text();
     // The pool's two, and that of this command.
@@ -140,50 +119,14 @@ async fn a_deadpool_configuration_makes_a_store() {
 }
 
 #[tokio::test]
-async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).unix_socket().start();
-    let tcp = format!("redis://127.0.0.1:{}", server.port());
-    for url in [
-        server.url(),
-        format!("{tcp}/3"),
-        format!("{tcp}/4?protocol=resp3"),
-    ] {
-        let limiter = limiter(
-            store_at(url),
-            EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "1/h")),
-        );
-        assert!(admitted_by_store(&limiter.check("key").await));
-        assert!(!admitted_by_store(&limiter.check("key").await));
+async fn every_strategy_counts_by_the_protocol_that_a_url_names() {
+    let (_clock, server) = on_a_clock();
+    let policies = EACH.map(|strategy| strategy.policy(&format!("{strategy:?}"), "1/h"));
+    let url = format!("{}/0?protocol=resp3", server.url());
+    let limiter = limiter(store_at(url), policies);
+    for is_admitted in [true, false] {
+        assert_eq!(admitted_by_store(&limiter.check("key").await), is_admitted);
     }
-    let held = server.command(&["INFO", "keyspace"]).text();
-    for database in ["db0:", "db3:", "db4:"] {
-        assert!(
-            held.contains(&format!("{database}keys={}", EACH.len())),
-            "{held}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_prefix_keeps_applications_apart() {
-    let server = Server::start();
-    for prefix in ["", "a:", "b:"] {
-        let store = RedisStore::builder()
-            .url(server.url())
-            .prefix(prefix)
-            .timeout(TEST_TIMEOUT);
-        let limiter = limiter(
-            store.build().expect("a store"),
-            [StrategyKind::Gcra.policy("p", "1/h")],
-        );
-        assert!(admitted_by_store(&limiter.check("key").await));
-        assert!(!admitted_by_store(&limiter.check("key").await));
-    }
-    let mut keys = server.keys();
-    // That of the epoch, which is read after a rejection.
-    keys.retain(|key| !key.ends_with("gen"));
-    assert_eq!(keys, ["a:g3:p:key", "b:g3:p:key", "g3:p:key"]);
 }
 
 /// Traffic until `stop` is set, of which at least a request of each task is counted.
@@ -204,15 +147,12 @@ fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHa
 async fn six_for_the_application(pool: &Pool, when: &str) {
     let mut held = Vec::new();
     for number in 1..=6 {
+        let _case = Case(format!("connection {number} of the application, {when}"));
         let got = tokio::time::timeout(TEST_TIMEOUT, pool.get()).await;
-        let mut connection = got
-            .unwrap_or_else(|_| panic!("connection {number} of the application, {when}"))
-            .expect("a connection");
-        let pong: String = redis::cmd("PING")
-            .query_async(&mut connection)
-            .await
-            .expect("a response");
-        assert_eq!(pong, "PONG");
+        let mut connection = got.expect("not late").expect("a connection");
+        let ping = redis::cmd("PING");
+        let pong = ping.query_async::<String>(&mut connection).await;
+        assert_eq!(pong.expect("a response"), "PONG");
         held.push(connection);
     }
 }
@@ -221,13 +161,9 @@ async fn six_for_the_application(pool: &Pool, when: &str) {
 async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     let server = Server::start();
     let pool = pool_of(server.url(), 8);
-    let store = RedisStore::builder()
-        .pool(pool.clone())
-        .timeout(TEST_TIMEOUT);
-    let limiter = limiter(
-        store.connections(64).build().expect("a store"),
-        [StrategyKind::Gcra.policy("p", "1000000/month")],
-    );
+    let store = RedisStore::builder().pool(pool.clone());
+    let store = store.timeout(TEST_TIMEOUT).connections(64);
+    let limiter = limiter_on(store, "1000000/month");
     let stop = Arc::new(AtomicBool::new(false));
     let tasks = traffic(&limiter, &stop);
     six_for_the_application(&pool, "while workers are busy").await;
@@ -248,9 +184,7 @@ async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     six_for_the_application(&pool, "while two runtimes have workers").await;
 
     for _ in 0..5 {
-        server
-            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
-            .ok();
+        kill_connections(&server);
         six_for_the_application(&pool, "after the workers lost their connections").await;
     }
     stop.store(true, Ordering::Relaxed);
@@ -267,22 +201,15 @@ async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
 async fn a_shared_pool_that_the_application_exhausts_fails_requests_until_it_recovers() {
     let server = Server::start();
     let pool = pool_of(server.url(), 2);
-    let store = RedisStore::builder()
-        .pool(pool.clone())
-        .timeout(ms(100))
-        .build()
-        .expect("a store");
-    let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "10/h")]);
+    let store = RedisStore::builder().pool(pool.clone());
+    let limiter = limiter_on(store.timeout(ms(100)), "10/h");
     let held = [pool.get().await, pool.get().await];
     let decision = limiter.check("key").await;
     assert!(!decision.is_admitted(), "{decision:?}");
     drop(held);
     until("nothing is charged", async || {
         let seen = limiter.peek("key").await;
-        seen.is_ok_and(|seen| {
-            seen.policies()
-                .all(|policy| policy.remaining() == policy.limit())
-        })
+        seen.is_ok_and(|seen| seen.used("p") == 0)
     })
     .await;
 }

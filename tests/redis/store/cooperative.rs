@@ -6,8 +6,6 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-const KEY: Key = Key::global();
-
 const DECISIONS: u64 = 10_000;
 
 /// What tokio gives a task before it has to yield.
@@ -38,69 +36,40 @@ async fn assert_yields(what: &str, mut decide: impl AsyncFnMut()) {
     assert!(most > 0, "{what}: the other task saw none of them");
 }
 
+/// A limiter in process.
 fn limiter(units: u64) -> Limiter {
     let policy = Policy::new("p", Quota::requests(units).per_month());
-    let limiter = Limiter::builder().policy(policy).build();
-    limiter.expect("a limiter")
+    stores::limiter(Limiter::builder(), [policy])
 }
 
 #[tokio::test]
-async fn checks_in_process_yield() {
+async fn calls_in_process_yield() {
     let (open, closed) = (limiter(1_000_000), limiter(1));
     assert!(closed.check(KEY).await.is_admitted());
-    assert_yields("admitted", async || {
-        assert!(open.check(KEY).await.is_admitted());
-    })
-    .await;
-    assert_yields("rejected", async || {
-        assert!(!closed.check(KEY).await.is_admitted());
-    })
-    .await;
-    assert_yields("peeked at", async || {
-        assert!(!closed.peek(KEY).await.expect("a response").would_admit());
-    })
-    .await;
-    assert_yields("charged", async || {
-        let _ = closed.charge(KEY, 1).await.expect("a response");
-    })
-    .await;
-    assert_yields("reset", async || {
-        let _ = closed.reset(KEY).await.expect("a response");
-    })
-    .await;
+    for call in "admitted rejected peeked charged waited late listed reset".split(' ') {
+        assert_yields(call, async || match call {
+            "admitted" => assert!(open.check(KEY).await.is_admitted()),
+            "rejected" => assert!(!closed.check(KEY).await.is_admitted()),
+            "peeked" => assert!(!closed.peek(KEY).await.expect("a response").would_admit()),
+            "charged" => drop(closed.charge(KEY, 1).await.expect("a response")),
+            // Waits that are over at once.
+            "waited" => drop(open.wait(KEY, Duration::ZERO).await.expect("room")),
+            "late" => drop(closed.wait(KEY, Duration::ZERO).await.expect_err("no room")),
+            "listed" => {
+                let policy = open.policy("p").expect("a policy");
+                policy.callers(KEY).await.expect("a response");
+            }
+            _ => drop(closed.reset(KEY).await.expect("a response")),
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
-async fn waits_that_are_over_at_once_yield() {
-    let (open, closed) = (limiter(1_000_000), limiter(1));
-    assert!(closed.check(KEY).await.is_admitted());
-    assert_yields("let in at once", async || {
-        let _ = open.wait(KEY, Duration::ZERO).await.expect("room");
-    })
-    .await;
-    assert_yields("rejected at once", async || {
-        closed.wait(KEY, Duration::ZERO).await.expect_err("no room");
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn refunds_and_lists_of_callers_in_process_yield() {
-    let limiter = limiter(1_000_000);
-    let mut decision = limiter.check(KEY).cost(DECISIONS).await;
-    assert_yields("refunded", async || {
-        decision.refund(1).await.expect("a response");
-    })
-    .await;
-    assert_yields("listed", async || {
-        limiter
-            .policy("p")
-            .expect("a policy")
-            .callers(KEY)
-            .await
-            .expect("a response");
-    })
-    .await;
+async fn refunds_in_process_yield() {
+    let mut decision = limiter(1_000_000).check(KEY).cost(DECISIONS).await;
+    let refund = async || drop(decision.refund(1).await.expect("a response"));
+    assert_yields("refunded", refund).await;
 }
 
 /// A client that tries again at once would keep its thread otherwise.
@@ -123,14 +92,10 @@ async fn rejections_by_a_layer_yield() {
 #[tokio::test]
 async fn cached_rejections_yield() {
     let server = Server::start();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .rejection_cache_staleness(secs(3_600));
-    let limiter = Limiter::builder()
-        .store(store.build().expect("a store"))
-        .policy(Policy::new("p", Quota::requests(1).per_month()))
-        .build()
-        .expect("a limiter");
+    let store = RedisStore::builder().rejection_cache_staleness(secs(3_600));
+    let builder = Limiter::builder().store(store.url(server.url()).built());
+    let policy = Policy::new("p", Quota::requests(1).per_month());
+    let limiter = stores::limiter(builder, [policy]);
     until("it is rejected from memory", async || {
         limiter.check(KEY).await.source() == DecisionSource::RejectionCache
     })
@@ -146,12 +111,9 @@ async fn decisions_in_place_of_a_failed_store_yield() {
     let fallback = LocalFallback::shared_by(1).into();
     for response in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-        let limiter = Limiter::builder()
-            .store(store)
-            .policy(Policy::new("p", Quota::requests(1).per_month()))
-            .on_store_error(response)
-            .build()
-            .expect("a limiter");
+        let builder = Limiter::builder().store(store).on_store_error(response);
+        let policy = Policy::new("p", Quota::requests(1).per_month());
+        let limiter = stores::limiter(builder, [policy]);
         // From then on no decision waits for a call: one that did would add to those of the turn in which it ends. Calls that
         // time out before they are sent, where the machine is busy, don't open the breaker.
         let check = || limiter.check(KEY).into_future();

@@ -1,9 +1,9 @@
 //! What others left under a policy's key is left alone, and admits no request.
 
 use tollgate::limiter::OnMisconfiguration;
-use tollgate_tests::{log::Log, prelude::*};
+use tollgate_tests::{prelude::*, results::CallResult};
 
-use crate::store::{results::CallResult, support::*};
+use crate::store::support::*;
 
 const STRINGS: [&str; 15] = [
     "nan",
@@ -29,10 +29,8 @@ fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
     let list: &[&str] = &["RPUSH", key, "nan", "-5"];
     let hash: &[&str] = &["HSET", key, "count", "5"];
     let strings = STRINGS.map(|value| ["SET", key, value]);
-    let kinds = [list, hash]
-        .into_iter()
-        .chain(strings.iter().map(|args| &args[..]));
-    for (index, plant) in kinds.enumerate() {
+    let strings = strings.iter().map(|args| &args[..]);
+    for (index, plant) in [list, hash].into_iter().chain(strings).enumerate() {
         server.command(&["DEL", key]).ok();
         server.command(plant).ok();
         if index % 2 == 0 {
@@ -47,16 +45,14 @@ fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
 #[track_caller]
 fn assert_foreign(decision: &impl CallResult, name: &str) {
     let error = store_error(decision);
-    assert!(
-        matches!(&error, StoreError::CorruptKey { key, .. } if key.contains(name)),
-        "{error:?}"
-    );
+    let is_foreign = matches!(&error, StoreError::CorruptKey { key, .. } if key.contains(name));
+    assert!(is_foreign, "{error:?}");
 }
 
 #[test]
 fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
     let (_clock, server) = on_a_clock();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     for (strategy, quota) in each_with(EACH, quotas(10_000)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
@@ -66,26 +62,19 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
         plantings(&server, &name, |value| {
             rounds += 1;
             runtime.block_on(async {
-                let others = (0..20).map(|key| {
-                    let limiter = limiter.clone();
-                    tokio::spawn(async move { limiter.check(Key::new(key.to_string())).await })
-                });
-                let others: Vec<_> = others.collect();
-                let (first, second) = tokio::join!(limiter.check("planted"), limiter.check("fine"));
+                let (others, first, second) = tokio::join!(
+                    check_at_once(&limiter, 0..20_u64),
+                    limiter.check("planted"),
+                    limiter.check("fine"),
+                );
                 assert_foreign(&first, &name);
-                assert!(admitted_by_store(&second), "beside {value:?}");
-                for other in others {
-                    assert!(
-                        admitted_by_store(&other.await.expect("a response")),
-                        "beside {value:?}"
-                    );
-                }
+                let mut fine = others.iter().chain([&second]);
+                assert!(fine.all(|one| admitted_by_store(one)), "beside {value:?}");
             });
         });
         runtime.block_on(async {
             for key in ["fine", "7"] {
-                let used = used(&limiter, Key::new(key)).await;
-                assert_eq!(used, [rounds], "{strategy:?}, {quota}");
+                assert_eq!(used(&limiter, key).await, [rounds], "{strategy:?}, {quota}");
             }
         });
     }
@@ -94,7 +83,7 @@ fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
 #[test]
 fn no_operation_changes_a_foreign_value() {
     let (_clock, server) = on_a_clock();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     for (strategy, quota) in each_with(EACH, quotas(100)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
@@ -114,10 +103,8 @@ fn no_operation_changes_a_foreign_value() {
                 }
                 assert_foreign(&costly, &name);
                 let refund = charged.refund(1).await;
-                assert!(
-                    matches!(refund, Err(StoreError::CorruptKey { .. })),
-                    "{value:?}: {refund:?}"
-                );
+                let is_foreign = matches!(refund, Err(StoreError::CorruptKey { .. }));
+                assert!(is_foreign, "{value:?}: {refund:?}");
             });
         });
     }
@@ -126,7 +113,7 @@ fn no_operation_changes_a_foreign_value() {
 #[test]
 fn beside_a_foreign_value_no_other_policy_is_charged() {
     let (_clock, server) = on_a_clock();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     for (order, quota) in each_with(PAIRS, quotas(100)) {
         for foreign in [0, 1] {
             server.flush();
@@ -136,8 +123,6 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
                 keys[foreign].1 = Key::new(name);
                 keys
             };
-            // The whole policy's key first, so that the other one is the key that is missing then.
-            let whole = [["first", "second"][1 - foreign]];
             let names = runtime.block_on(async {
                 assert!(admitted_by_store(&both.check(keys("fine")).await));
                 let before = server.keys();
@@ -160,7 +145,7 @@ fn beside_a_foreign_value_no_other_policy_is_charged() {
                     assert!(admitted_by_store(&good), "beside {value:?}");
                     expected += 1;
                     let used = used(&both, keys("fine")).await;
-                    assert_eq!(used[1 - foreign], expected, "{whole:?} beside {value:?}");
+                    assert_eq!(used[1 - foreign], expected, "beside {value:?}");
                 });
             });
         }
@@ -182,13 +167,9 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
     let (_clock, server) = on_a_clock();
     for (strategy, quota) in each_with(EACH, quotas(10)) {
         server.flush();
-        let limiter = Limiter::builder()
-            .store(store(&server))
-            .policy(strategy.policy("p", &quota))
-            .on_store_error(OnStoreError::Admit)
-            .on_misconfiguration(OnMisconfiguration::AsStoreError)
-            .build()
-            .expect("a limiter");
+        let builder = Limiter::builder().store(store(&server));
+        let builder = builder.on_misconfiguration(OnMisconfiguration::AsStoreError);
+        let limiter = stores::limiter(builder, [strategy.policy("p", &quota)]);
         let check = || runtime.block_on(limiter.check("logged").into_future());
         assert!(admitted_by_store(&check()));
         let name = server.only_key();
@@ -198,11 +179,7 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
             assert_eq!(decision.source(), DecisionSource::Fallback, "{value:?}");
             assert_eq!(decision.policies().len(), 0);
         });
-        let text = log.text();
-        let mut lines = text.lines();
-        assert!(
-            lines.any(|line| line.contains("ERROR") && line.contains(&name)),
-            "{text}"
-        );
+        let lines = log.lines(&name);
+        assert!(lines.iter().any(|line| line.contains("ERROR")), "{lines:?}");
     }
 }

@@ -15,18 +15,12 @@ fn subscriber(network: u16) -> IpAddr {
 async fn a_second_policy_by_a_wider_prefix_limits_all_of_its_addresses_together() {
     let server = Server::start();
     // Five each, and a hundred for all of a /48.
-    let limiter = Limiter::builder()
-        .store(store(&server))
-        .policy(Policy::new("client", Quota::requests(5).per_day()))
-        .policy(Policy::new("network", Quota::requests(100).per_day()))
-        .build()
-        .expect("a limiter");
+    let policies = [("client", "5/day"), ("network", "100/day")];
+    let policies = policies.map(|(name, quota)| StrategyKind::Gcra.policy(name, quota));
+    let limiter = limiter(store(&server), policies);
     let ask = async |address: IpAddr| {
-        let keys = [
-            ("client", Key::ip(address)),
-            ("network", Key::network(address, 24, 48)),
-        ];
-        admitted_by_store(&limiter.check(keys).await)
+        let network = ("network", Key::network(address, 24, 48));
+        admitted_by_store(&limiter.check([("client", Key::ip(address)), network]).await)
     };
     let mut admitted = 0;
     for network in 0..2_000 {

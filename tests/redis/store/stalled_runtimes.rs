@@ -6,37 +6,30 @@
     reason = "futures are polled on one runtime and awaited on another"
 )]
 
-use std::{
-    future::poll_fn,
-    sync::mpsc,
-    task::{Context, Poll, Wake, Waker},
-};
+use std::task::{Context, Wake, Waker};
 
+use futures_util::poll;
 use tokio::time::timeout;
 use tollgate::limiter::CheckFuture;
-use tollgate_tests::{bare_thread::block_on, prelude::*};
+use tollgate_tests::{
+    bare_thread::{block_on, on_bare_thread},
+    prelude::*,
+};
 use tower::Service;
 
 use crate::store::support::*;
 
-const KEY: Key = Key::global();
-
 const TIMEOUT: Duration = ms(200);
 
 fn store(server: &Server, deadline: Duration) -> RedisStore {
-    let store = RedisStore::builder()
-        .url(server.url())
-        .timeout(deadline)
-        .rejection_cache_staleness(Duration::ZERO)
-        .no_circuit_breaker();
-    store.build().expect("a store")
+    let store = RedisStore::builder().url(server.url()).timeout(deadline);
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    store.no_circuit_breaker().built()
 }
 
 fn single(server: &Server, deadline: Duration) -> Limiter {
-    limiter(
-        store(server, deadline),
-        [StrategyKind::Fixed.policy("p", "100/month")],
-    )
+    let policy = StrategyKind::Fixed.policy("p", "100/month");
+    limiter(store(server, deadline), [policy])
 }
 
 /// A check on this runtime that the store decides: the first may take longer than the timeout on a busy machine.
@@ -52,28 +45,19 @@ fn used_now(server: &Server) -> u64 {
     current_thread().block_on(used(&limiter, KEY))[0]
 }
 
-async fn poll_once<F: Future + Unpin>(future: &mut F) {
-    poll_fn(|cx| {
-        assert!(Box::pin(&mut *future).as_mut().poll(cx).is_pending());
-        Poll::Ready(())
-    })
-    .await;
-}
-
 /// A check that was polled in `runtime`, and is not sent yet.
 fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
     runtime.block_on(async {
         let mut check = limiter.check(KEY).into_future();
-        poll_once(&mut check).await;
+        assert!(poll!(&mut check).is_pending());
         check
     })
 }
 
 /// The decision of a check that is awaited on another runtime.
 fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
-    runtime
-        .block_on(async { timeout(TEST_TIMEOUT, check).await })
-        .expect("a result by the deadline")
+    let decision = runtime.block_on(async { timeout(TEST_TIMEOUT, check).await });
+    decision.expect("a result by the deadline")
 }
 
 #[test]
@@ -105,14 +89,12 @@ fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let limiter = single(&server, TIMEOUT);
     connect(&still, &limiter);
     server.pause();
-    let check = still.block_on(async {
-        let mut check = limiter.check(KEY).into_future();
-        poll_once(&mut check).await;
-        // It is sent.
+    let check = asked_in(&still, &limiter);
+    // It is sent.
+    still.block_on(async {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        check
     });
     let decision = awaited_in(&other, check);
     assert!(matches!(store_error(&decision), StoreError::Timeout));
@@ -132,11 +114,7 @@ fn a_check_awaited_without_timers_completes_by_its_deadline() {
     let limiter = single(&server, TIMEOUT);
     for awaited in [without_a_runtime, without_timers] {
         let check = asked_in(&still, &limiter);
-        let (sender, response) = mpsc::channel();
-        thread::spawn(move || {
-            let _ = sender.send(awaited(check));
-        });
-        let decision = response.recv_timeout(TEST_TIMEOUT).expect("a response");
+        let decision = on_bare_thread(move || awaited(check));
         assert!(matches!(store_error(&decision), StoreError::Timeout));
     }
 }
@@ -146,12 +124,9 @@ fn a_check_awaited_without_timers_completes_by_its_deadline() {
 fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread(1));
-    let layer = RateLimitLayer::builder()
-        .store(store(&server, TIMEOUT))
-        .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
-        .on_store_error(OnStoreError::Reject);
-    let layer = layer.build().expect("a layer");
-    let mut service = layer.layer(service_fn(hello));
+    let policy = StrategyKind::Gcra.policy("p", "9/month");
+    let limiter = limiter(store(&server, TIMEOUT), [policy.key(extract::global())]);
+    let mut service = RateLimitLayer::new(limiter).layer(service_fn(hello));
     let response = still.block_on(async {
         let Ok(service) = service.ready().await;
         service.call(Request::new(()))
@@ -161,10 +136,16 @@ fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
-fn permit_limiter(server: &Server) -> Limiter {
+/// A limiter of so many requests in flight.
+fn permit_limiter(store: RedisStore, permits: u64) -> Limiter {
     let hour = Concurrency::with_ttl(secs(3_600));
-    let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
-    limiter(store(server, TEST_TIMEOUT), [policy])
+    let policy = Policy::new("p", Quota::concurrent(permits));
+    limiter(store, [policy.strategy(hour)])
+}
+
+/// One on a store of its own.
+fn permits(server: &Server) -> Limiter {
+    permit_limiter(store(server, TEST_TIMEOUT), 3)
 }
 
 /// A permit is held on `runtime`, which is driven no more when this returns.
@@ -182,26 +163,9 @@ fn until_all_are_free(runtime: &Runtime, limiter: &Limiter) {
 }
 
 #[test]
-fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
-    let server = Server::start();
-    for other in [current_thread(), multi_thread(1)] {
-        server.flush();
-        let limiter = permit_limiter(&server);
-        // Either may have been the first.
-        let (early, late) = (current_thread(), current_thread());
-        let outside = early.block_on(held(&limiter));
-        assert_eq!(other.block_on(used(&limiter, KEY)), [1]);
-        late.block_on(async { drop(held(&limiter).await) });
-        early.block_on(async { drop(held(&limiter).await) });
-        drop(outside);
-        until_all_are_free(&other, &limiter);
-    }
-}
-
-#[test]
 fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
     let server = Server::start();
-    let limiter = permit_limiter(&server);
+    let limiter = permits(&server);
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     let (ended, other) = (current_thread(), current_thread());
     let [first, second] = [(); 2].map(|()| ended.block_on(held(&limiter)));
@@ -217,21 +181,22 @@ fn a_permit_dropped_in_a_runtime_without_timers_is_freed_by_another() {
 fn permits_of_a_runtime_that_stalls_or_ends_are_freed() {
     let server = Server::start();
     for ends in [false, true] {
-        for other in [None, Some(current_thread())] {
+        for other in [None, Some(current_thread()), Some(multi_thread(1))] {
             server.flush();
-            let limiter = permit_limiter(&server);
+            let limiter = permits(&server);
+            // Either may have been the first.
+            let (early, late) = (current_thread(), current_thread());
+            let outside = early.block_on(held(&limiter));
             if let Some(other) = &other {
-                assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
+                assert_eq!(other.block_on(used(&limiter, KEY)), [1]);
             }
-            let mut last = Some(current_thread());
-            let runtime = last.as_ref().expect("a runtime");
-            runtime.block_on(async { drop(held(&limiter).await) });
-            let outside = runtime.block_on(held(&limiter));
-            drop(last.take_if(|_| ends));
+            late.block_on(async { drop(held(&limiter).await) });
+            early.block_on(async { drop(held(&limiter).await) });
+            let _stalled = (!ends).then_some((early, late));
             drop(outside);
             match other {
                 Some(other) => until_all_are_free(&other, &limiter),
-                None => until_all_are_free(&current_thread(), &permit_limiter(&server)),
+                None => until_all_are_free(&current_thread(), &permits(&server)),
             }
         }
     }
@@ -242,13 +207,9 @@ fn permits_of_a_runtime_that_stalls_or_ends_are_freed() {
 fn a_permit_that_a_runtime_awaited_when_it_ended_is_freed_by_another() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let through_proxy = RedisStore::builder()
-        .url(format!("redis://{}", proxy.addr()))
-        .timeout(TEST_TIMEOUT);
-    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
-    let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
-    let awaited = limiter(through_proxy.build().expect("a store"), [policy]);
-    let other = permit_limiter(&server);
+    let through_proxy = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let awaited = permit_limiter(through_proxy.timeout(TEST_TIMEOUT).built(), 3);
+    let other = permits(&server);
     let ending = current_thread();
     ending.block_on(async {
         assert_eq!(used(&awaited, KEY).await, [0]);
@@ -266,9 +227,7 @@ fn a_permit_that_a_runtime_awaited_when_it_ended_is_freed_by_another() {
 fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     const MANY: u64 = 1_000;
     let server = Server::start();
-    let hour = Concurrency::with_ttl(secs(3_600));
-    let policy = Policy::new("p", Quota::concurrent(MANY)).strategy(hour);
-    let limiter = limiter(store(&server, TEST_TIMEOUT), [policy]);
+    let limiter = permit_limiter(store(&server, TEST_TIMEOUT), MANY);
     let (ended, other) = (current_thread(), current_thread());
     let checks = (0..MANY).map(|_| limiter.check(KEY).into_future());
     let held = ended.block_on(join_all(checks));
@@ -331,7 +290,7 @@ fn a_check_whose_runtime_is_blocked_past_its_deadline_costs_what_its_decision_sa
     connect(&runtime, &limiter);
     let decision = runtime.block_on(async {
         let mut check = limiter.check(KEY).into_future();
-        poll_once(&mut check).await;
+        assert!(poll!(&mut check).is_pending());
         thread::sleep(2 * TIMEOUT);
         check.await
     });

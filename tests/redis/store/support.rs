@@ -1,10 +1,10 @@
 //! What the tests share.
 
 use testkit::Clock;
+use tokio::task::JoinHandle;
 use tollgate::store::deadpool_redis::{Manager, Pool, Runtime};
+pub(crate) use tollgate_tests::load::{hammer, limiter, used};
 use tollgate_tests::prelude::*;
-
-pub(crate) use crate::store::load::{hammer, limiter, used};
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_750_000_000_123_457;
@@ -64,11 +64,8 @@ pub(crate) fn store(server: &Server) -> RedisStore {
 
 pub(crate) fn store_at(url: String) -> RedisStore {
     // Rejections are cached by this process's clock, and only the server's is set.
-    let store = RedisStore::builder()
-        .url(url)
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO);
-    store.build().expect("a store")
+    let store = RedisStore::builder().rejection_cache_staleness(Duration::ZERO);
+    store.url(url).timeout(TEST_TIMEOUT).built()
 }
 
 /// A limiter on connections of its own, under one policy `p`.
@@ -77,9 +74,15 @@ pub(crate) fn single(server: &Server, strategy: StrategyKind, quota: &str) -> Li
 }
 
 /// A limiter on connections of its own, under policies `first` and `second`.
-pub(crate) fn pair(server: &Server, [first, second]: [StrategyKind; 2], quota: &str) -> Limiter {
+pub(crate) fn pair(server: &Server, strategies: [StrategyKind; 2], quota: &str) -> Limiter {
+    pair_on(store(server), strategies, quota)
+}
+
+/// A limiter under policies `first` and `second`.
+pub(crate) fn pair_on(store: RedisStore, strategies: [StrategyKind; 2], quota: &str) -> Limiter {
+    let [first, second] = strategies;
     let policies = [first.policy("first", quota), second.policy("second", quota)];
-    limiter(store(server), policies)
+    limiter(store, policies)
 }
 
 /// A pool of connections with timeouts that are long enough for a busy machine. A command that is lost with its connection ends
@@ -115,4 +118,27 @@ pub(crate) fn until_used(
     until("so many units are used", async move || {
         used(limiter, key).await == units
     })
+}
+
+/// Closes all other connections to the server.
+pub(crate) fn kill_connections(server: &Server) {
+    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    server.command(&kill).ok();
+}
+
+/// Sends a request for each key at once; the decisions are in the order of the keys.
+pub(crate) async fn check_at_once<K: Into<Keys>>(
+    limiter: &Limiter,
+    keys: impl IntoIterator<Item = K>,
+) -> Vec<Decision> {
+    let checks = keys.into_iter().map(|key| limiter.check(key).into_future());
+    all(checks.map(tokio::spawn)).await
+}
+
+/// What each of these tasks returns.
+pub(crate) async fn all<T>(tasks: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    // All of them are spawned before the first is awaited.
+    let tasks: Vec<_> = tasks.into_iter().collect();
+    let results = join_all(tasks).await.into_iter();
+    results.map(|result| result.expect("no panic")).collect()
 }

@@ -16,14 +16,9 @@ async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
         // A busy machine may take too long for the last one, too: with more time it does not.
         let time = TIMEOUT * (1 << attempt);
         let proxy = Proxy::to(server.addr());
-        let store = RedisStore::builder()
-            .url(format!("redis://{}", proxy.addr()))
-            .timeout(time)
-            .no_circuit_breaker();
-        let limiter = limiter(
-            store.build().expect("a store"),
-            [StrategyKind::Fixed.policy("p", "9/week")],
-        );
+        let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+        let store = store.timeout(time).no_circuit_breaker().built();
+        let limiter = limiter(store, [StrategyKind::Fixed.policy("p", "9/week")]);
         let ask = |name: &str| {
             let key = Key::new(format!("{name}{attempt}"));
             tokio::spawn(limiter.check(key).into_future())

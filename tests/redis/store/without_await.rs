@@ -7,25 +7,20 @@ use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::store::support::*;
 
-const KEY: Key = Key::global();
-
 fn builder(server: &Server) -> LimiterBuilder {
     // A rejection stays cached, however busy the machine is.
     let store = RedisStore::builder()
         .url(server.url())
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(secs(3_600));
-    let policies = [
-        StrategyKind::Gcra.policy("p", "20/month"),
-        StrategyKind::Fixed.policy("q", "30/month"),
-    ];
-    let builder = Limiter::builder().store(store.built());
-    let builder = builder.on_store_error(OnStoreError::Reject);
-    policies.into_iter().fold(builder, LimiterBuilder::policy)
+        .timeout(TEST_TIMEOUT);
+    let store = store.rejection_cache_staleness(secs(3_600)).built();
+    let builder = Limiter::builder().store(store);
+    let builder = builder.policy(StrategyKind::Gcra.policy("p", "20/month"));
+    let builder = builder.policy(StrategyKind::Fixed.policy("q", "30/month"));
+    builder.on_store_error(OnStoreError::Reject)
 }
 
 fn limiter(server: &Server) -> Limiter {
-    builder(server).build().expect("a limiter")
+    builder(server).built()
 }
 
 #[tokio::test]
@@ -69,20 +64,13 @@ fn a_cached_rejection_is_returned_at_once_on_a_thread_without_a_runtime() {
 async fn threads_that_block_are_admitted_as_often_as_the_quota_allows() {
     let server = Server::start();
     let limiter = limiter(&server);
-    let call = |limiter: Limiter| {
+    let threads = [(); 4].map(|()| {
+        let limiter = limiter.clone();
         let decisions = (0..10).map(move |_| limiter.check(KEY).blocking());
-        decisions.filter(Decision::is_admitted).count()
-    };
-    let threads: Vec<_> = (0..4)
-        .map(|_| {
-            let limiter = limiter.clone();
-            thread::spawn(move || call(limiter))
-        })
-        .collect();
-    let admitted = threads
-        .into_iter()
-        .map(|thread| thread.join().expect("a count"));
-    assert_eq!(admitted.sum::<usize>(), 20);
+        thread::spawn(move || decisions.filter(Decision::is_admitted).count())
+    });
+    let admitted = threads.map(|thread| thread.join().expect("a count"));
+    assert_eq!(admitted.iter().sum::<usize>(), 20);
     assert_eq!(used(&limiter, KEY).await, [20, 20]);
 }
 
@@ -92,17 +80,12 @@ fn a_call_may_block_within_any_runtime() {
     let server = Server::start();
     let limiter = limiter(&server);
     let on_thread = limiter.clone();
-    let mut runtimes = [
-        Builder::new_current_thread(),
-        Builder::new_current_thread(),
-        Builder::new_multi_thread(),
-    ];
-    runtimes[1].enable_all();
-    runtimes[2].worker_threads(1);
-    for mut runtime in runtimes {
+    let one_thread = Builder::new_multi_thread().worker_threads(1).build();
+    let without_timers = [Builder::new_current_thread().build(), one_thread];
+    let [first, second] = without_timers.map(|runtime| runtime.expect("a runtime"));
+    for runtime in [first, second, current_thread()] {
         let limiter = on_thread.clone();
         on_bare_thread(move || {
-            let runtime = runtime.build().expect("a runtime");
             runtime.block_on(async {
                 let by_mistake = limiter.check(KEY).blocking();
                 assert!(admitted_by_store(&by_mistake), "{by_mistake:?}");

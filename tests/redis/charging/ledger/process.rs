@@ -6,12 +6,11 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{load, prelude::*};
 
 use super::{
     Case, Log, OTHER_PROCESS,
     counts::AdmittedUnits,
-    records::Record,
     traffic::{Kind, Process, Recorder},
 };
 
@@ -32,13 +31,10 @@ impl Child {
     pub(super) fn start(server: &Server, case: Case) -> Self {
         let case = format!("{:?}|{:?}|{}", case.strategy, case.kind, case.seed);
         let mut process =
-            tollgate_tests::child::test(module_path!(), "child_process_that_is_killed")
-                .env(URL, server.url())
-                .env(CASE, case)
-                .stdout(Stdio::piped())
-                .stdin(Stdio::piped())
-                .spawn()
-                .expect("a process");
+            tollgate_tests::child::test(module_path!(), "child_process_that_is_killed");
+        process.env(URL, server.url()).env(CASE, case);
+        process.stdout(Stdio::piped()).stdin(Stdio::piped());
+        let mut process = process.spawn().expect("a process");
         let (write_line, received) = mpsc::unbounded_channel();
         let output = BufReader::new(process.stdout.take().expect("its output"));
         thread::spawn(move || {
@@ -59,7 +55,7 @@ impl Child {
         while let Some(line) = self.received.recv().await {
             let idle = line == IDLE;
             if !idle {
-                let (request, record) = Record::read(&line);
+                let (request, record) = serde_json::from_str(&line).expect("a record");
                 log.add(request, record);
                 lines += 1;
             }
@@ -92,27 +88,18 @@ fn child_process_that_is_killed() {
         return;
     };
     let case: Vec<_> = case.split('|').collect();
-    let strategy = StrategyKind::ALL
-        .into_iter()
-        .find(|strategy| format!("{strategy:?}") == case[0]);
-    let kind = Kind::ALL
-        .into_iter()
-        .find(|kind| format!("{kind:?}") == case[1]);
+    let mut strategies = StrategyKind::ALL.into_iter();
+    let strategy = strategies.find(|strategy| format!("{strategy:?}") == case[0]);
+    let mut kinds = Kind::ALL.into_iter();
+    let kind = kinds.find(|kind| format!("{kind:?}") == case[1]);
     let seed = case[2].parse().expect("a seed");
     let case = (strategy.expect("a strategy"), kind.expect("a kind"), seed);
     // Rejections are cached by this process's clock, and only the server's is set.
-    let store = RedisStore::builder()
-        .rejection_cache_staleness(std::time::Duration::ZERO)
-        .url(url.clone())
-        .timeout(TEST_TIMEOUT)
-        .build();
-    let store = store.expect("a store");
-    let limiter = |policy| {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
-        let builder = builder.store(store.clone()).policy(policy);
-        builder.build().expect("a limiter")
-    };
-    let recorder: Recorder = Arc::new(|request, record| write_line(&record.write(request)));
+    let store = RedisStore::builder().rejection_cache_staleness(Duration::ZERO);
+    let store = store.url(url.clone()).timeout(TEST_TIMEOUT).built();
+    let limiter = |policy| load::limiter(store.clone(), [policy]);
+    let recorder: Recorder =
+        Arc::new(|request, record| write_line(&json!((request, record)).to_string()));
     let runtime = Runtime::new().expect("a runtime");
     let admitted_units = runtime.block_on(AdmittedUnits::on(&url));
     let mut process = Process::new(case, limiter, (recorder, admitted_units), OTHER_PROCESS);

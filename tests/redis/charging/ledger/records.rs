@@ -1,11 +1,12 @@
 //! What two processes record, and what the store must hold then.
 
+use serde::{Deserialize, Serialize};
 use tollgate_tests::prelude::*;
 
 use super::store::{Counts, Receipt};
 
 /// What is done about a request, in units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) enum Action {
     /// Charged on arrival, if there is room.
     Acquire(i64),
@@ -22,7 +23,7 @@ pub(super) enum Action {
 pub(super) const ALL: i64 = i64::MAX / 4;
 
 /// What a process writes down, with the number of the request that it is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) enum Record {
     /// It is about to be done.
     Starts(Action),
@@ -35,42 +36,6 @@ pub(super) enum Record {
     /// Its future was dropped. Nothing of an acquisition stays; a charge is in flight, and of a refund the part of the
     /// newest charge.
     Dropped,
-}
-
-impl Record {
-    pub(super) fn write(self, request: u64) -> String {
-        let text = match self {
-            Self::Starts(Action::Acquire(units)) => format!("acquire {units}"),
-            Self::Starts(Action::Charge(units)) => format!("charge {units}"),
-            Self::Starts(Action::Refund(units)) => format!("refund {units}"),
-            Self::Starts(Action::Settle(units)) => format!("settle {units}"),
-            Self::Starts(Action::Debt(units, then)) => format!("debt {units} {then}"),
-            Self::Done => "done".into(),
-            Self::Rejected => "rejected".into(),
-            Self::Sent => "sent".into(),
-            Self::Dropped => "dropped".into(),
-        };
-        format!("{request} {text}")
-    }
-
-    #[track_caller]
-    pub(super) fn read(line: &str) -> (u64, Self) {
-        let words: Vec<_> = line.split(' ').collect();
-        let units = |place: usize| words[place].parse().expect(line);
-        let record = match words[1] {
-            "acquire" => Self::Starts(Action::Acquire(units(2))),
-            "charge" => Self::Starts(Action::Charge(units(2))),
-            "refund" => Self::Starts(Action::Refund(units(2))),
-            "settle" => Self::Starts(Action::Settle(units(2))),
-            "debt" => Self::Starts(Action::Debt(units(2), units(3))),
-            "done" => Self::Done,
-            "rejected" => Self::Rejected,
-            "sent" => Self::Sent,
-            "dropped" => Self::Dropped,
-            _ => panic!("{line}"),
-        };
-        (words[0].parse().expect(line), record)
-    }
 }
 
 /// What a request is charged.
@@ -165,11 +130,8 @@ impl Expected {
 
     /// A process was killed: what it was about may have been done or not. Returns what its requests were charged.
     pub(super) fn kill_process(&mut self, is_its: impl Fn(u64) -> bool) -> i64 {
-        let pending: Vec<_> = self
-            .pending
-            .extract_if(|request, _| is_its(*request))
-            .collect();
-        for (request, what) in pending {
+        let pending = self.pending.extract_if(|request, _| is_its(*request));
+        for (request, what) in pending.collect::<Vec<_>>() {
             let (most, least) = match what {
                 Action::Debt(most, least) => (Action::Settle(most), Action::Settle(least)),
                 what => (what, what),
@@ -182,19 +144,13 @@ impl Expected {
                 self.apply(request, least, false, (true, false));
             }
         }
-        let in_flight: Vec<_> = self
-            .in_flight
-            .extract_if(.., |sent| is_its(sent.0))
-            .collect();
-        for (_, less, more) in in_flight {
+        for (_, less, more) in self.in_flight.extract_if(.., |sent| is_its(sent.0)) {
             let at = self.least.now();
             self.least.refund(Receipt { at, left: less }, less);
             self.most.charge(more);
         }
-        let requests = self
-            .requests
-            .iter()
-            .filter(|(request, _)| is_its(**request));
+        let requests = self.requests.iter();
+        let requests = requests.filter(|(request, _)| is_its(**request));
         requests.map(|(_, request)| request.net()).sum()
     }
 

@@ -3,17 +3,17 @@
 use std::pin::pin;
 
 use tokio::sync::oneshot;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{
+    every_policy::{charge_every, refund_every, settle_every},
+    prelude::*,
+};
 
 use super::{
     records::{ALL, Action, Record},
     store::LIMIT,
     traffic::{COST, Kind, Shared},
 };
-use crate::charging::{
-    every_policy::{charge_every, refund_every, settle_every},
-    support::*,
-};
+use crate::charging::support::*;
 
 /// When a request is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

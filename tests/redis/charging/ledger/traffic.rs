@@ -108,18 +108,13 @@ impl Process {
     /// Opens the window of this instant, where there is none, so that no request needs to know which one did.
     pub(super) async fn open(&self, instant: u64) {
         let number = self.shared.number();
-        self.shared
-            .record(number, Record::Starts(Action::Acquire(1)));
-        let admitted = admitted_by_store(&self.shared.limiter.check(KEY).cost(1).await);
-        if admitted {
-            self.shared.admitted(instant, 1).await;
+        let shared = &self.shared;
+        shared.record(number, Record::Starts(Action::Acquire(1)));
+        if !admitted_by_store(&shared.limiter.check(KEY).cost(1).await) {
+            return shared.record(number, Record::Rejected);
         }
-        let record = if admitted {
-            Record::Done
-        } else {
-            Record::Rejected
-        };
-        self.shared.record(number, record);
+        shared.admitted(instant, 1).await;
+        shared.record(number, Record::Done);
     }
 
     /// All tasks at once, each for some steps; then nothing of it is in flight.
@@ -156,13 +151,8 @@ impl Process {
     /// send once more when they come.
     async fn drain(&self) {
         for _ in 0..4 {
-            let _ = self
-                .shared
-                .limiter
-                .peek(KEY)
-                .cost(1)
-                .await
-                .expect("a response");
+            let peeked = self.shared.limiter.peek(KEY).cost(1).await;
+            let _ = peeked.expect("a response");
         }
     }
 }
@@ -202,16 +192,12 @@ impl Task {
         }
         let place = self.rng.below(self.active.len() as u64) as usize;
         if choice < 7 {
-            self.active[place]
-                .adjust(shared, &mut self.rng, instant)
-                .await;
-        } else {
-            let ending = self.rng.below(6);
-            self.active
-                .swap_remove(place)
-                .end(shared, instant, ending)
-                .await;
+            let active = &mut self.active[place];
+            return active.adjust(shared, &mut self.rng, instant).await;
         }
+        let ending = self.rng.below(6);
+        let active = self.active.swap_remove(place);
+        active.end(shared, instant, ending).await;
     }
 
     /// A request arrives.
@@ -222,10 +208,8 @@ impl Task {
         // One in six is dropped in flight.
         let drops = Drops::one_in(6, &mut self.rng);
         let mode_index = self.rng.below(6) as usize;
-        let mode = shared
-            .modes
-            .get(mode_index)
-            .map_or(Mode::Arrival, |(mode, _)| *mode);
+        let layer = shared.modes.get(mode_index);
+        let mode = layer.map_or(Mode::Arrival, |(mode, _)| *mode);
         let may_charge = || shared.kind == Kind::Little && shared.may_charge(cost as i64);
         if mode == Mode::Response && !may_charge() {
             // What it charges in the end might be cut short, or exceed the limit.
@@ -237,7 +221,7 @@ impl Task {
             cost as i64
         };
         shared.record(number, Record::Starts(Action::Acquire(units)));
-        let handle = match shared.modes.get(mode_index) {
+        let handle = match layer {
             Some((_, layer)) => Handle::pass(shared, layer, cost, drops).await,
             None => {
                 let check = shared.limiter.check(KEY).cost(cost).into_future();
