@@ -5,7 +5,7 @@ use std::{future::pending, sync::mpsc};
 use tollgate::limiter::OnMisconfiguration;
 use tollgate_tests::prelude::*;
 
-use crate::store::{config::pool_of, support::*};
+use crate::store::support::*;
 
 /// A request that is made on this runtime.
 fn check_on(runtime: &Runtime, limiter: &Limiter) -> Decision {

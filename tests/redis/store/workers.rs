@@ -35,6 +35,8 @@ async fn ten_thousand_concurrent_requests_on_one_key_and_on_as_many_take_far_few
         let admitted = admitted_at_once(&server, &limiter, repeat_n("hot", 10_000)).await;
         assert_eq!(admitted, 100);
         let [calls, gets] = ["evalsha", "get"].map(|command| server.calls(command));
+        assert!((1..=50).contains(&calls), "{strategy:?}: {calls} calls");
+        assert!(gets <= 50, "{strategy:?}: {gets} reads");
         server.flush();
         server.reset_stats();
         let admitted = admitted_at_once(&server, &limiter, 0..10_000_u64).await;
