@@ -187,11 +187,15 @@ async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
     let limiter = limiter([policy("p", 1)]);
     let p = handle(&limiter, "p");
     assert!(limiter.check(p.entry("a")).await.is_admitted());
-    let day = secs(86_400);
-    let both = limiter.wait([p.entry("a"), p.entry("b")], 40 * day);
-    let mut waits = Box::pin(both.into_future());
-    assert!(futures_util::poll!(&mut waits).is_pending());
-    drop(limiter.wait(p.entry("b"), day).await.expect("room"));
+    let days = 40 * secs(86_400);
+    let wait = |keys: Keys| Box::pin(limiter.wait(keys, days).into_future());
+    let both = [p.entry("a"), p.entry("b")];
+    let mut waits = [wait(both.into()), wait(p.entry("a").into())];
+    for wait in &mut waits {
+        assert!(futures_util::poll!(wait).is_pending());
+    }
+    let free = limiter.wait(p.entry("b"), Duration::ZERO).await;
+    drop(free.expect("room"));
     drop(waits);
     assert_eq!(used(&limiter, ["b"]).await, [1]);
 }

@@ -24,10 +24,10 @@ pub(crate) const FIELDS: [&str; 32] = [
 const MAX_TIME: Duration = Duration::from_secs(366 * 86_400);
 
 fn providers() -> [Provider; 6] {
-    use Provider as P;
-    #[rustfmt::skip]
-    let all = [P::standard(), P::openai(), P::azure_openai(), P::anthropic(), P::github(), P::grpc()];
-    all
+    let [github, grpc] = [Provider::github(), Provider::grpc()];
+    let [openai, azure] = [Provider::openai(), Provider::azure_openai()];
+    let anthropic = Provider::anthropic();
+    [Provider::standard(), openai, azure, anthropic, github, grpc]
 }
 
 /// Every provider's parser reads every response, within bounds.
