@@ -1,10 +1,6 @@
 //! A process that stands still most of the time, with all of its threads, finds out that its server is silent.
 
 use crate::faults::support::*;
-use std::{
-    env,
-    process::{Child, Command, Stdio},
-};
 
 const URL: &str = "TOLLGATE_STOPPED_URL";
 
@@ -15,12 +11,6 @@ async fn child_process() {
     let store = builder(url).timeout(secs(1)).built();
     let limiter = rejecting(store, 1_000_000);
     opened(&limiter).await;
-}
-
-fn signal(child: &Child, name: &str) {
-    let command = format!("kill -{name} {}", child.id());
-    let sent = Command::new("sh").args(["-c", &command]).status();
-    assert!(sent.expect("a shell").success(), "{command}");
 }
 
 /// Each probe is late, and so is its repetition.
@@ -45,9 +35,9 @@ fn a_silent_server_is_found_out_by_a_process_that_is_stopped_for_most_of_each_se
             let _ = child.kill();
             panic!("the breaker does not open");
         }
-        signal(&child, "STOP");
+        testkit::signal(child.id(), "STOP");
         thread::sleep(ms(900));
-        signal(&child, "CONT");
+        testkit::signal(child.id(), "CONT");
         thread::sleep(ms(100));
     };
     assert!(ended.success(), "{ended}");
