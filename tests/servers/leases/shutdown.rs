@@ -5,11 +5,6 @@ use std::slice;
 use crate::leases::support::*;
 use tollgate_tests::set_clock::of_own_process;
 
-async fn shut_down(scene: &Scene, limiter: &Limiter) {
-    let ended = scene.wait(limiter.shutdown(TEST_TIMEOUT)).await;
-    ended.expect("the store replies");
-}
-
 #[test]
 fn a_shutdown_refunds_what_is_held() {
     scene(async |scene| {
@@ -17,7 +12,7 @@ fn a_shutdown_refunds_what_is_held() {
             let [limiter, other] = [0, 1].map(|_| scene.single(strategy, "100000/month"));
             let key = Key::new(format!("{strategy:?}"));
             let admitted = hold(&limiter, key).await;
-            shut_down(&scene, &limiter).await;
+            scene.shut_down(&limiter).await;
             assert_eq!(held(&limiter), 0, "{strategy:?}");
             assert_eq!(used(&other, key).await, admitted, "{strategy:?}");
         }
@@ -34,7 +29,7 @@ fn a_shutdown_after_traffic_leaves_what_was_admitted() {
             let key = Key::new(format!("{requests}"));
             let decisions = join_all((0..requests).map(|_| limiter.check(key).into_future())).await;
             assert!(decisions.iter().all(|decision| decision.is_admitted()));
-            shut_down(&scene, &limiter).await;
+            scene.shut_down(&limiter).await;
             let stats = leases(&limiter, "p");
             assert_eq!(used(&other, key).await, requests, "{stats:?}");
         }
@@ -82,8 +77,7 @@ fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
             });
             drop(first);
             second.block_on(async {
-                scene.advance(TTL);
-                until_nothing_is_held(slice::from_ref(&limiter)).await;
+                scene.refund_leases(slice::from_ref(&limiter)).await;
                 assert_eq!(used(&limiter, key).await, admitted);
             });
         }
