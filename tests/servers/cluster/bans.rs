@@ -193,23 +193,11 @@ async fn a_shadow_takes_no_more_of_several_than_the_other_policies_have_room_for
 
 #[tokio::test]
 async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
-    let master_keys = MasterKeys::find(cluster(), "counts").await;
-    let policies = [
-        Gcra.policy("a", "2/h").charge_rejected(true),
-        Gcra.policy("b", "9/h").charge_rejected(true),
-    ];
-    let limiter = limiter(store(cluster()), policies);
-    let both = || [("a", master_keys.key(0)), ("b", master_keys.key(1))];
-    let wait = async || match limiter.check(both()).await.retry_after() {
-        RetryAfter::In(wait) => wait.as_secs().div_ceil(60),
-        other => panic!("{other:?}"),
+    let policies = || {
+        [("a", "2/h"), ("b", "9/h")]
+            .map(|(name, quota)| Gcra.policy(name, quota).charge_rejected(true))
     };
-    for _ in 0..2 {
-        assert!(admits(&limiter, both()).await);
-    }
-    let waits = [wait().await, wait().await, wait().await];
-    assert_eq!(waits, [60, 90, 90]);
-    assert_eq!(used(&limiter, [("b", master_keys.key(1))]).await, [2]);
+    in_slots_as_in_one("debts", &[[0, 1]], policies, &[Check(1); 5]).await;
 }
 
 #[tokio::test]
@@ -239,15 +227,7 @@ async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
 
 #[tokio::test]
 async fn rejections_by_one_ban_are_not_counted_by_another() {
-    let master_keys = MasterKeys::find(cluster(), "bans").await;
-    let policies = [Gcra.policy("a", "2/h"), ban("b", "9/h"), ban("c", "9/h")];
-    let limiter = limiter(store(cluster()), policies);
-    let c: Keys = [("c", master_keys.key(2))].into();
-    let blocked = limiter.block(c.clone(), secs(3_600)).await;
-    blocked.expect("a block");
-    for _ in 0..3 {
-        assert!(!admits(&limiter, master_keys.apart()).await);
-    }
-    limiter.unblock(c).await.expect("no block");
-    assert_eq!(used(&limiter, master_keys.apart()).await, [0, 0, 0]);
+    let policies = || [Gcra.policy("a", "2/h"), ban("b", "9/h"), ban("c", "9/h")];
+    let history = [Block("c"), Check(1), Check(1), Check(1), Unblock("c")];
+    in_slots_as_in_one("bans", &SPREAD, policies, &history).await;
 }
