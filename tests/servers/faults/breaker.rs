@@ -92,8 +92,9 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
 #[tokio::test]
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let (server, proxy) = network();
-    let store = builder(url(proxy.addr())).circuit_breaker_threshold(1);
-    let limiter = rejecting(store.built(), UNITS);
+    // Nothing else is sent.
+    let store = builder(url(proxy.addr())).max_overrides(0);
+    let limiter = rejecting(store.circuit_breaker_threshold(1).built(), UNITS);
     resumed(&limiter).await;
     server.pause();
     let check = || tokio::spawn(limiter.check(KEY).into_future());
@@ -187,7 +188,7 @@ async fn a_silent_server_opens_it_however_many_requests_come() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
     let (server, proxy) = network();
-    let store = through(&proxy);
+    let store = builder(url(proxy.addr())).max_overrides(0).built();
     let limiters = [(); 4].map(|()| rejecting(store.clone(), UNITS));
     for limiter in &limiters {
         resumed(limiter).await;
@@ -227,19 +228,6 @@ async fn a_store_is_used_again_although_no_request_came_meanwhile() {
     let has_closed = async || !log.lines("circuit breaker closed").is_empty();
     until("a probe has a reply", has_closed).await;
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
-}
-
-#[test]
-fn probing_continues_when_the_runtime_that_probed_ends() {
-    let server = Server::start();
-    let limiter = rejecting(store(&server), UNITS);
-    let first = multi_thread(1);
-    first.block_on(resumed(&limiter));
-    server.kill();
-    first.block_on(opened(&limiter));
-    drop(first);
-    server.restart();
-    multi_thread(1).block_on(resumed(&limiter));
 }
 
 /// Such as one that is driven now and then, or whose thread is busy with something else.
