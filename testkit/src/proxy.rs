@@ -147,7 +147,7 @@ impl Proxy {
         self.shared.state().delayed
     }
 
-    /// How many bytes of requests were sent on to the server, on all connections so far.
+    /// How many bytes of requests were sent on to the server, or are being sent, on all connections so far.
     pub fn forwarded(&self) -> u64 {
         self.shared.state().forwarded
     }
@@ -179,14 +179,19 @@ impl Shared {
     }
 
     /// What becomes of a piece of a connection, once it is no longer held.
-    fn mode(&self, number: u64) -> Mode {
+    fn mode(&self, number: u64, replies: bool) -> Mode {
         let held = |state: &mut State| match state.mode {
             Mode::Hold => !state.is_over,
             Mode::HoldBefore(next) => number < next && !state.is_over,
             _ => false,
         };
         let state = self.changed.wait_while(self.state(), held);
-        state.unwrap_or_else(PoisonError::into_inner).mode
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mode = state.mode;
+        if mode == Mode::Repeat && replies {
+            state.mode = Mode::Pass;
+        }
+        mode
     }
 }
 
@@ -216,7 +221,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
 fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
     let (mut piece, mut last) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(len @ 1..) = from.read(&mut piece) {
-        let (pass, ends) = match shared.mode(number) {
+        let (pass, ends) = match shared.mode(number, replies) {
             Mode::Cut => (0, true),
             Mode::Halve if replies => (len / 2, true),
             Mode::Delay(by) if replies => {
@@ -226,7 +231,6 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
                 (len, false)
             }
             Mode::Repeat if replies => {
-                shared.state().mode = Mode::Pass;
                 if to.write_all(&last).is_err() {
                     break;
                 }
@@ -236,13 +240,11 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
         };
         last.clear();
         last.extend_from_slice(&piece[..pass]);
-        if to.write_all(&piece[..pass]).is_err() {
-            break;
-        }
+        // Counted before it is sent, so that who has the reply to it sees it counted.
         if !replies {
             shared.state().forwarded += pass as u64;
         }
-        if ends {
+        if to.write_all(&piece[..pass]).is_err() || ends {
             break;
         }
     }
