@@ -4,19 +4,21 @@ use std::{env, process::Command};
 
 use tollgate_tests::{child, prelude::*};
 
-const URL: &str = "TOLLGATE_NO_THREADS_URL";
-const SERVER: &str = "TOLLGATE_NO_THREADS_SERVER";
+const URL: &str = "TOLLGATE_OUTAGE_URL";
+const SERVER: &str = "TOLLGATE_OUTAGE_SERVER";
 
 /// More than the addresses of a process, so that no thread gets its stack.
 const STACK: u64 = 1 << 47;
 
-pub(super) fn limiter(url: String) -> Limiter {
+/// In a process that [`assert_passes`] has started: a limiter on its server, and the number of that server's process.
+pub(super) fn scene() -> Option<(Limiter, String)> {
+    let (url, server) = (env::var(URL).ok()?, env::var(SERVER).ok()?);
     let policy = Policy::new("p", quota("1000000/day")).strategy(FixedWindow);
     let store = RedisStore::builder().url(url).timeout(ms(500));
     let store = store.rejection_cache_staleness(Duration::ZERO);
     let limiter = Limiter::builder().store(store.built());
     let limiter = limiter.policy(policy).on_store_error(OnStoreError::Reject);
-    limiter.built()
+    Some((limiter.built(), server))
 }
 
 fn is_open(decision: &Decision) -> bool {
@@ -26,12 +28,13 @@ fn is_open(decision: &Decision) -> bool {
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[test]
 fn child_process() {
-    let Ok(url) = env::var(URL) else { return };
-    let server = env::var(SERVER).expect("a variable");
+    let Some((limiter, server)) = scene() else {
+        return;
+    };
     assert!(thread::Builder::new().spawn(|| {}).is_err(), "it can");
     let (log, start) = (Log::default(), Instant::now());
     let _guard = log.errors();
-    outage(&limiter(url), &server);
+    outage(&limiter, &server);
     log.throttled("background thread could not be started", start);
 }
 
@@ -62,11 +65,16 @@ pub(super) fn outage(limiter: &Limiter, server: &str) {
 
 #[test]
 fn without_a_background_thread_a_silent_server_opens_the_breaker_and_one_that_answers_closes_it() {
+    let mut child = child::test(module_path!(), "child_process");
+    assert_passes(child.env("RUST_MIN_STACK", STACK.to_string()));
+}
+
+/// Asserts that a test passes, in a process of its own that has a server to stop.
+pub(super) fn assert_passes(child: &mut Command) {
     let server = Server::start();
     let pid = server.pid().expect("it runs");
-    let child = child::test(module_path!(), "child_process")
+    let child = child
         .arg("--test-threads=1")
-        .env("RUST_MIN_STACK", STACK.to_string())
         .env(URL, server.url())
         .env(SERVER, pid.to_string())
         .output();

@@ -88,8 +88,8 @@ impl ServerFault {
             Self::Killed | Self::Emptied => server.kill(),
             Self::Stopped => server.pause(),
             Self::ReadOnly => {
-                let nowhere = testkit::free_port().to_string();
-                order(server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+                // A port where nothing listens.
+                order(server, &["REPLICAOF", "127.0.0.1", "1"]);
             }
             Self::Paused => order(server, &["CLIENT", "PAUSE", "600000", "WRITE"]),
             Self::Full => order(server, &["CONFIG", "SET", "maxmemory", "1"]),

@@ -81,7 +81,7 @@ impl CountedLimiter {
         let observed = Arc::new(Observed::default());
         let limiter = builder.observe(observed.metrics.clone()).built();
         Self {
-            limiter: limiter,
+            limiter,
             seen: Arc::default(),
             observed,
         }

@@ -3,7 +3,7 @@
 use http::uri::PathAndQuery;
 use tollgate_server::{
     proto::{
-        self, Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest,
+        self, Code, DescriptorStatus, Entry, RateLimit, RateLimitDescriptor, RateLimitRequest,
         RateLimitResponse,
     },
     serve::Server,
@@ -104,6 +104,12 @@ pub(crate) fn cost(descriptor: RateLimitDescriptor, units: u64) -> RateLimitDesc
 
 pub(crate) fn is_over(response: &RateLimitResponse) -> bool {
     response.overall_code == i32::from(Code::OverLimit)
+}
+
+/// The limit of the first descriptor.
+pub(crate) fn limit_of(response: &RateLimitResponse) -> &RateLimit {
+    let limit = response.statuses[0].current_limit.as_ref();
+    limit.expect("a limit")
 }
 
 /// Whether each descriptor is over its limit.

@@ -7,8 +7,8 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{Client, cost, descriptor, header, is_over, over, request},
-    scene::{redis, server},
+    client::{cost, descriptor, header, is_over, limit_of, over, request},
+    scene::served,
 };
 
 fn rules(descriptors: &str) -> Rules {
@@ -22,32 +22,22 @@ fn rules(descriptors: &str) -> Rules {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_none() {
-    let (_clock, redis) = redis();
-    let rules = rules(
+    let client = served(rules(
         "
   - key: tenant
     limits:
       - { name: burst, quota: 5/h, strategy: calendar_window from_epoch }
       - { name: month, quota: 8/month, calendar: true }
 ",
-    );
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ))
+    .await;
     let tenant = || descriptor([("tenant", "a")]);
     let first = client.ask([cost(tenant(), 4)]).await;
     // The limit with the fewest units left.
-    let status = &first.statuses[0];
-    assert_eq!(
-        (
-            status.limit_remaining,
-            &*status.current_limit.as_ref().expect("a limit").name
-        ),
-        (1, "burst")
-    );
-    assert_eq!(
-        header(&first, "ratelimit").map(|field| field.matches(";r=").count()),
-        Some(2)
-    );
+    assert_eq!(first.statuses[0].limit_remaining, 1);
+    assert_eq!(limit_of(&first).name, "burst");
+    let both = header(&first, "ratelimit").expect("a field");
+    assert_eq!(both.matches(";r=").count(), 2);
     let refused = client.ask([cost(tenant(), 2)]).await;
     assert!(is_over(&refused));
     assert_eq!(
@@ -57,44 +47,26 @@ async fn a_descriptor_is_over_if_one_of_its_limits_is_and_is_charged_to_all_or_n
     assert_eq!(header(&refused, "retry-after"), Some("3200"));
     // Both are over: the longer wait counts.
     let refused = client.ask([cost(tenant(), 5)]).await;
-    let status = &refused.statuses[0];
-    assert_eq!(
-        status.current_limit.as_ref().expect("a limit").name,
-        "month"
-    );
+    assert_eq!(limit_of(&refused).name, "month");
     assert_eq!(header(&refused, "retry-after"), Some("1328000"));
     assert!(client.passes(tenant()).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
-    let (_clock, redis) = redis();
-    let server = server(
-        &redis,
-        &rules("  - { key: user, limits: [{ quota: 2/30s }] }"),
-        &[],
-    )
-    .await;
-    let response = Client::of(&server).ask([descriptor([("user", "a")])]).await;
-    let limit = response.statuses[0]
-        .current_limit
-        .as_ref()
-        .expect("a limit");
+    let client = served(rules("  - { key: user, limits: [{ quota: 2/30s }] }")).await;
+    let response = client.ask([descriptor([("user", "a")])]).await;
+    let limit = limit_of(&response);
     assert_eq!((limit.requests_per_unit, limit.unit), (2, 0));
-    assert_eq!(
-        header(&response, "ratelimit-policy"),
-        Some("\"test/user\";q=2;w=30")
-    );
+    let policy = header(&response, "ratelimit-policy");
+    assert_eq!(policy, Some("\"test/user\";q=2;w=30"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_charge_that_comes_after_the_response_is_not_lost_where_rejections_are_charged() {
-    let (_clock, redis) = redis();
-    let rules = rules(
+    let client = served(rules(
         "  - { key: tokens, limits: [{ quota: 500/h, strategy: calendar_window from_epoch, on_reject: charge }] }",
-    );
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    )).await;
     let tokens = || descriptor([("tokens", "a")]);
     assert!(client.passes(cost(tokens(), 200)).await);
     let late = client.ask([cost(tokens(), 500)]).await;
@@ -105,16 +77,9 @@ async fn a_charge_that_comes_after_the_response_is_not_lost_where_rejections_are
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_limits_than_can_be_charged_together_are_a_mistake_of_the_request() {
-    let (_clock, redis) = redis();
     let limits = (0..3).map(|n| format!("{{ name: n{n}, quota: 1000/h }}"));
     let limits = limits.collect::<Vec<_>>().join(", ");
-    let server = server(
-        &redis,
-        &rules(&format!("  - {{ key: user, limits: [{limits}] }}")),
-        &[],
-    )
-    .await;
-    let client = Client::of(&server);
+    let client = served(rules(&format!("  - {{ key: user, limits: [{limits}] }}"))).await;
     let mut many = request([]);
     many.descriptors = (0..43)
         .map(|user| descriptor([("user", &*user.to_string())]))

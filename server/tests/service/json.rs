@@ -1,5 +1,7 @@
 //! The HTTP port.
 
+use std::net::SocketAddr;
+
 use http::{Method, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -9,19 +11,23 @@ use tollgate_server::{
     serve::Server,
 };
 
-use crate::scene::{limit, named, redis, rules, server};
+use crate::scene::{limit, named, options, redis, rules, server};
 
 /// The status and body of a response.
 pub(crate) async fn get(server: &Server, path: &str) -> (u16, String) {
-    fetch(server, Method::GET, path, String::new()).await
+    get_at(server.http(), path).await
+}
+
+pub(crate) async fn get_at(http: SocketAddr, path: &str) -> (u16, String) {
+    fetch(http, Method::GET, path, String::new()).await
 }
 
 async fn post(server: &Server, body: &str) -> (u16, String) {
-    fetch(server, Method::POST, "/json", body.to_owned()).await
+    fetch(server.http(), Method::POST, "/json", body.to_owned()).await
 }
 
-async fn fetch(server: &Server, method: Method, path: &str, body: String) -> (u16, String) {
-    let url = format!("http://{}{path}", server.http());
+async fn fetch(http: SocketAddr, method: Method, path: &str, body: String) -> (u16, String) {
+    let url = format!("http://{http}{path}");
     let request = Request::builder().method(method).uri(url).body(body);
     send(request.expect("a request")).await
 }
@@ -31,13 +37,9 @@ async fn send(request: Request<String>) -> (u16, String) {
     let request = request.map(Full::<axum::body::Bytes>::from);
     let response = client.request(request).await.expect("a response");
     let status = response.status().as_u16();
-    let body = response
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
-    (status, String::from_utf8(body.to_vec()).expect("text"))
+    let body = response.into_body().collect().await.expect("a body");
+    let body = body.to_bytes().to_vec();
+    (status, String::from_utf8(body).expect("text"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,9 +161,10 @@ async fn requests_with_mistakes_are_bad() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fails_is_an_error_of_the_server() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 9, Unit::Minute)]), &[]).await;
-    redis.kill();
+    // A port where nothing listens.
+    let options = options(&["--redis-url", "redis://127.0.0.1:1"]);
+    let server = Server::start(&options, &rules([limit("user", "", 9, Unit::Minute)])).await;
+    let server = server.expect("a server");
     let request = r#"{"domain": "test", "descriptors": [{"entries": [{"key": "user"}]}]}"#;
     let (status, body) = post(&server, request).await;
     assert_eq!(status, 500, "{body}");

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use testkit::Reply;
 use tollgate::limiter::Override;
 use tollgate_server::{
     proto::{RateLimitDescriptor, RateLimitOverride},
@@ -11,10 +10,10 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{Client, cost, descriptor, entry, header, is_over, over, request},
+    client::{Client, cost, descriptor, entry, header, is_over, limit_of, over, request},
     scene::{
-        TEST_TIMEOUT, limit, limit_together, named, policy, redis, rule, rules, server, unlimited,
-        with,
+        TEST_TIMEOUT, limit, limit_together, named, policy, rule, rules, served, served_with,
+        unlimited, with,
     },
 };
 
@@ -35,16 +34,13 @@ fn with_limit(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_beyond_the_limit_is_refused_with_all_that_a_client_needs() {
-    let (_clock, redis) = redis();
-    let rules = rules([named(limit("user", "", 2, Unit::Minute), "per-user", &[])]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    let limited = named(limit("user", "", 2, Unit::Minute), "per-user", &[]);
+    let client = served(rules([limited])).await;
     let alice = || descriptor([("user", "alice")]);
 
     let first = client.ask([alice()]).await;
     assert!(!is_over(&first));
-    let status = &first.statuses[0];
-    let current = status.current_limit.as_ref().expect("a limit");
+    let (status, current) = (&first.statuses[0], limit_of(&first));
     assert_eq!(
         (current.requests_per_unit, current.unit, &*current.name),
         (2, Unit::Minute as i32, "per-user")
@@ -52,46 +48,31 @@ async fn a_request_beyond_the_limit_is_refused_with_all_that_a_client_needs() {
     assert_eq!(status.limit_remaining, 1);
     // 19.877 seconds, rounded up.
     assert_eq!(status.duration_until_reset.expect("a time").seconds, 20);
-    assert_eq!(header(&first, "ratelimit"), Some("\"per-user\";r=1;t=20"));
-    assert_eq!(
-        header(&first, "ratelimit-policy"),
-        Some("\"per-user\";q=2;w=60")
-    );
-    assert_eq!(header(&first, "retry-after"), None);
+    let fields = ["ratelimit", "ratelimit-policy", "retry-after"].map(|name| header(&first, name));
+    let [left, policy] = [r#""per-user";r=1;t=20"#, r#""per-user";q=2;w=60"#];
+    assert_eq!(fields, [Some(left), Some(policy), None]);
     assert!(first.raw_body.is_empty());
 
     assert!(client.passes(alice()).await);
     let third = client.ask([alice()]).await;
     assert!(is_over(&third));
-    assert_eq!(third.statuses[0].limit_remaining, 0);
-    assert_eq!(
-        third.statuses[0]
-            .duration_until_reset
-            .expect("a time")
-            .seconds,
-        20
-    );
-    assert_eq!(header(&third, "retry-after"), Some("20"));
-    assert_eq!(
-        header(&third, "content-type"),
-        Some("application/problem+json")
-    );
+    let status = &third.statuses[0];
+    assert_eq!(status.limit_remaining, 0);
+    assert_eq!(status.duration_until_reset.expect("a time").seconds, 20);
+    let fields = ["retry-after", "content-type"].map(|name| header(&third, name));
+    assert_eq!(fields, [Some("20"), Some("application/problem+json")]);
     let problem: serde_json::Value = serde_json::from_slice(&third.raw_body).expect("JSON");
     assert_eq!(problem["status"], 429);
-    assert_eq!(
-        problem["violated-policies"],
-        serde_json::json!(["per-user"])
-    );
+    let violated = &problem["violated-policies"];
+    assert_eq!(*violated, serde_json::json!(["per-user"]));
     // Another user has a count of its own.
     assert!(client.passes(descriptor([("user", "bob")])).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_have_no_details_if_the_server_is_told_so() {
-    let (_clock, redis) = redis();
     let rules = rules([limit("user", "", 1, Unit::Minute)]);
-    let server = server(&redis, &rules, &["--no-response-details"]).await;
-    let client = Client::of(&server);
+    let client = served_with(&["--no-response-details"], rules).await;
     for expected in [false, true] {
         let response = client.ask([descriptor([("user", "alice")])]).await;
         assert_eq!(is_over(&response), expected);
@@ -110,16 +91,14 @@ async fn admitted_of_ten<const N: usize>(client: &Client, entries: [(&str, &str)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_value_counts_before_wildcards_in_their_order_and_those_before_the_key_alone() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         limit("path", "", 5, Unit::Hour),
         limit("path", "/a*", 4, Unit::Hour),
         limit("path", "/a/*.png", 3, Unit::Hour),
         limit("path", "/a/b", 2, Unit::Hour),
         limit("path", "*.png", 1, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     for (value, expected) in [
         ("/a/b", 2),
         ("/a/c", 4),
@@ -139,17 +118,15 @@ async fn the_value_counts_before_wildcards_in_their_order_and_those_before_the_k
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_counts_descriptors_of_its_own_depth_alone() {
-    let (_clock, redis) = redis();
     let inner = [
         limit("user", "bob", 1, Unit::Hour),
         limit("user", "", 2, Unit::Hour),
     ];
-    let rules = rules([
+    let client = served(rules([
         with(limit("tenant", "a", 3, Unit::Hour), inner),
         with(rule("tenant", "b"), [limit("role", "", 4, Unit::Hour)]),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     assert_eq!(admitted_of_ten(&client, [("tenant", "a")]).await, 3);
     assert_eq!(
         admitted_of_ten(&client, [("tenant", "a"), ("user", "bob")]).await,
@@ -178,30 +155,19 @@ async fn a_rule_counts_descriptors_of_its_own_depth_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_of_two_rules_for_one_value_counts() {
-    let (_clock, redis) = redis();
-    let second = {
-        let mut rule = limit("other", "", 7, Unit::Hour);
-        rule.key = "user".to_owned();
-        rule
-    };
-    let rules = rules([limit("user", "", 3, Unit::Hour), second]);
-    let server = server(&redis, &rules, &[]).await;
-    assert_eq!(
-        admitted_of_ten(&Client::of(&server), [("user", "alice")]).await,
-        3
-    );
+    let mut second = limit("other", "", 7, Unit::Hour);
+    second.key = "user".to_owned();
+    let client = served(rules([limit("user", "", 3, Unit::Hour), second])).await;
+    assert_eq!(admitted_of_ten(&client, [("user", "alice")]).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_of_a_wildcard_have_counts_of_their_own_unless_it_shares_its_threshold() {
-    let (_clock, redis) = redis();
     let sharing = Rule {
         share_threshold: true,
         ..limit("file", "shared*", 3, Unit::Hour)
     };
-    let rules = rules([sharing, limit("file", "own*", 3, Unit::Hour)]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([sharing, limit("file", "own*", 3, Unit::Hour)])).await;
     assert_eq!(admitted_of_ten(&client, [("file", "own1")]).await, 3);
     assert_eq!(admitted_of_ten(&client, [("file", "own2")]).await, 3);
     assert_eq!(admitted_of_ten(&client, [("file", "shared1")]).await, 3);
@@ -210,12 +176,9 @@ async fn values_of_a_wildcard_have_counts_of_their_own_unless_it_shares_its_thre
 
 #[tokio::test(flavor = "multi_thread")]
 async fn descriptors_that_look_alike_when_joined_are_counted_apart() {
-    let (_clock, redis) = redis();
     let pair =
         |first: &str, second: &str| with(rule(first, ""), [limit(second, "", 1, Unit::Hour)]);
-    let rules = rules([pair("a", "b_c"), pair("a_b", "c")]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([pair("a", "b_c"), pair("a_b", "c")])).await;
     for entries in [
         [("a", "x"), ("b_c", "y")],
         [("a_b", "x"), ("c", "y")],
@@ -231,43 +194,29 @@ async fn descriptors_that_look_alike_when_joined_are_counted_apart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_are_not_in_the_store_or_in_metrics() {
-    let (_clock, redis) = redis();
     let detailed = Rule {
         detailed_metric: true,
         ..limit("authorization", "", 5, Unit::Hour)
     };
-    let server = server(
-        &redis,
-        &rules([detailed, limit("user", "", 5, Unit::Hour)]),
-        &[],
-    )
-    .await;
-    let client = Client::of(&server);
+    let client = served(rules([detailed, limit("user", "", 5, Unit::Hour)])).await;
     let secret = || descriptor([("authorization", "sk-secret-1")]);
     assert!(client.passes(secret()).await);
     assert!(client.passes(with_limit(secret(), 5, Unit::Hour)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
-    let keys = keys(&redis).join("\n");
+    let keys = client.redis.keys().join("\n");
     assert!(!keys.contains("secret-1"), "{keys}");
     assert!(keys.contains("alice"), "{keys}");
-    let metrics = crate::json::get(&server, "/metrics").await.1;
+    let metrics = crate::json::get(&client.server, "/metrics").await.1;
     assert!(!metrics.contains("secret-1"), "{metrics}");
     assert!(metrics.contains("key1=\"authorization_#"), "{metrics}");
 }
 
-fn keys(redis: &testkit::Server) -> Vec<String> {
-    let keys = redis.command(&["KEYS", "*"]).list();
-    keys.into_iter().map(Reply::text).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cost_is_that_of_the_descriptor_or_else_of_the_request_and_0_looks_only() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 10, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([limit("user", "", 10, Unit::Hour)])).await;
     let alice = || descriptor([("user", "alice")]);
     assert_eq!(client.left(alice()).await, 10);
-    assert!(keys(&redis).is_empty(), "a peek makes no key");
+    assert!(client.redis.keys().is_empty(), "a peek makes no key");
 
     let of_request = tollgate_server::proto::RateLimitRequest {
         hits_addend: 3,
@@ -289,35 +238,21 @@ async fn the_cost_is_that_of_the_descriptor_or_else_of_the_request_and_0_looks_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cost_that_never_fits_is_refused_without_a_time_to_retry() {
-    let (_clock, redis) = redis();
-    let server = server(
-        &redis,
-        &rules([limit_together("user", "", 10, Unit::Hour)]),
-        &[],
-    )
-    .await;
-    let response = Client::of(&server)
-        .ask([cost(descriptor([("user", "alice")]), 11)])
-        .await;
+    let client = served(rules([limit_together("user", "", 10, Unit::Hour)])).await;
+    let alice = || descriptor([("user", "alice")]);
+    let response = client.ask([cost(alice(), 11)]).await;
     assert!(is_over(&response));
     assert_eq!(header(&response, "retry-after"), None);
-    assert_eq!(
-        Client::of(&server)
-            .left(descriptor([("user", "alice")]))
-            .await,
-        10
-    );
+    assert_eq!(client.left(alice()).await, 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_charge_what_they_refuse_or_not_as_their_policies_say() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         limit("charged", "", 10, Unit::Hour),
         limit_together("free", "", 10, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     for (key, left) in [("charged", 0), ("free", 3)] {
         let used = || descriptor([(key, "alice")]);
         assert!(client.passes(cost(used(), 7)).await);
@@ -328,14 +263,12 @@ async fn rules_charge_what_they_refuse_or_not_as_their_policies_say() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_that_are_not_independent_are_charged_together_or_not_at_all() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         limit_together("user", "", 5, Unit::Hour),
         limit_together("model", "", 2, Unit::Hour),
         limit("alone", "", 9, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     let all = || {
         [
             descriptor([("user", "alice")]),
@@ -358,13 +291,11 @@ async fn rules_that_are_not_independent_are_charged_together_or_not_at_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_descriptor_twice_is_charged_twice() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         limit("a", "", 10, Unit::Hour),
         limit_together("b", "", 10, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     for key in ["a", "b"] {
         let one = || descriptor([(key, "x")]);
         client.ask([one(), one(), cost(one(), 3)]).await;
@@ -374,9 +305,7 @@ async fn the_same_descriptor_twice_is_charged_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_the_count() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 1, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([limit("user", "", 1, Unit::Hour)])).await;
     let alice = |n, unit| with_limit(descriptor([("user", "alice")]), n, unit);
     for _ in 0..3 {
         assert!(client.passes(alice(3, Unit::Hour)).await);
@@ -384,32 +313,17 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
     assert!(!client.passes(alice(3, Unit::Hour)).await);
     let raised = client.ask([alice(10, Unit::Hour)]).await;
     assert!(!is_over(&raised));
-    let status = &raised.statuses[0];
-    assert_eq!(
-        status
-            .current_limit
-            .as_ref()
-            .expect("a limit")
-            .requests_per_unit,
-        10
-    );
+    assert_eq!(limit_of(&raised).requests_per_unit, 10);
     // The refused one counts too.
-    assert_eq!(status.limit_remaining, 5);
+    assert_eq!(raised.statuses[0].limit_remaining, 5);
     // Another unit has a count of its own, and so has the rule.
     assert!(client.passes(alice(1, Unit::Day)).await);
     assert!(client.passes(descriptor([("user", "alice")])).await);
     // Each unit can be counted.
     for unit in Unit::ALL {
-        assert!(
-            client
-                .passes(with_limit(descriptor([("user", "bob")]), 1, unit))
-                .await
-        );
-        assert!(
-            !client
-                .passes(with_limit(descriptor([("user", "bob")]), 1, unit))
-                .await
-        );
+        let bob = || with_limit(descriptor([("user", "bob")]), 1, unit);
+        assert!(client.passes(bob()).await);
+        assert!(!client.passes(bob()).await);
     }
     // In a domain without rules there are no limits.
     let mut elsewhere = request([alice(0, Unit::Hour)]);
@@ -419,9 +333,7 @@ async fn a_limit_of_the_descriptor_replaces_the_rules_and_a_change_of_it_keeps_t
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_of_0_refuses_all_but_looks() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 0, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([limit("user", "", 0, Unit::Hour)])).await;
     for user in [
         descriptor([("user", "alice")]),
         with_limit(descriptor([("user", "alice")]), 0, Unit::Minute),
@@ -433,40 +345,31 @@ async fn a_limit_of_0_refuses_all_but_looks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_without_a_limit_passes_without_the_store() {
-    let (_clock, redis) = redis();
-    let server = server(
-        &redis,
-        &rules([unlimited("user", "admin"), limit("user", "", 1, Unit::Hour)]),
-        &[],
-    )
+    let client = served(rules([
+        unlimited("user", "admin"),
+        limit("user", "", 1, Unit::Hour),
+    ]))
     .await;
-    let client = Client::of(&server);
-    redis.pause();
+    client.redis.pause();
     let response = client
         .ask([descriptor([("user", "admin")]), descriptor([("none", "")])])
         .await;
-    redis.resume();
+    client.redis.resume();
     assert!(!is_over(&response));
     assert_eq!(response.statuses[0].limit_remaining, u32::MAX);
     assert_eq!(response.statuses[1].limit_remaining, 0);
-    assert!(
-        response
-            .statuses
-            .iter()
-            .all(|status| status.current_limit.is_none())
-    );
+    let mut statuses = response.statuses.iter();
+    assert!(statuses.all(|status| status.current_limit.is_none()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_that_others_of_the_request_replace_are_not_charged() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         named(limit("user", "", 5, Unit::Hour), "base", &[]),
         named(limit("plan", "gold", 9, Unit::Hour), "gold", &["base"]),
         named(unlimited("staff", ""), "", &["gold"]),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     let [user, plan, staff] = [("user", "alice"), ("plan", "gold"), ("staff", "")];
     let [user, plan, staff] = [user, plan, staff].map(|entry| descriptor([entry]));
     let replaced = client.ask([user.clone(), plan.clone()]).await;
@@ -485,9 +388,7 @@ async fn limits_that_others_of_the_request_replace_are_not_charged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_requests_are_refused_with_their_mistake() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 5, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([limit("user", "", 5, Unit::Hour)])).await;
     let user = || descriptor([("user", "alice")]);
     let mut no_domain = request([user()]);
     no_domain.domain.clear();
@@ -529,11 +430,8 @@ async fn invalid_requests_are_refused_with_their_mistake() {
 /// A proxy admits requests whose limits can't be decided: so clients must not be able to make them undecidable.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_value_of_a_client_keeps_its_request_from_being_limited() {
-    let (_clock, redis) = redis();
     let by_address = limit("address", "", 2, Unit::Hour);
-    let rules = rules([by_address, limit("path", "", 9, Unit::Hour)]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([by_address, limit("path", "", 9, Unit::Hour)])).await;
     let long = "/".repeat(100_000).into_bytes();
     for path in [long, b"/a?\xff".to_vec(), Vec::new()] {
         let mut path_of = descriptor([("path", "")]);
@@ -548,7 +446,7 @@ async fn no_value_of_a_client_keeps_its_request_from_being_limited() {
             let response = client.ask(of(&path_of)).await;
             assert_eq!(over(&response), expected);
         }
-        redis.flush();
+        client.redis.flush();
     }
     // An Envoy passes on up to 60 KiB of header fields.
     let longest = descriptor([("path", &*"/".repeat(60 << 10))]);
@@ -562,15 +460,16 @@ async fn no_value_of_a_client_keeps_its_request_from_being_limited() {
 /// It may report what a request has cost, and wait for no longer than it waits for a decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
-    let (_clock, redis) = redis();
-    let rules = rules([limit("user", "", 1_000, Unit::Hour), unlimited("free", "")]);
-    let server = server(&redis, &rules, &["--max-requests", "1"]).await;
-    let client = Client::of(&server);
+    let client = served_with(
+        &["--max-requests", "1"],
+        rules([limit("user", "", 1_000, Unit::Hour), unlimited("free", "")]),
+    )
+    .await;
     let user = || descriptor([("user", "alice")]);
     client.ask([cost(user(), 100)]).await;
-    redis.pause();
+    client.redis.pause();
     // A connection of its own: each has one request in flight.
-    let charging = Client::of(&server);
+    let charging = Client::of(&client.server);
     let charge = tokio::spawn(async move {
         // Another request may be decided when it comes.
         let is_refused = async || {
@@ -581,15 +480,12 @@ async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
     });
     let start = Instant::now();
     // Until the charge is the one request that is decided.
-    while client
-        .send(request([descriptor([("free", "")])]))
-        .await
-        .is_ok()
-    {
+    let free = || request([descriptor([("free", "")])]);
+    while client.send(free()).await.is_ok() {
         assert!(start.elapsed() < TEST_TIMEOUT);
     }
     charge.abort();
-    redis.resume();
+    client.redis.resume();
     loop {
         // Refused until the charge is made.
         let left = client.send(request([cost(user(), 0)])).await;
@@ -600,28 +496,16 @@ async fn what_a_client_charges_stays_charged_though_it_has_given_up() {
     }
 }
 
-/// The calls of scripts that a Redis server has had.
-fn script_calls(redis: &testkit::Server) -> u64 {
-    let stats = redis.command(&["INFO", "commandstats"]).text();
-    let calls = stats.lines().filter_map(|line| {
-        let stats = line.strip_prefix("cmdstat_evalsha:calls=")?;
-        stats.split(',').next()?.parse::<u64>().ok()
-    });
-    calls.sum()
-}
-
 /// On one thread: of several, another one may send the first before the rest is queued.
 #[tokio::test]
 async fn all_descriptors_of_a_request_share_a_call_of_redis() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         limit("a", "", 100, Unit::Hour),
         limit("b", "", 100, Unit::Day),
         limit_together("c", "", 100, Unit::Hour),
         limit_together("d", "", 100, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     let all = || {
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| descriptor([(key, "x")]));
         let peek = cost(a.clone(), 0);
@@ -629,42 +513,26 @@ async fn all_descriptors_of_a_request_share_a_call_of_redis() {
     };
     // The script is loaded.
     client.ask(all()).await;
-    let before = script_calls(&redis);
+    let before = client.redis.calls("evalsha");
     client.ask(all()).await;
-    assert_eq!(script_calls(&redis) - before, 1);
+    assert_eq!(client.redis.calls("evalsha") - before, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_that_an_operator_sets_for_a_key_is_applied_and_reported() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 2, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
-    let policy = server
-        .engine()
-        .limiter()
-        .policy(&policy("user", ""))
-        .expect("a policy");
+    let client = served(rules([limit("user", "", 2, Unit::Hour)])).await;
+    let limiter = client.server.engine().limiter();
+    let policy = limiter.policy(&policy("user", "")).expect("a policy");
     let more = Override::quota(Unit::Hour.quota(9));
-    policy
-        .set_override("alice", more)
-        .await
-        .expect("an override");
-    policy
-        .set_override("carol", Override::exempt())
-        .await
-        .expect("an override");
+    for (user, set) in [("alice", more), ("carol", Override::exempt())] {
+        let set = policy.set_override(user, set).await;
+        set.expect("an override");
+    }
     for (user, limit) in [("alice", 9), ("bob", 2)] {
         let response = client.ask([descriptor([("user", user)])]).await;
-        let status = &response.statuses[0];
-        let current = status.current_limit.as_ref().expect("a limit");
-        assert_eq!(
-            (current.requests_per_unit, status.limit_remaining),
-            (limit, limit - 1)
-        );
+        assert_eq!(limit_of(&response).requests_per_unit, limit);
+        assert_eq!(response.statuses[0].limit_remaining, limit - 1);
     }
-    assert!(
-        client
-            .passes(cost(descriptor([("user", "carol")]), 99))
-            .await
-    );
+    let carol = descriptor([("user", "carol")]);
+    assert!(client.passes(cost(carol, 99)).await);
 }

@@ -4,20 +4,18 @@ use prost_types::value::Kind;
 use tollgate_server::rules::{Rule, Unit};
 
 use crate::{
-    client::{Client, cost, descriptor, is_over, over},
+    client::{cost, descriptor, is_over, over},
     json::get,
-    scene::{limit, limit_together, quota, redis, rules, server, shadow, unlimited},
+    scene::{limit, limit_together, quota, rules, served, served_with, shadow, unlimited},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_in_shadow_mode_is_charged_and_reported_and_refuses_nothing() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         shadow(limit_together("user", "", 2, Unit::Hour)),
         limit("address", "", 4, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     let both = || {
         [
             descriptor([("user", "alice")]),
@@ -40,7 +38,7 @@ async fn a_rule_in_shadow_mode_is_charged_and_reported_and_refuses_nothing() {
         client.ask([cost(user, 0)]).await.statuses[0].limit_remaining,
         0
     );
-    let metrics = get(&server, "/metrics").await.1;
+    let metrics = get(&client.server, "/metrics").await.1;
     for expected in [
         r#"ratelimit_service_rate_limit_total_hits{domain="test",key1="user"} 5"#,
         r#"ratelimit_service_rate_limit_within_limit{domain="test",key1="user"} 2"#,
@@ -56,14 +54,11 @@ async fn a_rule_in_shadow_mode_is_charged_and_reported_and_refuses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_shadow_mode_answers_ok_with_the_statuses_as_they_are() {
-    let (_clock, redis) = redis();
-    let server = server(
-        &redis,
-        &rules([limit("user", "", 1, Unit::Hour)]),
+    let client = served_with(
         &["--shadow-mode"],
+        rules([limit("user", "", 1, Unit::Hour)]),
     )
     .await;
-    let client = Client::of(&server);
     let mut last = client.ask([descriptor([("user", "alice")])]).await;
     for _ in 0..2 {
         last = client.ask([descriptor([("user", "alice")])]).await;
@@ -74,15 +69,13 @@ async fn a_server_in_shadow_mode_answers_ok_with_the_statuses_as_they_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_in_quota_mode_refuse_if_all_of_them_are_over_and_each_with_room_is_charged() {
-    let (_clock, redis) = redis();
-    let rules = rules([
+    let client = served(rules([
         quota(limit_together("daily", "", 1, Unit::Hour)),
         quota(limit_together("extra", "", 3, Unit::Hour)),
         limit("burst", "", 5, Unit::Hour),
         limit_together("together", "", 9, Unit::Hour),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     let [daily, extra, burst, together] =
         ["daily", "extra", "burst", "together"].map(|key| descriptor([(key, "x")]));
     let quotas = || [daily.clone(), extra.clone()];
@@ -113,14 +106,15 @@ async fn rules_in_quota_mode_refuse_if_all_of_them_are_over_and_each_with_room_i
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_quota_mode_a_server_refuses_if_no_descriptor_has_room() {
-    let (_clock, redis) = redis();
-    let rules = rules([
-        limit("a", "", 1, Unit::Hour),
-        limit("b", "", 2, Unit::Hour),
-        unlimited("c", ""),
-    ]);
-    let server = server(&redis, &rules, &["--quota-mode"]).await;
-    let client = Client::of(&server);
+    let client = served_with(
+        &["--quota-mode"],
+        rules([
+            limit("a", "", 1, Unit::Hour),
+            limit("b", "", 2, Unit::Hour),
+            unlimited("c", ""),
+        ]),
+    )
+    .await;
     let [a, b, c, none] = ["a", "b", "c", "none"].map(|key| descriptor([(key, "")]));
     let both = || [a.clone(), b.clone(), c.clone()];
     assert!(!is_over(&client.ask(both()).await));
@@ -132,23 +126,24 @@ async fn in_quota_mode_a_server_refuses_if_no_descriptor_has_room() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metadata_is_that_of_the_rules_that_admitted() {
-    let (_clock, redis) = redis();
     let tagged = |rule: Rule, metadata: &str| Rule {
         metadata: Some(serde_json::from_str(metadata).expect("an object")),
         ..rule
     };
-    let rules = rules([
-        quota(tagged(
-            limit("a", "", 1, Unit::Hour),
-            r#"{"pool": {"a": 1}, "first": true}"#,
-        )),
-        quota(tagged(
-            limit("b", "", 9, Unit::Hour),
-            r#"{"pool": {"b": [1, "x", null]}, "first": false}"#,
-        )),
-    ]);
-    let server = server(&redis, &rules, &["--dynamic-metadata"]).await;
-    let client = Client::of(&server);
+    let client = served_with(
+        &["--dynamic-metadata"],
+        rules([
+            quota(tagged(
+                limit("a", "", 1, Unit::Hour),
+                r#"{"pool": {"a": 1}, "first": true}"#,
+            )),
+            quota(tagged(
+                limit("b", "", 9, Unit::Hour),
+                r#"{"pool": {"b": [1, "x", null]}, "first": false}"#,
+            )),
+        ]),
+    )
+    .await;
     let both = || [descriptor([("a", "v")]), cost(descriptor([("b", "")]), 2)];
     for expected in [vec!["a", "b"], vec!["b"]] {
         let response = client.ask(both()).await;
@@ -175,12 +170,11 @@ async fn metadata_is_that_of_the_rules_that_admitted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_name_values_where_rules_say_so_and_have_a_bound() {
-    let (_clock, redis) = redis();
     let detailed = |rule: Rule| Rule {
         detailed_metric: true,
         ..rule
     };
-    let rules = rules([
+    let client = served(rules([
         detailed(limit("d", "", 9, Unit::Hour)),
         Rule {
             value_to_metric: true,
@@ -192,9 +186,8 @@ async fn metrics_name_values_where_rules_say_so_and_have_a_bound() {
             share_threshold: true,
             ..limit("shared", "a*", 9, Unit::Hour)
         }),
-    ]);
-    let server = server(&redis, &rules, &[]).await;
-    let client = Client::of(&server);
+    ]))
+    .await;
     for (key, value) in [
         ("d", "1"),
         ("v", "x2"),
@@ -207,18 +200,18 @@ async fn metrics_name_values_where_rules_say_so_and_have_a_bound() {
     let hits = |label: &str| {
         format!(r#"ratelimit_service_rate_limit_total_hits{{domain="test",key1="{label}"}} 1"#)
     };
-    let metrics = get(&server, "/metrics").await.1;
+    let metrics = get(&client.server, "/metrics").await.1;
     for label in ["d_1", "v_x2", "plain", "wild_a*", "shared_a*"] {
         assert!(metrics.contains(&hits(label)), "{label} in\n{metrics}");
     }
     assert!(metrics.contains(r#"limiter="ratelimit""#), "{metrics}");
     // Ever more values end in the series of the rule.
     for value in 0..2_100 {
-        let engine = server.engine();
+        let engine = client.server.engine();
         let request = crate::client::request([cost(descriptor([("d", &*format!("n{value}"))]), 0)]);
         let _ = engine.decide(request, false).await.expect("a response");
     }
-    let metrics = get(&server, "/metrics").await.1;
+    let metrics = get(&client.server, "/metrics").await.1;
     let series = metrics
         .lines()
         .filter(|line| line.starts_with("ratelimit_service_rate_limit_"));

@@ -19,13 +19,8 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_millis(15);
 
 /// A server with the default timeout of Redis.
-async fn with_default_timeout(redis: &testkit::Server, rules: &Rules, flags: &[&str]) -> Server {
-    let url = redis.url();
-    let flags: Vec<&str> = ["--redis-url", &*url]
-        .iter()
-        .chain(flags)
-        .copied()
-        .collect();
+async fn with_default_timeout(url: &str, rules: &Rules, flags: &[&str]) -> Server {
+    let flags: Vec<&str> = ["--redis-url", url].iter().chain(flags).copied().collect();
     let options = options(&flags);
     assert_eq!(options.redis_timeout, TIMEOUT);
     Server::start(&options, rules).await.expect("a server")
@@ -34,8 +29,8 @@ async fn with_default_timeout(redis: &testkit::Server, rules: &Rules, flags: &[&
 #[tokio::test]
 async fn no_answer_takes_longer_than_the_timeout_when_redis_hangs() {
     let (_clock, redis) = redis();
-    let server =
-        with_default_timeout(&redis, &rules([limit("user", "", 9, Unit::Hour)]), &[]).await;
+    let rules = rules([limit("user", "", 9, Unit::Hour)]);
+    let server = with_default_timeout(&redis.url(), &rules, &[]).await;
     let client = Client::of(&server);
     let lateness = Lateness::measure();
     // Connects, as far as the machine allows.
@@ -57,11 +52,11 @@ async fn no_answer_takes_longer_than_the_timeout_when_redis_hangs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_store_is_answered_as_the_server_is_told() {
-    let (_clock, redis) = redis();
-    redis.kill();
     let rules = rules([limit("user", "", 9, Unit::Hour), unlimited("free", "")]);
     for on_error in ["admit", "reject", "error"] {
-        let server = with_default_timeout(&redis, &rules, &["--on-error", on_error]).await;
+        // A port where nothing listens.
+        let url = "redis://127.0.0.1:1";
+        let server = with_default_timeout(url, &rules, &["--on-error", on_error]).await;
         let client = Client::of(&server);
         let response = client.send(request([descriptor([("user", "a")])])).await;
         match on_error {

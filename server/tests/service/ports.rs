@@ -1,13 +1,13 @@
 //! The bounds on connections.
 
-use std::{process::Command, time::Duration};
+use std::{pin::pin, process::Command, time::Duration};
 
-use futures_util::{future::join_all, stream};
+use futures_util::{FutureExt, future::join_all, stream};
 use http::uri::PathAndQuery;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
-    time::Instant,
+    time::{self, Instant},
 };
 use tollgate_server::{
     proto::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT},
@@ -17,7 +17,7 @@ use tonic::{Code, Request, client::Grpc, transport::Endpoint};
 use tonic_prost::ProstCodec;
 
 use crate::{
-    client::{cost, descriptor},
+    client::{Client, cost, descriptor, request},
     program::{Program, RULES},
     scene::{options, program, redis, rules, until},
     tls::Authority,
@@ -73,37 +73,47 @@ const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The length of the preface.
 const PREFACE: usize = 24;
 
+/// The head of the first frame that a server sends, its settings, without the length.
+const SETTINGS: &str = "\x04\0\0\0\0\0";
+
+/// The frame that says that a server has read the settings of its client.
+const SETTINGS_READ: &str = "\0\0\0\x04\x01\0\0\0\0";
+
 /// Longer than any bound here, and shorter than the age of connections. On a busy machine the clock jumps while bytes are on their way,
-/// so a connection may be closed by a later one of its bounds.
+/// so a connection may be closed a little later than at its bound.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// On a clock that jumps to the next timer while nothing else is to be done.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn idle_connections_are_closed() {
     let server = Server::start(&options(&[]), &rules([])).await;
     let server = server.expect("a server");
     let health = b"GET /healthcheck HTTP/1.1\r\nhost: a\r\n\r\n";
-    let body = b"POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{";
-    for (address, sent, seconds, received) in [
-        (server.grpc(), &b""[..], 30, ""),
-        (server.grpc(), &HTTP2[..1], 30, ""),
-        (server.grpc(), &HTTP2[..PREFACE - 1], 30, ""),
+    let body =
+        b"POST /json HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n{";
+    for (address, sent, answer, seconds, last) in [
+        (server.grpc(), &b""[..], SETTINGS, 30, ""),
+        (server.grpc(), &HTTP2[..1], SETTINGS, 30, ""),
+        (server.grpc(), &HTTP2[..PREFACE - 1], SETTINGS, 30, ""),
         // A client that does not answer the PING after a minute.
-        (server.grpc(), HTTP2, 80, ""),
-        (server.http(), &b""[..], 75, ""),
-        (server.http(), &health[..], 75, "200 OK"),
-        (server.http(), &body[..], 10, "408 Request Timeout"),
+        (server.grpc(), HTTP2, SETTINGS_READ, 80, ""),
+        (server.http(), &b""[..], "", 75, ""),
+        (server.http(), &health[..], "200 OK", 75, ""),
+        (
+            server.http(),
+            &body[..],
+            "100 Continue",
+            10,
+            "408 Request Timeout",
+        ),
     ] {
-        let mut connection = TcpStream::connect(address).await.expect("a connection");
         let start = Instant::now();
-        connection.write_all(sent).await.expect("a connection");
-        let answer = assert_closed(connection, start, seconds).await;
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        assert!(answer.contains(received), "{sent:?} {answer}");
+        let connection = TcpStream::connect(address).await.expect("a connection");
+        let received = until_closed(connection, sent, answer, start, seconds).await;
+        assert!(received.contains(last), "{sent:?} {received}");
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn an_encrypted_connection_without_a_preface_is_closed() {
     let authority = Authority::new();
     let files = authority.flags();
@@ -111,47 +121,62 @@ async fn an_encrypted_connection_without_a_preface_is_closed() {
     let server = Server::start(&options(&flags), &rules([])).await;
     let server = server.expect("a server");
     for sent in [&b""[..], &HTTP2[..PREFACE - 1]] {
-        let connection = TcpStream::connect(server.grpc()).await;
-        let connection = connection.expect("a connection");
         let start = Instant::now();
-        let mut connection = authority.handshake(connection).await;
-        connection.write_all(sent).await.expect("a connection");
-        connection.flush().await.expect("a connection");
-        assert_closed(connection, start, 30).await;
+        let connection = TcpStream::connect(server.grpc()).await;
+        let connection = authority.handshake(connection.expect("a connection")).await;
+        until_closed(connection, sent, SETTINGS, start, 30).await;
     }
 }
 
-/// On a clock that jumps: the client's own timeout is longer.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_request_that_is_not_sent_to_its_end_is_ended() {
     let server = Server::start(&options(&[]), &rules([])).await;
     let server = server.expect("a server");
     let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc())).expect("a URL");
-    let mut client = Grpc::new(endpoint.timeout(2 * LONG).connect_lazy());
+    let channel = endpoint.timeout(2 * LONG).connect_lazy();
+    let mut client = Grpc::new(channel.clone());
     client.ready().await.expect("a connection");
     let start = Instant::now();
     let path = PathAndQuery::from_static(SHOULD_RATE_LIMIT);
     let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
     let unsent = Request::new(stream::pending());
-    let ended = client.client_streaming(unsent, path, codec).await;
+    let mut ended = pin!(client.client_streaming(unsent, path, codec));
+    assert!(ended.as_mut().now_or_never().is_none());
+    // A request after it on the connection is answered: its own head was read.
+    let next = Client::on(channel).send(request([])).await;
+    assert_eq!(next.expect_err("an error").code(), Code::InvalidArgument);
+    time::pause();
+    let ended = ended.await;
     assert_eq!(ended.expect_err("an error").code(), Code::Cancelled);
     let open = start.elapsed();
     assert!(open >= Duration::from_secs(10) && open < LONG, "{open:?}");
 }
 
-/// Waits until the server closes a connection, after so many seconds or soon after. Returns what it has sent.
-async fn assert_closed(
-    mut connection: impl AsyncRead + Unpin,
+/// Sends something on a connection, and waits for an answer, so that the server has read it. From then on, on a clock that jumps to the next
+/// timer while nothing else is to be done, the server closes the connection so many seconds after `start`, or soon after. Returns all that it
+/// has sent.
+async fn until_closed(
+    mut connection: impl AsyncRead + AsyncWrite + Unpin,
+    sent: &[u8],
+    answer: &str,
     start: Instant,
     seconds: u64,
-) -> Vec<u8> {
+) -> String {
+    connection.write_all(sent).await.expect("a connection");
+    connection.flush().await.expect("a connection");
     let mut received = Vec::new();
+    while !String::from_utf8_lossy(&received).contains(answer) {
+        let read = connection.read_buf(&mut received).await;
+        assert!(read.expect("a connection") > 0, "{sent:?} {received:?}");
+    }
+    time::pause();
     // Or a reset.
     let _ = connection.read_to_end(&mut received).await;
+    time::resume();
     let open = start.elapsed();
     let least = Duration::from_secs(seconds);
     assert!(open >= least && open < LONG, "{least:?} {open:?}");
-    received
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 #[tokio::test]

@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use http_body_util::BodyExt;
-use testkit::Proxy;
+use futures_util::future::{join_all, select};
 use tollgate_server::{rules::Unit, serve::Server};
-use tonic::{Code, transport::Endpoint};
+use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
 use crate::{
     client::{Client, cost, descriptor, is_over, request},
-    json::get,
-    scene::{limit, limit_together, options, redis, rules, server, until},
+    json::{get, get_at},
+    scene::{limit, limit_together, options, redis, rules, served_with, server},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -85,28 +83,14 @@ async fn a_server_that_ends_is_reported_as_not_serving_and_answers_what_it_has()
     while status(&mut health, "").await == ServingStatus::Serving {
         tokio::task::yield_now().await;
     }
-    let healthcheck = format!("http://{http}/healthcheck");
-    let plain = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new());
-    let plain = plain.build_http::<http_body_util::Empty<axum::body::Bytes>>();
-    let response = plain
-        .get(healthcheck.parse().expect("a URI"))
-        .await
-        .expect("a response");
-    assert_eq!(response.status(), 500);
-    let body = response
-        .into_body()
-        .collect()
-        .await
-        .expect("a body")
-        .to_bytes();
-    assert_eq!(body, "NOT SERVING");
+    let stopped = get_at(http, "/healthcheck").await;
+    assert_eq!(stopped, (500, "NOT SERVING".to_owned()));
     // Until the delay has passed it answers.
     assert!(client.passes(descriptor([("user", "a")])).await);
     stopping.abort();
 }
 
-/// On a clock that jumps to the next timer while nothing else is to be done.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_health_watch_outlives_the_bounds_of_requests_and_the_age_of_its_connection() {
     let flags = ["--max-connection-age", "30"];
     let server = Server::start(&options(&flags), &rules([])).await;
@@ -120,8 +104,10 @@ async fn a_health_watch_outlives_the_bounds_of_requests_and_the_age_of_its_conne
         status.expect("a status").status()
     };
     assert_eq!(next().await, ServingStatus::Serving);
-    // Before the first PING, which would be beside a jump of the clock.
+    // The clock jumps to the next timer while nothing else is to be done, but not to the first PING, which the client could not answer.
+    tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(50)).await;
+    tokio::time::resume();
     let stopping = tokio::spawn(server.stop());
     assert_eq!(next().await, ServingStatus::NotServing);
     stopping.abort();
@@ -129,45 +115,31 @@ async fn a_health_watch_outlives_the_bounds_of_requests_and_the_age_of_its_conne
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_in_flight_are_answered_before_the_server_ends() {
-    let (_clock, redis) = redis();
-    let proxy = Proxy::to(redis.addr());
-    let url = format!("redis://{}", proxy.addr());
-    let flags = [
-        "--redis-url",
-        &url,
-        "--redis-timeout",
-        "300000",
-        "--drain-timeout",
-        "3600",
-    ];
-    let rules = rules([limit("user", "", 9, Unit::Hour)]);
-    let server = Server::start(&options(&flags), &rules)
-        .await
-        .expect("a server");
-    let (client, address) = (Client::of(&server), format!("http://{}", server.grpc()));
+    let flags = ["--max-requests", "1", "--drain-timeout", "3600"];
+    let client = served_with(&flags, rules([limit("user", "", 9, Unit::Hour)])).await;
+    let address = format!("http://{}", client.server.grpc());
     assert!(client.passes(descriptor([("user", "a")])).await);
-    redis.pause();
-    let sent = proxy.forwarded();
-    let waiting = {
-        let client = client.clone();
-        tokio::spawn(async move { client.ask([cost(descriptor([("user", "a")]), 2)]).await })
+    client.redis.pause();
+    let ask = || {
+        // A connection of its own: each has one request in flight.
+        let client = Client::of(&client.server);
+        let request = request([cost(descriptor([("user", "a")]), 2)]);
+        tokio::spawn(async move { client.send(request).await })
     };
-    until("the request is in flight", || {
-        (proxy.forwarded() > sent).then_some(())
-    })
-    .await;
-    let stopping = tokio::spawn(server.stop());
+    let is_refused = |sent: Result<_, Status>| {
+        sent.is_err_and(|status| status.code() == Code::ResourceExhausted)
+    };
+    // One is refused once the other is in flight.
+    let (refused, waiting) = select(ask(), ask()).await.factor_first();
+    assert!(is_refused(refused.expect("a task")));
+    let stopping = tokio::spawn(client.server.stop());
     // No port answers any more.
-    while Client::to(&address)
-        .send(request([]))
-        .await
-        .is_err_and(|status| status.code() == Code::InvalidArgument)
-    {
+    while is_refused(Client::to(&address).send(request([])).await) {
         tokio::task::yield_now().await;
     }
     assert!(!stopping.is_finished());
-    redis.resume();
-    let response = waiting.await.expect("a task");
+    client.redis.resume();
+    let response = waiting.await.expect("a task").expect("a response");
     assert_eq!(response.statuses[0].limit_remaining, 6);
     stopping.await.expect("a task").expect("an end");
 }

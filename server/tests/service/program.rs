@@ -11,7 +11,7 @@ use std::{
 use testkit::TempDir;
 
 use crate::{
-    client::{Client, cost, descriptor},
+    client::{Client, cost, descriptor, limit_of},
     scene::{TEST_TIMEOUT, program, redis, until, without_settings},
 };
 
@@ -114,8 +114,7 @@ fn write(folder: &Path, text: &str) {
 async fn until_limit(client: &Client, expected: u32) {
     let is_reached = async || {
         let response = client.ask([cost(descriptor([("user", "b")]), 0)]).await;
-        let limit = response.statuses[0].current_limit.as_ref();
-        limit.expect("a limit").requests_per_unit == expected
+        limit_of(&response).requests_per_unit == expected
     };
     let reached = async {
         while !is_reached().await {

@@ -1,8 +1,11 @@
 //! Rules that are replaced while requests are decided.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use tollgate_server::rules::{Rule, Rules, Unit};
@@ -10,52 +13,44 @@ use tollgate_server::rules::{Rule, Rules, Unit};
 use crate::{
     client::{Client, cost, descriptor, is_over},
     json::get,
-    scene::{limit, redis, rule, rules, server, with},
+    scene::{TEST_TIMEOUT, limit, rule, rules, served, with},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_are_replaced_in_use_and_those_that_stay_keep_their_counts() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 9, Unit::Hour)]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([limit("user", "", 9, Unit::Hour)])).await;
     let user = || descriptor([("user", "a")]);
     assert!(client.passes(cost(user(), 4)).await);
     let more = rules([
         limit("user", "", 20, Unit::Hour),
         limit("path", "", 1, Unit::Hour),
     ]);
-    server.engine().reload(&more).expect("rules");
+    client.server.engine().reload(&more).expect("rules");
     assert_eq!(client.left(user()).await, 16);
     assert!(client.passes(descriptor([("path", "/")])).await);
     assert!(!client.passes(descriptor([("path", "/")])).await);
-    server.engine().reload(&rules([])).expect("rules");
+    client.server.engine().reload(&rules([])).expect("rules");
     let response = client.ask([user()]).await;
     assert_eq!(response.statuses[0].current_limit, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_rules_leave_those_before_them_in_force() {
-    let (_clock, redis) = redis();
-    let server = server(&redis, &rules([limit("user", "", 1, Unit::Hour)]), &[]).await;
+    let client = served(rules([limit("user", "", 1, Unit::Hour)])).await;
+    let engine = client.server.engine();
     let twice = rules([limit("a", "", 1, Unit::Hour), limit("a", "", 2, Unit::Hour)]);
-    server.engine().reload(&twice).expect_err("a mistake");
-    let client = Client::of(&server);
+    engine.reload(&twice).expect_err("a mistake");
     assert!(client.passes(descriptor([("user", "a")])).await);
     assert!(!client.passes(descriptor([("user", "a")])).await);
-    let metrics = get(&server, "/metrics").await.1;
-    assert!(
-        metrics.contains("ratelimit_service_config_load_error 1"),
-        "{metrics}"
-    );
-    assert!(
-        metrics.contains("ratelimit_service_config_load_success 1"),
-        "{metrics}"
-    );
+    let metrics = get(&client.server, "/metrics").await.1;
+    for loads in ["error 1", "success 1"] {
+        let loads = format!("ratelimit_service_config_load_{loads}");
+        assert!(metrics.contains(&loads), "{metrics}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_of_rules_that_are_gone_are_removed_and_those_that_stay_go_on() {
-    let (_clock, redis) = redis();
     let detailed = Rule {
         detailed_metric: true,
         ..limit("gone", "", 9, Unit::Hour)
@@ -64,12 +59,11 @@ async fn metrics_of_rules_that_are_gone_are_removed_and_those_that_stay_go_on() 
         value: Some("\"a\\\nb\"".to_owned()),
         ..limit("stays", "", 9, Unit::Hour)
     };
-    let server = server(&redis, &rules([detailed, stays.clone()]), &[]).await;
-    let client = Client::of(&server);
+    let client = served(rules([detailed, stays.clone()])).await;
     assert!(client.passes(descriptor([("gone", "1")])).await);
     assert!(client.passes(descriptor([("stays", "\"a\\\nb\"")])).await);
     let series = async || {
-        let metrics = get(&server, "/metrics").await.1;
+        let metrics = get(&client.server, "/metrics").await.1;
         let mut all = Vec::new();
         for line in metrics.lines() {
             let prefix = "ratelimit_service_rate_limit_total_hits{domain=\"test\",key1=\"";
@@ -80,11 +74,12 @@ async fn metrics_of_rules_that_are_gone_are_removed_and_those_that_stay_go_on() 
     let kept = r#"stays_\"a\\\nb\""} 1"#;
     assert_eq!(series().await, [r#"gone"} 0"#, r#"gone_1"} 1"#, kept]);
     let next = rules([stays, limit("new", "", 9, Unit::Hour)]);
-    server.engine().reload(&next).expect("rules");
+    let engine = client.server.engine();
+    engine.reload(&next).expect("rules");
     assert_eq!(series().await, [r#"new"} 0"#, kept]);
     // Rules that can't be put in force add none.
     let twice = rules([limit("a", "", 1, Unit::Hour), limit("a", "", 2, Unit::Hour)]);
-    server.engine().reload(&twice).expect_err("a mistake");
+    engine.reload(&twice).expect_err("a mistake");
     assert_eq!(series().await, [r#"new"} 0"#, kept]);
 }
 
@@ -99,43 +94,32 @@ async fn as_many_rules_as_have_metrics_may_all_be_replaced() {
         )]
         .into(),
     };
-    let (_clock, redis) = redis();
-    let server = server(&redis, &many("old"), &[]).await;
-    server.engine().reload(&many("new")).expect("rules");
-    let client = Client::of(&server);
+    let client = served(many("old")).await;
+    client.server.engine().reload(&many("new")).expect("rules");
     assert!(client.passes(descriptor([("new1499", "a")])).await);
-    let metrics = get(&server, "/metrics").await.1;
+    let metrics = get(&client.server, "/metrics").await.1;
     let counted = r#"ratelimit_service_rate_limit_total_hits{domain="test",key1="new1499"} 1"#;
     assert!(metrics.contains(counted) && !metrics.contains("key1=\"old"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_request_is_decided_under_the_old_rules_or_under_the_new_ones() {
-    let (_clock, redis) = redis();
     // Each set has policies of its own, so that a request between the two would find none.
     let set = |name: &str, n: u64| -> Rules {
-        rules([with(
-            rule("set", ""),
-            [
-                Rule {
-                    key: "a".to_owned(),
-                    ..limit(&format!("{name}-a"), "", n, Unit::Hour)
-                },
-                Rule {
-                    key: "b".to_owned(),
-                    ..limit(&format!("{name}-b"), "", n, Unit::Hour)
-                },
-            ],
-        )])
+        let inner = ["a", "b"].map(|key| Rule {
+            key: key.to_owned(),
+            ..limit(&format!("{name}-{key}"), "", n, Unit::Hour)
+        });
+        rules([with(rule("set", ""), inner)])
     };
     let (one, two) = (set("one", 1_000_000), set("two", 2_000_000));
-    let server = server(&redis, &one, &[]).await;
+    let client = served(one.clone()).await;
     let done = Arc::new(AtomicBool::new(false));
-    let client = Client::of(&server);
+    // How many requests were decided under each.
+    let seen = Arc::new([const { AtomicU64::new(0) }; 2]);
     let ask = || {
-        let (done, client) = (done.clone(), client.clone());
+        let (done, seen, client) = (done.clone(), seen.clone(), Client::clone(&client));
         tokio::spawn(async move {
-            let mut seen = [0, 0];
             while !done.load(Ordering::Relaxed) {
                 let both = ["a", "b"].map(|key| descriptor([("set", "x"), (key, "y")]));
                 let response = client.ask(both).await;
@@ -149,23 +133,24 @@ async fn each_request_is_decided_under_the_old_rules_or_under_the_new_ones() {
                     limits == [1_000_000; 2] || limits == [2_000_000; 2],
                     "{limits:?}"
                 );
-                seen[usize::from(limits[0] == 2_000_000)] += 1;
+                seen[usize::from(limits[0] == 2_000_000)].fetch_add(1, Ordering::Relaxed);
             }
-            seen
         })
     };
     let tasks: Vec<_> = (0..4).map(|_| ask()).collect();
-    for turn in 0..200 {
+    let start = Instant::now();
+    for turn in 0.. {
+        if turn >= 200 && seen.iter().all(|seen| seen.load(Ordering::Relaxed) > 0) {
+            break;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{seen:?}");
         let next = if turn % 2 == 0 { &two } else { &one };
-        server.engine().reload(next).expect("rules");
+        client.server.engine().reload(next).expect("rules");
         // Some requests come between two replacements.
         assert!(client.passes(descriptor([("set", "x"), ("a", "z")])).await);
     }
     done.store(true, Ordering::Relaxed);
-    let mut seen = [0, 0];
     for task in tasks {
-        let of_task = task.await.expect("a task");
-        seen = [seen[0] + of_task[0], seen[1] + of_task[1]];
+        task.await.expect("a task");
     }
-    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }

@@ -1,6 +1,7 @@
 //! Rules, servers and Redis servers of the tests.
 
 use std::{
+    ops::Deref,
     process::Command,
     time::{Duration, Instant},
 };
@@ -13,6 +14,8 @@ use tollgate_server::{
     rules::{CountedBy, Limit, Rule, Rules, Unit},
     serve::Server,
 };
+
+use crate::client::Client;
 
 /// How long a test waits before it is taken for hung. No outcome depends on it: the machine may be busy.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(300);
@@ -76,6 +79,39 @@ pub(crate) async fn server(redis: &testkit::Server, rules: &Rules, flags: &[&str
     Server::start(&options(&flags), rules)
         .await
         .expect("a server")
+}
+
+/// A client of a server of its own, on a Redis server of its own.
+pub(crate) struct Served {
+    client: Client,
+    pub(crate) server: Server,
+    pub(crate) redis: testkit::Server,
+    _clock: Clock,
+}
+
+impl Deref for Served {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// A client of a server with these rules.
+pub(crate) async fn served(rules: Rules) -> Served {
+    served_with(&[], rules).await
+}
+
+/// A client of a server with these flags and rules.
+pub(crate) async fn served_with(flags: &[&str], rules: Rules) -> Served {
+    let (clock, redis) = redis();
+    let server = server(&redis, &rules, flags).await;
+    Served {
+        client: Client::of(&server),
+        server,
+        redis,
+        _clock: clock,
+    }
 }
 
 /// Waits until `probe` returns a value.

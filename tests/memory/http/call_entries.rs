@@ -199,16 +199,16 @@ async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
 
 #[tokio::test]
 async fn each_key_is_blocked_and_reset() {
-    let ban = Policy::new("ban", quota("5/min")).strategy(Ban::for_duration(secs(60)));
+    let ban = Policy::new("ban", quota("5/min")).strategy(Ban::for_duration(secs(3_600)));
     let limiter = limiter([policy("p", 5), ban]);
     let (p, ban) = (handle(&limiter, "p"), handle(&limiter, "ban"));
     let both = [ban.entry("a"), ban.entry("b")];
-    limiter.block(both, secs(60)).await.expect("blocked");
+    limiter.block(both, secs(3_600)).await.expect("blocked");
     for key in ["a", "b"] {
         assert!(!limiter.check(key).await.is_admitted(), "{key}");
         limiter.charge(p.entry(key), 3).await.expect("charged");
     }
-    let none = limiter.block(p.entry("a"), secs(60)).await;
+    let none = limiter.block(p.entry("a"), secs(3_600)).await;
     assert!(matches!(none, Err(CallError::NotABan { .. })), "{none:?}");
     let reset = limiter.reset([p.entry("a"), p.entry("b")]).await;
     reset.expect("reset");

@@ -8,7 +8,7 @@ fn chat(key: &str) -> Request<Body> {
 
 /// A policy with settings that a candidate takes over.
 fn tokens() -> Policy {
-    Policy::new("tokens", Quota::units(1_000).per_minute())
+    Policy::new("tokens", Quota::units(1_000).per_hour())
         .key(extract::header("x-api-key"))
         .strategy(FixedWindow)
         .cost_with(|_| 200)
@@ -16,7 +16,7 @@ fn tokens() -> Policy {
 }
 
 fn candidate() -> Policy {
-    Policy::new("next", Quota::units(500).per_minute()).shadow_of("tokens")
+    Policy::new("next", Quota::units(500).per_hour()).shadow_of("tokens")
 }
 
 #[tokio::test]

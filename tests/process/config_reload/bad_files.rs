@@ -4,7 +4,10 @@ use std::{os::unix::fs::symlink, process::Command};
 
 use tollgate::{config::Watch, error::InvalidValue, extract::Extracted};
 
-use crate::config_reload::{SOON, Watched, document, writes::NAME};
+use crate::config_reload::{
+    SOON, Watched, document,
+    writes::{NAME, renamed_to},
+};
 use tollgate_tests::prelude::*;
 
 const BETTER: &str = "[policies.api]\nquota = \"20/hour\"\nkey = \"global\"\n";
@@ -159,7 +162,7 @@ async fn a_document_that_cannot_be_loaded_is_built_again_only_when_it_or_a_file_
     // On demand it is built.
     watcher.reload().await.expect_err("no list");
     assert!(builds.load(Ordering::Relaxed) > built);
-    write(&folder.path().join("deny.txt"), "192.0.2.1\n");
+    renamed_to(&folder.path().join("deny.txt"), "192.0.2.1\n");
     until("a load", async || watcher.status().loads() == 1).await;
     assert_eq!(watcher.status().failures(), 1);
 }

@@ -31,6 +31,9 @@ async fn each_load_each_new_failure_and_each_decision_is_reported_once() {
     let observed = Arc::new(Observed::default());
     let registry = || Registry::new().observe(observed.clone());
     let watched = Watched::with(registry, &document(10), NEVER).await;
+    // A load is in force a moment before it is reported.
+    let is_reported = async || observed.loads.lock().is_ok_and(|loads| loads.len() == 1);
+    until("the first load is reported", is_reported).await;
     let check = async || {
         assert!(watched.limiter.check("alice").await.is_admitted());
         observed.decisions.load(Ordering::Relaxed)

@@ -3,7 +3,7 @@
 use reqwest::Client;
 use tokio::net::TcpListener;
 use tollgate::admin::{Activity, Admin};
-use tollgate_tests::{plain_http, prelude::*};
+use tollgate_tests::{hot_key::until_leased, plain_http, prelude::*};
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
@@ -48,15 +48,8 @@ impl Service {
     /// A service that has leased units of a key.
     pub(crate) async fn with_leases() -> Self {
         let service = Self::with([leased()]).await;
-        loop {
-            let requests = (0..50).map(|_| service.get("alice"));
-            let statuses = futures_util::future::join_all(requests).await;
-            assert!(statuses.iter().all(|status| *status == 200));
-            let leases = service.layer.limiter().stats().store.leases;
-            if leases.first().is_some_and(|leases| leases.spent > 0) {
-                return service;
-            }
-        }
+        until_leased(service.layer.limiter(), ("pages", "alice"), 1).await;
+        service
     }
 
     async fn with(policies: impl IntoIterator<Item = Policy>) -> Self {

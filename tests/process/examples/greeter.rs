@@ -3,8 +3,6 @@
 use std::net::Ipv4Addr;
 
 use futures_util::{StreamExt, stream};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpSocket;
 use tollgate_tests::{
     example::{Example, Stage},
     prelude::*,
@@ -12,9 +10,11 @@ use tollgate_tests::{
 };
 use tonic::{
     Code, Status,
-    transport::{Channel, Endpoint, Uri},
+    transport::{Channel, Endpoint},
 };
 use tonic_types::StatusExt;
+
+use crate::sockets::grpc_peers::from;
 
 #[allow(unreachable_pub)]
 #[path = "../../../examples/helloworld/mod.rs"]
@@ -27,14 +27,8 @@ type Client = GreeterClient<Channel>;
 /// A client that connects from an address of its own.
 async fn client_at(local: Ipv4Addr, example: &Example) -> Client {
     let server = example.address();
-    let connect = service_fn(move |_: Uri| async move {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddr::new(IpAddr::V4(local), 0))?;
-        socket.connect(server).await.map(TokioIo::new)
-    });
     let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address");
-    let channel = endpoint.connect_with_connector(connect).await;
-    GreeterClient::new(channel.expect("a server"))
+    GreeterClient::new(from(local, server, endpoint).await)
 }
 
 async fn client(example: &Example) -> Client {

@@ -1,6 +1,6 @@
 //! The example behind a proxy, with nginx as that proxy: the client address comes from the proxy alone.
 
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::Ipv4Addr;
 
 use testkit::{Program, free_port};
 use tollgate_tests::{
@@ -79,7 +79,8 @@ impl Nginx {
             let address = SocketAddr::from((ALICE, port));
             let start = Instant::now();
             loop {
-                if TcpStream::connect(address).is_ok() {
+                // It is there once nginx listens. On the port another program may be.
+                if program.folder().join("pid").exists() {
                     return Self {
                         address,
                         _program: program,

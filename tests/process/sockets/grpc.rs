@@ -218,14 +218,18 @@ pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
+pub(crate) async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    let channel = endpoint.expect("an address").connect().await;
+    channel.expect("a server")
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Client(client::Grpc<Channel>);
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"));
-        let channel = endpoint.expect("an address").connect().await;
-        Self::of(channel.expect("a server"))
+        Self::of(channel(address).await)
     }
 
     pub(crate) fn of(channel: Channel) -> Self {

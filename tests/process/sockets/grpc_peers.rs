@@ -16,8 +16,7 @@ use tonic::transport::{
 };
 
 use crate::sockets::{
-    grpc::{Calls, listen},
-    grpc::{Client, is_rejection, serve_tonic},
+    grpc::{Calls, Client, is_rejection, listen, serve_tonic},
     support::*,
 };
 
@@ -28,7 +27,7 @@ fn layer() -> RateLimitLayer {
 }
 
 /// A connection from `local`.
-async fn from(local: Ipv4Addr, server: SocketAddr, endpoint: Endpoint) -> Channel {
+pub(crate) async fn from(local: Ipv4Addr, server: SocketAddr, endpoint: Endpoint) -> Channel {
     let connect = service_fn(move |_: Uri| async move {
         let socket = TcpSocket::new_v4()?;
         socket.bind(SocketAddr::new(IpAddr::V4(local), 0))?;

@@ -2,16 +2,12 @@
 
 use axum::extract::State;
 use http_body_util::BodyExt;
-use tonic::{
-    Code, Status,
-    body::Body,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, body::Body, transport::Channel};
 use tonic_types::{QuotaViolation, StatusExt};
 
 use crate::sockets::{
     grpc::{
-        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, listen, router, serve,
+        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, channel, router, serve,
         word_channel,
     },
     support::*,
@@ -231,15 +227,6 @@ struct Raw {
     body: Vec<u8>,
 }
 
-async fn channel(address: SocketAddr) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    endpoint
-        .expect("an address")
-        .connect()
-        .await
-        .expect("a server")
-}
-
 async fn raw(channel: &mut Channel, method: Method, path: &str, headers: &[(&str, &str)]) -> Raw {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
@@ -322,20 +309,13 @@ async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
         assert_eq!(page.headers["content-type"], "application/problem+json");
         assert!(!page.headers.contains_key("grpc-status"));
     }
-    let post = raw(
-        &mut wire,
-        Method::POST,
-        "/",
-        &[("content-type", "text/plain")],
-    )
-    .await;
+    let text = [("content-type", "text/plain")];
+    let post = raw(&mut wire, Method::POST, "/", &text).await;
     assert_eq!(post.status, 429);
 
     // A handler's own rejection is an HTTP response.
-    let (listener, address) = listen().await;
     let app = Router::new().route("/", get(checked)).with_state(limiter);
-    tokio::spawn(axum::serve(listener, app).into_future());
-    let mut wire = channel(address).await;
+    let mut wire = channel(serve(app).await).await;
     let page = raw(&mut wire, Method::GET, "/", &[]).await;
     assert_eq!(page.status, 429);
 }

@@ -8,12 +8,12 @@ use tonic::{
     Code, Request, Response, Status,
     client::Grpc,
     service::{InterceptorLayer, LayerExt, interceptor::InterceptedService},
-    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+    transport::{Channel, Server, server::TcpIncoming},
 };
 use tower_http::{cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer};
 
 use crate::sockets::{
-    grpc::{Calls, Client, Text, UNARY, is_rejection, listen, router, serve},
+    grpc::{Calls, Client, Text, UNARY, channel, is_rejection, listen, router, serve},
     support::*,
 };
 
@@ -118,9 +118,7 @@ where
 
 #[tokio::test]
 async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long() {
-    let address = serve(router()).await;
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
-    let channel = endpoint.connect().await.expect("a server");
+    let channel = channel(serve(router()).await).await;
     let limiter = limiter();
     let layer = OutgoingLayer::new(limiter.clone()).key(Key::global());
     let mut calling = Calling {

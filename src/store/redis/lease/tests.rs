@@ -251,15 +251,16 @@ fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_rese
     assert_eq!((decided as u64, striped()), (units, 0));
     assert_eq!((units_of_all().spent, units_of_all().held), (units, 0));
 
-    // A reset ends what the thread holds, and no lease is requested for a while.
+    // A reset ends what the thread holds, and no lease is requested for a second, in which the instant before it is on any machine.
     now = last + us(20_000_000);
     let (_, units) = request_often(now);
     assert_eq!(units_of_all().held, units);
+    let before_reset = ClockReading::read();
     leases.invalidate_on(Op::Reset, &counters);
     assert_eq!((units_of_all().held, units_of_all().lapsed), (0, units));
     let mut shard = leases.shard(own.shard);
     let key = shard.keys.iter_mut().next().expect("a key");
-    assert!(key.decide(&counters, ClockReading::read()).1.is_none());
+    assert!(key.decide(&counters, before_reset).1.is_none());
 }
 
 #[test]

@@ -37,9 +37,8 @@ pub(crate) fn run(page: &mut Page) {
 
 /// Starts a Prometheus that scrapes the service.
 fn prometheus(session: &mut Session) -> Program {
-    let (service, port) = (session.real_port(3000), testkit::free_port());
-    session.port(9090, port);
-    Program::start(&["prometheus"], |command, folder| {
+    let service = session.real_port(3000);
+    let program = Program::start(&["prometheus"], |command, folder| {
         let config = format!(
             "scrape_configs: [{{job_name: operated, scrape_interval: 1s, static_configs: [{{targets: ['127.0.0.1:{service}']}}]}}]"
         );
@@ -47,6 +46,19 @@ fn prometheus(session: &mut Session) -> Program {
         std::fs::write(&file, config).expect("a file");
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", data.display()));
-        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
-    })
+        command.arg("--web.listen-address=127.0.0.1:0");
+    });
+    // It logs the port that it was given.
+    let start = Instant::now();
+    let port = loop {
+        let log = program.log();
+        let address = log.split_once("\"Listening on\" address=127.0.0.1:");
+        if let Some((port, _)) = address.and_then(|(_, port)| port.split_once('\n')) {
+            break port.parse().expect("a port");
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{log}");
+        thread::sleep(ms(5));
+    };
+    session.port(9090, port);
+    program
 }
