@@ -102,7 +102,8 @@ fn waiting_without_timers_is_rejected_and_does_not_panic() {
         let at_once = wait().now_or_never().expect("at once");
         for result in [at_once, without_timers.block_on(wait())] {
             let rejected = result.expect_err("it would have to wait");
-            assert_eq!(store_error(rejected.decision()).code(), "no_runtime");
+            let error = tollgate_tests::results::store_error(rejected.decision());
+            assert_eq!(error.code(), "no_runtime");
         }
     };
     let admitted = wait().now_or_never().expect("at once");
