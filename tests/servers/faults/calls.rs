@@ -14,18 +14,16 @@ fn limiter(store: RedisStore, response: OnStoreError) -> Limiter {
     limiter.on_store_error(response).built()
 }
 
-fn actions() -> [OnStoreError; 3] {
-    [
-        OnStoreError::Admit,
-        OnStoreError::Reject,
-        LocalFallback::shared_by(1).into(),
-    ]
-}
+const ACTIONS: [OnStoreError; 3] = [
+    OnStoreError::Admit,
+    OnStoreError::Reject,
+    OnStoreError::LocalFallback(LocalFallback::shared_by(1)),
+];
 
 /// Others are among those of `memory http::entry_points::decisions`.
 #[tokio::test]
 async fn no_block_is_lifted_and_no_caller_listed_while_the_store_is_down() {
-    for response in actions() {
+    for response in ACTIONS {
         let limiter = limiter(nowhere(), response);
         let [list, ban] = ["list", "ban"].map(|name| limiter.policy(name).expect(name));
         for (call, outcome) in [
@@ -41,7 +39,7 @@ async fn no_block_is_lifted_and_no_caller_listed_while_the_store_is_down() {
 
 #[tokio::test]
 async fn charges_refunds_and_settlements_report_that_the_store_is_down() {
-    for response in actions() {
+    for response in ACTIONS {
         let server = Server::start();
         let limiter = limiter(store(&server), response);
         let admission = limiter.admit(KEY).cost(3).await.expect("admitted");

@@ -12,7 +12,6 @@ mod misconfigured;
 mod outages;
 mod per_policy;
 mod refunds;
-mod repeated_replies;
 mod settlements;
 mod shutdown;
 mod support;

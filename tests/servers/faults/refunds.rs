@@ -60,22 +60,6 @@ async fn permits_whose_reply_was_lost_are_free_after_the_outage() {
     }
 }
 
-#[tokio::test]
-async fn without_a_breaker_permits_are_free_after_the_next_reply() {
-    let (_server, proxy) = network();
-    let store = builder(url(proxy.addr())).no_circuit_breaker();
-    let limiter = permit_policy(store.built(), 5);
-    let held = take(&limiter, 5).await;
-    proxy.cut();
-    drop(held);
-    for _ in 0..5 {
-        assert!(limiter.peek(KEY).await.is_err());
-    }
-    proxy.pass();
-    resumed(&limiter).await;
-    until("all are free", async || left(&limiter).await == 5).await;
-}
-
 /// A layer that refunds each request when it has its response.
 fn refunding_layer(store: RedisStore, units: u64, cost: u64) -> RateLimitLayer {
     let policy = policy(units).strategy(FixedWindow).cost(cost);

@@ -1,4 +1,4 @@
-//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended; slow keys have no leases.
+//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended.
 
 use std::slice;
 
@@ -72,19 +72,5 @@ fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
                 assert_eq!(used(&limiter, key).await, admitted);
             });
         }
-    });
-}
-
-/// Less than ten in each tenth of a second.
-#[test]
-fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
-    scene(async |scene| {
-        let limiter = scene.single(Fixed, "100000/month");
-        for _ in 0..100 {
-            let decision = limiter.check(KEY).await;
-            assert_eq!(decision.source(), DecisionSource::Store);
-            scene.advance(ms(12));
-        }
-        assert!(leases(&limiter, "p").is_none());
     });
 }
