@@ -25,6 +25,7 @@ mod wait;
 pub use clock::{Clock, Timers};
 pub use folder::{TempDir, folder};
 pub use ports::free_port;
+pub use process::signal;
 pub use program::Program;
 pub use proxy::Proxy;
 pub use python::python;

@@ -65,17 +65,23 @@ impl Process {
         wait::until("a server ends on SIGTERM", || self.exited());
     }
 
-    /// The shell's own `kill`, since small images lack the program.
     pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -{name} {}", self.id())])
-            .status();
-        assert!(
-            sent.as_ref().is_ok_and(ExitStatus::success),
-            "cannot send SIG{name} to process {}: {sent:?}",
-            self.id()
-        );
+        signal(self.id(), name);
     }
+}
+
+/// Sends a process a signal, such as `HUP`, by the shell's own `kill`, since small images lack the program.
+///
+/// # Panics
+/// If it can't be sent.
+#[track_caller]
+pub fn signal(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(
+        sent.as_ref().is_ok_and(ExitStatus::success),
+        "{kill}: {sent:?}"
+    );
 }
 
 impl Drop for Process {

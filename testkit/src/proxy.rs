@@ -55,11 +55,14 @@ enum Mode {
     HoldBefore(u64),
     /// Connections are closed, also those that come.
     Cut,
-    /// Half of a reply gets through, and then the connection is closed.
+    /// Half of a reply gets through, and then the connection is closed; the reply to a `PING` does.
     Halve,
     /// Before the next piece of a reply the one before it gets through again.
     Repeat,
 }
+
+/// What a client that checks a connection sends, and gets.
+const CHECKS: [&[u8]; 2] = [b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"];
 
 impl Proxy {
     /// A proxy before the server at `server`, on a port of its own.
@@ -115,7 +118,8 @@ impl Proxy {
         self.set(Mode::Hold);
     }
 
-    /// Does what [`hold`](Self::hold) does on the connections that are open now, and passes on what comes on others.
+    /// Does what [`hold`](Self::hold) does on the connections that are open now, and passes on what comes on others, and each
+    /// `PING`: a client that checks a connection that was idle, as on a busy machine, takes it for well.
     pub fn hold_open(&self) {
         let next = self.shared.state().next;
         self.set(Mode::HoldBefore(next));
@@ -127,7 +131,7 @@ impl Proxy {
         self.close_all();
     }
 
-    /// Passes half of the next piece of a reply on, on each connection, and closes it then.
+    /// Passes half of the next piece of a reply on, on each connection, and closes it then. The reply to a `PING` passes.
     pub fn halve(&self) {
         self.set(Mode::Halve);
     }
@@ -179,10 +183,11 @@ impl Shared {
     }
 
     /// What becomes of a piece of a connection, once it is no longer held.
-    fn mode(&self, number: u64, replies: bool) -> Mode {
+    fn mode(&self, number: u64, piece: &[u8], replies: bool) -> Mode {
+        let is_check = CHECKS.contains(&piece);
         let held = |state: &mut State| match state.mode {
             Mode::Hold => !state.is_over,
-            Mode::HoldBefore(next) => number < next && !state.is_over,
+            Mode::HoldBefore(next) => number < next && !is_check && !state.is_over,
             _ => false,
         };
         let state = self.changed.wait_while(self.state(), held);
@@ -190,6 +195,9 @@ impl Shared {
         let mode = state.mode;
         if mode == Mode::Repeat && replies {
             state.mode = Mode::Pass;
+        }
+        if mode == Mode::Halve && is_check {
+            return Mode::Pass;
         }
         mode
     }
@@ -221,7 +229,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Resu
 fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
     let (mut piece, mut last) = (vec![0; 64 * 1024], Vec::new());
     while let Ok(len @ 1..) = from.read(&mut piece) {
-        let (pass, ends) = match shared.mode(number, replies) {
+        let (pass, ends) = match shared.mode(number, &piece[..len], replies) {
             Mode::Cut => (0, true),
             Mode::Halve if replies => (len / 2, true),
             Mode::Delay(by) if replies => {

@@ -72,7 +72,8 @@ fn a_halving_proxy_truncates_replies() {
     let proxy = Proxy::to(server.addr());
     let mut connection = connect(&proxy, TIMEOUT);
     proxy.halve();
-    let error = ping(&mut connection).expect_err("half a reply");
+    ping(&mut connection).expect("a reply to a check");
+    let error = connection.call(&["TIME"]).expect_err("half a reply");
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     proxy.pass();
     ping(&mut connect(&proxy, TIMEOUT)).expect("a reply");

@@ -172,9 +172,7 @@ impl Example {
 
     /// Sends it a signal, such as `HUP`.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        let sent = Command::new("sh").args(["-c", &kill]).status();
-        assert!(sent.expect("a shell").success(), "{kill}");
+        testkit::signal(self.child.id(), name);
     }
 
     /// What it has printed, at least to the line that has `text` in it.

@@ -167,7 +167,7 @@ impl Move<'_> {
         let keys: Vec<_> = keys.list().into_iter().map(Reply::text).collect();
         if !keys.is_empty() {
             let port = self.to.port().to_string();
-            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"];
             migrate.extend(keys.iter().map(String::as_str));
             // They may have expired meanwhile.
             let moved = self.from.command(&migrate).text();

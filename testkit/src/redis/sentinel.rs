@@ -7,7 +7,8 @@ const SENTINELS: usize = 3;
 const REPLICAS: usize = 2;
 
 /// A master with two replicas, and three sentinels of which two must agree that
-/// it is down. They notice after two seconds, since on a busy machine a master may be silent for one, and then promote a replica.
+/// it is down. That takes half a minute, since on a busy machine a master may be silent for seconds: tests
+/// [have it replaced](Self::begin_failover).
 #[derive(Debug)]
 pub struct Sentinel {
     sentinels: Vec<Server>,
@@ -30,8 +31,8 @@ impl Sentinel {
         let sentinels = (0..SENTINELS).map(|_| {
             Builder::sentinel()
                 .arg("sentinel", &monitor)
-                .arg("sentinel", &format!("down-after-milliseconds {NAME} 2000"))
-                .arg("sentinel", &format!("failover-timeout {NAME} 3000"))
+                .arg("sentinel", &format!("down-after-milliseconds {NAME} 30000"))
+                .arg("sentinel", &format!("failover-timeout {NAME} 15000"))
                 .start()
         });
         let group = Self {
@@ -95,8 +96,7 @@ impl Sentinel {
         master.expect("the master is a server of this group")
     }
 
-    /// Kills the master and waits until all sentinels that run name another one,
-    /// which is returned.
+    /// Kills the master and has a replica promoted, which is returned.
     ///
     /// # Panics
     /// If no replica is promoted.
@@ -104,16 +104,40 @@ impl Sentinel {
     pub fn fail_over(&self) -> &Server {
         let old = self.master();
         old.kill();
+        self.begin_failover();
+        self.replaced(old)
+    }
+
+    /// Has a replica promoted, also if the master serves.
+    ///
+    /// # Panics
+    /// If no replica is fit for it.
+    #[track_caller]
+    pub fn begin_failover(&self) {
+        let sentinel = self.running().next().expect("a sentinel runs");
+        let failover = ["SENTINEL", "FAILOVER", NAME];
+        wait::until("a failover begins", || {
+            (sentinel.command(&failover) == Reply::Text("OK".into())).then_some(())
+        });
+    }
+
+    /// Waits until all sentinels that run name another master than `old`, which is returned.
+    ///
+    /// # Panics
+    /// If they do not.
+    #[track_caller]
+    pub fn replaced(&self, old: &Server) -> &Server {
         wait::until("a replica is promoted", || {
             let new = self.master();
-            let named = |sentinel: &&Server| field(sentinel, "port") == new.port().to_string();
-            let running = self
-                .sentinels
-                .iter()
-                .filter(|sentinel| sentinel.pid().is_some());
-            let agreed = new.port() != old.port() && running.clone().all(|s| named(&s));
+            let named = |sentinel: &Server| field(sentinel, "port") == new.port().to_string();
+            let agreed = new.port() != old.port() && self.running().all(named);
             (agreed && new.info("replication", "role")? == "master").then_some(new)
         })
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Server> {
+        let sentinels = self.sentinels.iter();
+        sentinels.filter(|sentinel| sentinel.pid().is_some())
     }
 }
 

@@ -4,11 +4,6 @@ pub(crate) mod grpc;
 mod grpc_cut;
 mod grpc_outcomes;
 pub(crate) mod grpc_peers;
-||||||| bf0edb38
-mod grpc;
-mod grpc_cut_streams;
-mod grpc_deny_list;
-mod grpc_peers;
 mod grpc_rejected;
 mod grpc_served;
 mod grpc_types;

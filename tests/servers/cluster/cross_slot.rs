@@ -1,6 +1,6 @@
 //! Requests whose keys are in several slots: never too much is admitted, and what is rejected leaves nothing behind.
 
-use tokio::time::timeout;
+use tokio::{task::yield_now, time::timeout};
 use tollgate::limiter::{Keys, SettleError};
 
 use crate::cluster::support::*;
@@ -148,7 +148,7 @@ async fn permits_are_held_and_released_in_all_slots() {
 
 #[tokio::test]
 async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
-    let cluster = Cluster::start(3, 0);
+    let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, "fails").await;
     let policies = ["a", "b", "c"].map(|name| Gcra.policy(name, "9/h"));
     let limiter = limiter(store(&cluster), policies);
@@ -158,7 +158,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
         panic!("a key of the second master");
     };
     cluster.nodes()[1]
-        .command(&["SET", foreign, "something else", "PX", "60000"])
+        .command(&["SET", foreign, "something else", "EX", "3600"])
         .ok();
     let decision = limiter.check(master_keys.apart()).await;
     assert_eq!(store_error(&decision).code(), "corrupt_key");
@@ -170,9 +170,15 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     refunded().await;
 
     cluster.nodes()[1].pause();
+    // The replies of the other nodes are read before that to a later call.
+    let time_out = async |time: &StillTime| {
+        yield_now().await;
+        used(&limiter, others.clone()).await;
+        time.time_out().await;
+    };
     let check = tokio::spawn(limiter.check(master_keys.apart()).into_future());
     let time = StillTime::new();
-    time.time_out().await;
+    time_out(&time).await;
     let decision = check.await.expect("a response");
     assert_eq!(store_error(&decision).code(), "timeout");
     time.end();
@@ -182,7 +188,7 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let time = StillTime::new();
     for _ in 0..6 {
         let charge = tokio::spawn(limiter.charge(master_keys.apart(), 2).into_future());
-        time.time_out().await;
+        time_out(&time).await;
         let charged = charge.await.expect("a response");
         assert!(charged.is_err(), "{charged:?}");
     }
@@ -210,7 +216,7 @@ async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies()
         panic!("{of_b:?}");
     };
     let master = &cluster().nodes()[*master];
-    master.command(&["SET", foreign, "something else", "PX", "60000"]);
+    master.command(&["SET", foreign, "something else", "EX", "3600"]);
     let settled = admission.settle_each(each(6)).await;
     let Err(SettleError::Store { settled, error, .. }) = settled else {
         panic!("{settled:?}");

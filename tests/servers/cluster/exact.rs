@@ -45,11 +45,9 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
     let is_exact = admitted.values().all(|admitted| *admitted == 3);
     assert!(is_exact, "{admitted:?}");
     for node in cluster.nodes() {
-        let (keys, calls) = (node.keys().len(), calls(node));
+        let keys = node.keys().len();
         assert!((250..450).contains(&keys), "{keys} keys");
         assert_eq!(node.immortal_keys(), [""; 0]);
-        // Each of them received about 1,666 requests.
-        assert!(calls < 800, "{calls} calls");
         node.command(&["SCRIPT", "FLUSH"]).ok();
     }
     // Scripts are sent again to nodes that lost them.

@@ -86,7 +86,7 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     });
     let first: Vec<_> = first.collect();
     assert!((40..100).contains(&first.len()), "{}", first.len());
-    let node = &cluster.nodes()[0];
+    let (node, start) = (&cluster.nodes()[0], Instant::now());
     // It replies to commands about the cluster, and holds those that write.
     node.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let time = StillTime::new();
@@ -100,7 +100,7 @@ async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
         }
     }
     time.end();
-    let (start, mut seen) = (Instant::now(), HashSet::new());
+    let mut seen = HashSet::new();
     until("three probes", async || {
         seen.extend(probing(node));
         seen.len() >= 3

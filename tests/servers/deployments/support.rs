@@ -1,14 +1,12 @@
 //! What the tests share.
 
 use tollgate::store::RedisStoreBuilder;
+use tollgate_tests::load;
 pub(crate) use tollgate_tests::prelude::*;
 
 /// A limiter under one policy `p` of `n` a week, which reports store failures.
 pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
-    let policy = Policy::new("p", Quota::requests(quota).per_week());
-    let limiter = Limiter::builder().store(store).policy(policy);
-    let limiter = limiter.on_store_error(OnStoreError::Reject);
-    limiter.built()
+    load::limiter(store, [Policy::new("p", Quota::requests(quota).per_week())])
 }
 
 /// A store that waits for replies as long as it takes.

@@ -61,8 +61,9 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
 #[tokio::test]
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let (server, proxy) = network();
-    let store = builder(url(proxy.addr())).circuit_breaker_threshold(1);
-    let limiter = rejecting(store.built(), UNITS);
+    // Nothing else is sent.
+    let store = builder(url(proxy.addr())).max_overrides(0);
+    let limiter = rejecting(store.circuit_breaker_threshold(1).built(), UNITS);
     resumed(&limiter).await;
     server.pause();
     let check = || tokio::spawn(limiter.check(KEY).into_future());
@@ -159,7 +160,7 @@ async fn a_silent_server_opens_it_however_many_requests_come() {
 async fn while_open_no_request_waits_and_few_probes_are_sent_at_once_and_none_once_the_store_is_gone()
  {
     let (server, proxy) = network();
-    let store = through(&proxy);
+    let store = builder(url(proxy.addr())).max_overrides(0).built();
     let limiters = [(); 4].map(|()| rejecting(store.clone(), UNITS));
     for limiter in &limiters {
         resumed(limiter).await;

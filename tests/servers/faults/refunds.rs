@@ -10,19 +10,19 @@ async fn left(limiter: &Limiter) -> u64 {
     left_on_the_store(limiter, KEY).await
 }
 
-/// Another process finds them free, though this one sends nothing more.
+/// More than one batch holds. Another process finds them free, though this one sends nothing more.
 #[tokio::test]
-async fn permits_are_released_although_no_request_comes() {
+async fn permits_released_during_an_outage_are_free_after_it_although_no_request_comes() {
     let (server, proxy) = network();
-    let limiter = permit_policy(through(&proxy), 3);
-    let other = permit_policy(store(&server), 3);
-    let held = take(&limiter, 3).await;
+    let limiter = permit_policy(through(&proxy), 300);
+    let other = permit_policy(store(&server), 300);
+    let held = take(&limiter, 300).await;
     assert_eq!(left(&other).await, 0);
     proxy.cut();
     opened(&limiter).await;
     drop(held);
     proxy.pass();
-    until("all are free", async || left(&other).await == 3).await;
+    until("all are free", async || left(&other).await == 300).await;
 }
 
 /// They are in a batch without a reply, or in the queue behind it.

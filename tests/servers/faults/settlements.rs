@@ -2,7 +2,7 @@
 
 use crate::faults::support::*;
 use tollgate::limiter::UnitMeter;
-use tollgate_tests::child;
+use tollgate_tests::set_clock::of_own_process;
 
 /// Nothing refills before the window ends.
 fn limiter(store: RedisStore) -> Limiter {
@@ -42,34 +42,35 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
     }
 }
 
-#[tokio::test]
-async fn a_settlement_without_a_reply_is_counted_as_uncertain() {
-    let (log, _guard) = Log::of_warnings();
-    let (server, network) = network();
-    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
-    let (admission, meter) = metered(&limiter, 5).await;
-    network.halve();
-    drop(meter);
-    let is_uncertain = async || limiter.health_check().await.unconfirmed() == 1;
-    until("it is uncertain", is_uncertain).await;
-    network.pass();
-    resumed(&limiter).await;
-    // Its reply was lost, and it was carried out.
-    assert_eq!(used_on_the_store(&other, KEY).await, 5);
-    drop(admission);
-    println!("{}", log.text());
+#[test]
+fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
+    in_own_process(async || {
+        let (log, _guard) = Log::of_warnings();
+        let (server, network) = network();
+        let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+        let (admission, meter) = metered(&limiter, 5).await;
+        network.halve();
+        drop(meter);
+        let is_uncertain = async || limiter.health_check().await.unconfirmed() == 1;
+        until("it is uncertain", is_uncertain).await;
+        network.pass();
+        resumed(&limiter).await;
+        // Its reply was lost, and it was carried out.
+        assert_eq!(used_on_the_store(&other, KEY).await, 5);
+        drop(admission);
+        let [line] = &log.lines("may not have been settled")[..] else {
+            panic!("{}", log.text());
+        };
+        assert_contains(line, ["policy=\"p\""]);
+    });
 }
 
-/// In a process of its own, since each logs it once in ten seconds.
-#[test]
-fn a_settlement_without_a_reply_is_logged_as_uncertain() {
-    let test = "a_settlement_without_a_reply_is_counted_as_uncertain";
-    let output = child::test(module_path!(), test).output();
-    let output = output.expect("a process").stdout;
-    let text = String::from_utf8_lossy(&output);
-    let mut lines = text.lines();
-    let line = lines.find(|line| line.contains("may not have been settled"));
-    assert_contains(line.expect(&text), ["policy=\"p\""]);
+/// Each process logs it once in ten seconds.
+#[track_caller]
+fn in_own_process<F: AsyncFnOnce()>(test: F) {
+    if of_own_process::<F>(Timers::Real).is_some() {
+        current_thread().block_on(test());
+    }
 }
 
 #[tokio::test]

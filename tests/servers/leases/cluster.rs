@@ -41,16 +41,14 @@ fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
     });
 }
 
-/// Requests of all limiters at once.
-async fn send_all(scene: &Scene, limiters: &[Limiter], requests: usize) -> (u64, u64) {
-    let limiters = limiters.iter().cycle().take(requests);
+/// Requests of all limiters at once; returns how many were admitted, and how many of them by leases.
+async fn send_all(scene: &Scene, limiters: &[Limiter]) -> (u64, u64) {
+    let limiters = limiters.iter().cycle().take(120);
     let decisions = join_all(limiters.map(|limiter| limiter.check(KEY).into_future()));
     let decisions = scene.wait(decisions).await;
-    let count = |is_counted: fn(&Decision) -> bool| {
-        decisions.iter().filter(|it| is_counted(it)).count() as u64
-    };
+    let count = |is_counted: fn(&&Decision) -> bool| decisions.iter().filter(is_counted).count();
     let by_lease = count(|it| it.source() == DecisionSource::Lease);
-    (count(Decision::is_admitted), by_lease)
+    (count(|it| it.is_admitted()) as u64, by_lease as u64)
 }
 
 #[test]
@@ -59,28 +57,30 @@ fn leases_go_on_while_their_slot_moves_and_a_quota_is_used_to_its_end_and_not_ex
         let cluster = Cluster::start(3, 0);
         let policy = || leased(Log, "p", "4000/month");
         let limiters = [(); 3].map(|()| limiter(store(&cluster), [policy()]));
-        let mut admitted = hold(&limiters[0], KEY).await;
+        let (mut admitted, mut by_lease) = (hold(&limiters[0], KEY).await, 0);
+        let mut send = async || {
+            let (more, leased) = send_all(&scene, &limiters).await;
+            (admitted, by_lease) = (admitted + more, by_lease + leased);
+            (admitted, by_lease)
+        };
         let (name, from) = keys(&cluster, ":p:").remove(0);
         let slot = ["CLUSTER", "KEYSLOT", &name];
         let slot = cluster.nodes()[0].command(&slot).int();
         for step in 1..=4 {
             let moving = cluster.begin_move(slot, (from + step) % 3);
-            admitted += send_all(&scene, &limiters, 120).await.0;
+            send().await;
             while moving.keys(1) > 0 {}
-            admitted += send_all(&scene, &limiters, 120).await.0;
+            send().await;
             moving.end();
-            admitted += send_all(&scene, &limiters, 120).await.0;
+            send().await;
         }
-        let mut by_lease = 0;
         until("all of the quota is used", async || {
             scene.advance(ms(200));
-            let (more, by_lease_now) = send_all(&scene, &limiters, 120).await;
-            (admitted, by_lease) = (admitted + more, by_lease + by_lease_now);
-            assert!(admitted <= 4_000, "{admitted}");
+            let (admitted, by_lease) = send().await;
+            assert!(admitted <= 4_000 && by_lease > 0, "{admitted} {by_lease}");
             admitted == 4_000
         })
         .await;
-        assert!(by_lease > 0);
         until_used(&limiters[0], KEY, 4_000).await;
     });
 }

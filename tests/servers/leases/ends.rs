@@ -61,9 +61,11 @@ fn a_block_by_this_process_ends_its_leases_at_once() {
 #[test]
 fn a_block_holds_at_once_also_while_requests_go_on() {
     let test = async |scene: Scene| {
-        let limiter = banning(&scene, "1000000/month");
         for round in 0..20 {
-            let key = Key::new(format!("{round}"));
+            let (limiter, key) = (
+                banning(&scene, "1000000/month"),
+                Key::new(format!("{round}")),
+            );
             hold(&limiter, key).await;
             let traffic = (0..4).map(|_| {
                 let limiter = limiter.clone();

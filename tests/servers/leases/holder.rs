@@ -98,8 +98,7 @@ impl Holder {
     /// Refunds what is held.
     pub(crate) async fn shut_down(&self, scene: &Scene) {
         for own in &self.0 {
-            let ended = scene.wait(own.limiter.shutdown(support::TEST_TIMEOUT));
-            ended.await.expect("the store replies");
+            scene.shut_down(&own.limiter).await;
             until_nothing_is_held(std::slice::from_ref(&own.limiter)).await;
         }
     }

@@ -8,7 +8,7 @@ use crate::leases::{
 /// Holds units by requests at a rate for leases, in real time.
 async fn hold_in_real_time(own: &LeasingLimiter) {
     until("units are held", async || {
-        join_all((0..30).map(|_| own.limiter.check(own.key).into_future())).await;
+        join_all((0..100).map(|_| own.limiter.check(own.key).into_future())).await;
         held(&own.limiter) > 5
     })
     .await;

@@ -2,35 +2,29 @@
 
 use crate::leases::support::*;
 use std::slice;
+use tokio::task::coop::unconstrained;
+use tollgate::store::RedisStoreBuilder;
 
 const QUOTA: &str = "1000000/month";
 
-/// A proxy, and a limiter with a timeout of 400 ms through it; another one without the proxy.
-fn through_a_proxy(scene: &Scene, ttl: Duration) -> (Proxy, Limiter, Limiter) {
+/// A proxy, and a store through it.
+fn through_a_proxy(scene: &Scene) -> (Proxy, RedisStoreBuilder) {
     let proxy = Proxy::to(scene.server.addr());
-    let policy = Fixed.policy("p", QUOTA);
-    let policy = policy.lease(Lease::max_units(64).ttl(ttl));
-    let own = limiter(store(&proxy), [policy]);
-    (proxy, own, scene.single(Fixed, QUOTA))
+    let store = builder(format!("redis://{}", proxy.addr())).no_circuit_breaker();
+    (proxy, store)
 }
 
-fn store(proxy: &Proxy) -> RedisStore {
-    let url = format!("redis://{}", proxy.addr());
-    let store = builder(url).timeout(ms(400)).no_circuit_breaker();
-    store.built()
-}
-
-/// Sends so many requests at once.
-async fn send(scene: &Scene, limiter: &Limiter, requests: usize) -> Vec<Decision> {
-    let requests = (0..requests).map(|_| limiter.check(KEY).into_future());
+/// Sends so many requests at once that the key is hot, however long they take.
+async fn send(scene: &Scene, limiter: &Limiter, key: Key) -> Vec<Decision> {
+    let requests = (0..100).map(|_| limiter.check(key).into_future());
     scene.wait(join_all(requests)).await
 }
 
 /// Sends requests until a lease admits one.
-async fn until_it_is_leased_again(scene: &Scene, limiter: &Limiter) {
+async fn until_it_is_leased_again(scene: &Scene, limiter: &Limiter, key: Key) {
     until("it is leased again", async || {
         scene.advance(ms(50));
-        let decisions = send(scene, limiter, 20).await;
+        let decisions = send(scene, limiter, key).await;
         let by_lease = |it: &Decision| it.source() == DecisionSource::Lease;
         decisions.iter().any(by_lease)
     })
@@ -40,73 +34,63 @@ async fn until_it_is_leased_again(scene: &Scene, limiter: &Limiter) {
 #[test]
 fn with_the_server_gone_what_is_held_is_spent_first_and_then_the_fallback_decides() {
     scene(async |scene| {
-        for response in [
-            OnStoreError::Reject,
-            OnStoreError::Admit,
-            LocalFallback::shared_by(2).into(),
+        for (key, response) in [
+            ("rejects", OnStoreError::Reject),
+            ("admits", OnStoreError::Admit),
+            ("shares", LocalFallback::shared_by(2).into()),
         ] {
-            let proxy = Proxy::to(scene.server.addr());
+            let (key, (proxy, store)) = (Key::new(key), through_a_proxy(&scene));
             let limiter = Limiter::builder()
-                .store(store(&proxy))
+                .store(store.built())
                 .policy(leased(Fixed, "p", QUOTA))
                 .on_store_error(response)
                 .built();
-            hold(&limiter, KEY).await;
+            hold(&limiter, key).await;
             proxy.cut();
             for _ in 0..held(&limiter) {
-                let decision = limiter.check(KEY).await;
+                let decision = limiter.check(key).await;
                 assert_eq!(decision.source(), DecisionSource::Lease);
                 assert!(decision.is_admitted());
             }
-            let decision = scene.wait(limiter.check(KEY)).await;
+            let decision = scene.wait(limiter.check(key)).await;
             assert_eq!(decision.source(), DecisionSource::Fallback);
             let has_failed = matches!(decision.kind(), DecisionKind::StoreFailed(_));
             let is_rejected = matches!(response, OnStoreError::Reject);
             assert!(has_failed == is_rejected && decision.is_admitted() != is_rejected);
             proxy.pass();
-            until_it_is_leased_again(&scene, &limiter).await;
+            until_it_is_leased_again(&scene, &limiter, key).await;
         }
     });
 }
 
-/// Whether it was charged is unknown: no request is admitted by its units, which lapse. With each lost connection that is one lease.
+/// Whether it was charged is unknown: no request is admitted by its units, which lapse.
 #[test]
 fn a_lease_whose_reply_is_lost_is_not_spent_and_has_lapsed() {
-    const CUTS: u64 = 6;
     scene(async |scene| {
-        let proxy = Proxy::to(scene.server.addr());
+        let (proxy, store) = through_a_proxy(&scene);
         let policy = Fixed.policy("p", QUOTA);
-        let policy = policy.lease(Lease::max_units(1_000_000).ttl(secs(2)));
-        let own = limiter(store(&proxy), [policy]);
+        let policy = policy.lease(Lease::max_units(300).ttl(secs(2)));
+        let own = limiter(store.built(), [policy]);
         let watcher = scene.single(Fixed, QUOTA);
-        // What requests used that no lease admitted.
-        let mut by_store = 0;
-        let mut most = 0;
-        for cut in 1..=CUTS {
+        // What requests used that no lease admitted, and leases whose replies were lost.
+        let (mut by_store, mut lost) = (0, 0);
+        for cut in 1..=6 {
             by_store += until_held(&scene, &own).await;
             proxy.halve();
-            let before = stats(&own);
-            // Requests are admitted by leases until the next one is on its way.
             let charged = used(&watcher, KEY).await;
-            while used(&watcher, KEY).await == charged {
-                let decision = own.check(KEY).await;
-                let is_by_lease = decision.source() == DecisionSource::Lease;
-                assert!(is_by_lease, "cut {cut}: {:?}", stats(&own));
-            }
-            let lease = used(&watcher, KEY).await - charged;
-            most = most.max(lease);
-            let lapsed = async || stats(&own)[4] - before[4];
-            scene
-                .wait(until("it lapses", async || lapsed().await > 0))
-                .await;
-            assert_eq!(lapsed().await, lease, "cut {cut}");
+            // Before the last unit is spent, more are requested. The request that finds none is dropped before it is sent.
+            let at_once = || unconstrained(own.check(KEY).into_future()).now_or_never();
+            while at_once().is_some_and(|it| it.source() == DecisionSource::Lease) {}
+            let has_lapsed = until("it lapses", async || stats(&own)[4] > lost);
+            scene.wait(has_lapsed).await;
+            lost += used(&watcher, KEY).await - charged;
+            assert_eq!(stats(&own)[4], lost, "cut {cut}");
             proxy.pass();
         }
         scene.refund_leases(slice::from_ref(&own)).await;
-        let [held, granted, spent, refunded, lapsed] = stats(&own);
-        assert_eq!((held, granted), (0, spent + refunded + lapsed));
-        assert!(lapsed <= CUTS * most, "{lapsed} of {CUTS} leases of {most}");
+        let [_, _, spent, _, lapsed] = stats(&own);
         // Every unit is accounted for.
+        assert_eq!(lapsed, lost);
         assert_eq!(used(&watcher, KEY).await, by_store + spent + lapsed);
     });
 }
@@ -116,7 +100,7 @@ async fn until_held(scene: &Scene, limiter: &Limiter) -> u64 {
     let (mut by_store, granted) = (0, stats(limiter)[1]);
     until("a lease is held", async || {
         scene.advance(ms(20));
-        for decision in send(scene, limiter, 20).await {
+        for decision in send(scene, limiter, KEY).await {
             let is_by_store = decision.source() == DecisionSource::Store;
             by_store += u64::from(is_by_store && decision.is_admitted());
         }
@@ -135,11 +119,13 @@ fn a_refund_that_fails_is_not_sent_again() {
     let ttl = ms(300);
     scene(async |scene| {
         for is_done in [true, false] {
-            let (proxy, own, other) = through_a_proxy(&scene, ttl);
+            let (proxy, store) = through_a_proxy(&scene);
+            let policy = Fixed.policy("p", QUOTA);
+            let own = limiter(store.built(), [policy.lease(Lease::max_units(64).ttl(ttl))]);
+            let other = scene.single(Fixed, QUOTA);
             let until_refunded = async || {
                 scene.advance(ttl * 9 / 10);
-                let own = slice::from_ref(&own);
-                scene.wait(until_nothing_is_held(own)).await;
+                until_nothing_is_held(slice::from_ref(&own)).await;
             };
             // The background thread has a connection.
             hold(&own, Key::new("another")).await;
@@ -175,10 +161,8 @@ fn a_refund_that_fails_is_not_sent_again() {
 #[test]
 fn a_lease_that_comes_too_late_is_refunded() {
     scene(async |scene| {
-        let proxy = Proxy::to(scene.server.addr());
-        let url = format!("redis://{}", proxy.addr());
-        let store = builder(url).built();
-        let own = limiter(store, [leased(Fixed, "p", QUOTA)]);
+        let (proxy, store) = through_a_proxy(&scene);
+        let own = limiter(store.built(), [leased(Fixed, "p", QUOTA)]);
         let admitted = hold(&own, KEY).await;
         let before = stats(&own);
         proxy.hold();
@@ -200,7 +184,9 @@ fn a_lease_that_comes_too_late_is_refunded() {
 #[test]
 fn no_lease_is_waited_for_longer_than_the_timeout() {
     scene(async |scene| {
-        let (proxy, own, _) = through_a_proxy(&scene, TTL);
+        let (proxy, store) = through_a_proxy(&scene);
+        let store = store.timeout(ms(400)).built();
+        let own = limiter(store, [leased(Fixed, "p", QUOTA)]);
         hold(&own, KEY).await;
         proxy.hold();
         for _ in 0..held(&own) {
@@ -210,8 +196,9 @@ fn no_lease_is_waited_for_longer_than_the_timeout() {
         let decision = scene.wait(own.check(KEY)).await;
         assert_eq!(store_error(&decision).code(), "timeout");
         let waited = scene.clock.micros() - begin;
-        assert!((400_000..500_000).contains(&waited), "{waited}");
+        // The timeout, and one more if the thread that probes the server was late.
+        assert!((400_000..900_000).contains(&waited), "{waited}");
         proxy.pass();
-        until_it_is_leased_again(&scene, &own).await;
+        until_it_is_leased_again(&scene, &own, KEY).await;
     });
 }

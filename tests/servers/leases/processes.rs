@@ -1,10 +1,9 @@
 //! Processes that are killed, or stopped for longer than the TTL, in real time, while they hold units.
 
 use std::{
-    env,
     fs::OpenOptions,
     io::Write,
-    process::{Child, Command, Stdio},
+    process::Child,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -27,14 +26,15 @@ const MAX_UNITS: u64 = 100;
 const REQUESTS: u64 = 16;
 
 fn process_limiter(url: &str, strategy: &str) -> Limiter {
-    let (strategy, quota) = match strategy {
-        "gcra" => (Gcra, format!("{RATE}/s burst {BURST}")),
-        "calendar" => (Calendar, format!("{RATE}/s")),
-        "plenty" => (Fixed, "100000000/month".to_owned()),
+    let (strategy, quota, ttl) = match strategy {
+        "gcra" => (Gcra, format!("{RATE}/s burst {BURST}"), LEASE_TTL),
+        "calendar" => (Calendar, format!("{RATE}/s"), LEASE_TTL),
+        // No lease ends, and is still to be refunded, when the process is killed.
+        "plenty" => (Fixed, "100000000/month".to_owned(), TTL),
         other => panic!("{other}"),
     };
     let policy = strategy.policy("p", &quota);
-    let policy = policy.lease(Lease::max_units(MAX_UNITS).ttl(LEASE_TTL));
+    let policy = policy.lease(Lease::max_units(MAX_UNITS).ttl(ttl));
     limiter(builder(url).built(), [policy])
 }
 
@@ -107,12 +107,6 @@ impl Process {
         until("it admits requests", async || admitted() >= before + units).await;
     }
 
-    fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        let status = Command::new("sh").args(["-c", &kill]).status();
-        assert!(status.expect("a shell").success(), "{kill}");
-    }
-
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -134,10 +128,11 @@ async fn disturbed(strategy: &str) -> Vec<Admission> {
         for process in &processes[round..] {
             process.admits(1).await;
         }
-        processes[round + 1].signal("STOP");
+        let stopped = processes[round + 1].child.id();
+        testkit::signal(stopped, "STOP");
         processes[round].end();
         tokio::time::sleep(LEASE_TTL * 3).await;
-        processes[round + 1].signal("CONT");
+        testkit::signal(stopped, "CONT");
         processes.push(start(round + 3));
     }
     processes.iter_mut().for_each(Process::end);

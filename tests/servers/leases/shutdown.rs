@@ -17,8 +17,7 @@ fn a_shutdown_after_traffic_refunds_what_is_held_and_leaves_what_was_admitted() 
             let key = Key::new(format!("{requests}"));
             let decisions = join_all((0..requests).map(|_| limiter.check(key).into_future())).await;
             assert!(decisions.iter().all(|decision| decision.is_admitted()));
-            let ended = scene.wait(limiter.shutdown(TEST_TIMEOUT)).await;
-            ended.expect("the store replies");
+            scene.shut_down(&limiter).await;
             let stats = leases(&limiter, "p");
             assert_eq!(held(&limiter), 0, "{strategy:?} {stats:?}");
             assert_eq!(used(&other, key).await, requests, "{strategy:?} {stats:?}");
@@ -67,8 +66,7 @@ fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
             });
             drop(first);
             second.block_on(async {
-                scene.advance(TTL);
-                until_nothing_is_held(slice::from_ref(&limiter)).await;
+                scene.refund_leases(slice::from_ref(&limiter)).await;
                 assert_eq!(used(&limiter, key).await, admitted);
             });
         }
