@@ -136,7 +136,7 @@ impl Load<Account> {
                 && of_user.all(|(_, last)| *last == (limit, false))
         };
         let what = "it is used up under this limit everywhere";
-        until(what, async || self.with(&is_used_up)).await;
+        until(what, async || self.with(is_used_up)).await;
     }
 
     fn admitted(&self, user: &str) -> u64 {
