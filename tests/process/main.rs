@@ -14,6 +14,7 @@ mod config_reload;
 mod dashboard;
 mod examples;
 mod forked;
+mod load;
 mod no_threads;
 mod overrides;
 mod printed;

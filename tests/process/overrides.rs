@@ -1,29 +1,20 @@
 //! Two processes and the command line on one Redis, under load: overrides that are set and lifted meanwhile.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    net::SocketAddr,
-    process::Command,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::process::Command;
 
-use axum::{Router, routing::get};
-use testkit::{Clock, Server};
-use tokio::{net::TcpListener, task::JoinHandle};
-use tollgate::{FixedWindow, Policy, Quota, RateLimitLayer, RedisStore, admin::Admin, extract};
+use testkit::Clock;
+use tokio::net::TcpListener;
+use tollgate::admin::Admin;
 use tollgate_tests::{
     child,
     example::{Example, command_line},
     model::{Limit, Rule, State},
     plain_http,
-    until::{TEST_TIMEOUT, until},
+    prelude::*,
     world::START,
 };
+
+use crate::load::{self, Load};
 
 const URL: &str = "TOLLGATE_OVERRIDES_URL";
 const TOKEN: &str = "a-token-of-the-operators";
@@ -44,14 +35,13 @@ const USERS: [&str; 2] = ["alice", "bob"];
 async fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let serve = async {
-        let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
+        let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT).built();
         let policy = Policy::new("api", Quota::requests(LIMIT).per_day());
         let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
         let layer = RateLimitLayer::builder()
-            .store(store.build().expect("a store"))
+            .store(store)
             .policy(policy)
-            .build()
-            .expect("a layer");
+            .built();
         let admin = Admin::new(&layer).token("ops", TOKEN).router();
         let app = Router::new()
             .route("/", get(async || "Hello!"))
@@ -98,7 +88,9 @@ struct Account {
     faults: Vec<String>,
 }
 
-impl Account {
+impl load::Account for Account {
+    type Sender = Sender;
+
     fn add(&mut self, by: Sender, response: reqwest::Result<reqwest::Response>) {
         let (_, user, _) = by;
         match response.map(|response| (response.status().as_u16(), limit(&response))) {
@@ -119,70 +111,36 @@ fn limit(response: &reqwest::Response) -> Option<u64> {
     parameters.find_map(|parameter| parameter.strip_prefix("q=")?.parse().ok())
 }
 
-/// Requests of all users to all processes, until they are ended.
-struct Load {
-    account: Arc<Mutex<Account>>,
-    ends: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start(processes: &[Example]) -> Self {
-        let mut load = Self {
-            account: Arc::default(),
-            ends: Arc::default(),
-            tasks: Vec::new(),
-        };
-        for (process, example) in processes.iter().enumerate() {
-            for user in USERS {
-                for task in 0..TASKS {
-                    let (account, ends) = (load.account.clone(), load.ends.clone());
-                    let by = (process, user, task);
-                    let sends = send(example.address(), by, account, ends);
-                    load.tasks.push(tokio::spawn(sends));
-                }
+/// Requests of all users to all processes.
+fn start(processes: &[Example]) -> Load<Account> {
+    let mut requests = Vec::new();
+    for (process, example) in processes.iter().enumerate() {
+        for user in USERS {
+            for task in 0..TASKS {
+                let request = plain_http::client().get(format!("http://{}/", example.address()));
+                requests.push(((process, user, task), request.header("x-user", user)));
             }
         }
-        load
     }
+    Load::start(Account::default(), requests)
+}
 
+impl Load<Account> {
     /// Waits until the last answer to each task of this user is a rejection under this limit: then no answer to an admitted request is
     /// on its way.
     async fn until_rejected(&self, user: &str, limit: u64) {
-        until("it is used up under this limit everywhere", async || {
-            let account = self.account.lock().expect("the account");
+        let is_used_up = |account: &Account| {
             assert_eq!(account.faults, [""; 0]);
             let mut of_user = account.last.iter().filter(|((_, own, _), _)| *own == user);
             account.last.len() == 2 * USERS.len() * TASKS
                 && of_user.all(|(_, last)| *last == (limit, false))
-        })
-        .await;
+        };
+        let what = "it is used up under this limit everywhere";
+        until(what, async || self.with(is_used_up)).await;
     }
 
     fn admitted(&self, user: &str) -> u64 {
-        let account = self.account.lock().expect("the account");
-        account.admitted.get(user).copied().unwrap_or_default()
-    }
-
-    async fn end(self) {
-        self.ends.store(true, Ordering::Relaxed);
-        for task in self.tasks {
-            task.await.expect("a task ends well");
-        }
-    }
-}
-
-async fn send(
-    address: SocketAddr,
-    by: Sender,
-    account: Arc<Mutex<Account>>,
-    ends: Arc<AtomicBool>,
-) {
-    let (client, url) = (plain_http::client(), format!("http://{address}/"));
-    while !ends.load(Ordering::Relaxed) {
-        let response = client.get(&url).header("x-user", by.1).send().await;
-        account.lock().expect("the account").add(by, response);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.with(|account| account.admitted.get(user).copied().unwrap_or_default())
     }
 }
 
@@ -203,7 +161,7 @@ async fn the_command_line_sets_and_lifts_the_limit_of_one_user_in_two_processes_
     // The window does not end.
     let server = Server::builder().clock(&Clock::at(START)).start();
     let processes = [process(&server), process(&server)];
-    let load = Load::start(&processes);
+    let load = start(&processes);
     for user in USERS {
         load.until_rejected(user, LIMIT).await;
         assert_eq!(load.admitted(user), admitted_by_model(&[LIMIT]));

@@ -25,71 +25,81 @@ fn write(path: &Path, text: impl AsRef<[u8]>) {
     fs::write(path, text).expect("a file");
 }
 
-fn link(path: &Path, to: &str) {
-    symlink(to, path).expect("a link");
+/// What stands in place of a document.
+enum Bad {
+    Nothing,
+    Bytes(Vec<u8>),
+    Link(&'static str),
+    /// Without a writer.
+    Pipe,
 }
 
-/// What is wrong with a file, a part of the error, and what makes the file at a path.
-type Bad = (&'static str, &'static str, fn(&Path));
+fn text(text: impl AsRef<[u8]>) -> Bad {
+    Bad::Bytes(text.as_ref().to_owned())
+}
 
-const BAD: [Bad; 17] = [
-    ("missing", "No such file", |_| {}),
-    ("empty", "policies", |path| write(path, "")),
-    ("blank", "policies", |path| write(path, " \n\n")),
-    ("a comment", "policies", |path| {
-        write(path, "# [policies.api]\n")
-    }),
-    ("cut off in a text", ":2:", |path| {
-        write(path, &BETTER[..28])
-    }),
-    ("cut off before a value", ":2:", |path| {
-        write(path, &BETTER[..24])
-    }),
-    ("cut off before the quota", "policies.api.quota", |path| {
-        write(path, &BETTER[..15]);
-    }),
-    ("not TOML", ":1:", |path| write(path, "policies: {}")),
-    ("an unknown setting", "policies.api.quotas", |path| {
-        write(path, BETTER.replace("quota", "quotas"));
-    }),
-    ("an invalid quota", "20/fortnight", |path| {
-        write(path, BETTER.replace("hour", "fortnight"));
-    }),
-    ("naming a list that is missing", "deny.txt", |path| {
-        let list = "deny = [{ addresses = { file = \"deny.txt\" } }]\n";
-        write(path, format!("{list}{BETTER}"));
-    }),
-    ("not text", "utf-8", |path| write(path, b"[policies.\xff]")),
-    ("too long", "longer than", |path| {
-        write(path, format!("{BETTER}{}", "#\n".repeat(1 << 20)));
-    }),
-    ("a link to a folder", "not a regular file", |path| {
-        link(path, "/")
-    }),
-    ("a link to nothing", "No such file", |path| {
-        link(path, "nothing")
-    }),
-    ("a link to itself", "symbolic links", |path| {
-        link(path, NAME)
-    }),
-    ("a pipe without a writer", "not a regular file", |path| {
-        let made = Command::new("mkfifo").arg(path).status();
-        assert!(made.expect("mkfifo").success());
-    }),
-];
+impl Bad {
+    fn make(self, path: &Path) {
+        match self {
+            Self::Nothing => {}
+            Self::Bytes(bytes) => write(path, bytes),
+            Self::Link(to) => symlink(to, path).expect("a link"),
+            Self::Pipe => {
+                let made = Command::new("mkfifo").arg(path).status();
+                assert!(made.expect("mkfifo").success());
+            }
+        }
+    }
+}
 
 #[tokio::test]
 async fn a_file_that_cannot_be_loaded_changes_nothing_and_is_logged_once() {
-    for (what, error, make) in BAD {
+    let list = "deny = [{ addresses = { file = \"deny.txt\" } }]\n";
+    let fortnight = BETTER.replace("hour", "fortnight");
+    for (what, error, bad) in [
+        ("missing", "No such file", Bad::Nothing),
+        ("empty", "policies", text("")),
+        ("blank", "policies", text(" \n\n")),
+        ("a comment", "policies", text("# [policies.api]\n")),
+        ("cut off in a text", ":2:", text(&BETTER[..28])),
+        ("cut off before a value", ":2:", text(&BETTER[..24])),
+        (
+            "cut off before the quota",
+            "policies.api.quota",
+            text(&BETTER[..15]),
+        ),
+        ("not TOML", ":1:", text("policies: {}")),
+        (
+            "an unknown setting",
+            "policies.api.quotas",
+            text(BETTER.replace("quota", "quotas")),
+        ),
+        ("an invalid quota", "20/fortnight", text(fortnight)),
+        (
+            "naming a list that is missing",
+            "deny.txt",
+            text(list.to_owned() + BETTER),
+        ),
+        ("not text", "utf-8", text(b"[policies.\xff]")),
+        (
+            "too long",
+            "longer than",
+            text(BETTER.to_owned() + &"#\n".repeat(1 << 20)),
+        ),
+        ("a link to a folder", "not a regular file", Bad::Link("/")),
+        ("a link to nothing", "No such file", Bad::Link("nothing")),
+        ("a link to itself", "symbolic links", Bad::Link(NAME)),
+        ("a pipe without a writer", "not a regular file", Bad::Pipe),
+    ] {
         let watched = Watched::start(&document(10), SOON).await;
         let watcher = &watched.watcher;
         assert!(watched.limiter.check("alice").await.is_admitted());
         let before = watcher.status();
 
-        let (file, bad) = (watched.file(), watched.folder.path().join(".bad"));
-        make(&bad);
+        let (file, other) = (watched.file(), watched.folder.path().join(".bad"));
+        bad.make(&other);
         // It replaces the good one at once.
-        let replaced = fs::rename(&bad, &file);
+        let replaced = fs::rename(&other, &file);
         replaced.unwrap_or_else(|_| fs::remove_file(&file).expect("a file"));
         until(what, async || watcher.status().error().is_some()).await;
         tried_again(&watched).await;

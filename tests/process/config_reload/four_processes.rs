@@ -7,7 +7,7 @@ use tollgate_tests::{
 };
 
 use crate::config_reload::{
-    load::Load,
+    load,
     writes::{NAME, edited, in_place, mounted_as_config_map, removed, renamed, swapped},
 };
 
@@ -56,7 +56,7 @@ async fn new_limits_hold_in_four_processes_however_the_file_is_changed() {
     let variables = [("REDIS_URL", &*url), ("LIMITS", &*limits)];
     let examples = [(); 4].map(|()| processes.start("configured", &variables));
 
-    let load = Load::start(&examples.each_ref().map(Example::address));
+    let load = load::start(&examples.each_ref().map(Example::address));
     // Exactly as many requests are admitted as the limit says that holds everywhere.
     let used_up = async |what: &str, quota: u64, admitted: u64| {
         until(what, async || {
@@ -96,7 +96,7 @@ async fn new_limits_hold_in_four_processes_however_the_file_is_changed() {
 
     load.check();
     load.assert_share_is_used(9);
-    println!("{} requests, none failed", load.end().await);
+    load.end().await;
     // One that is left behind by each reload would show.
     let connections = connections(server);
     assert!(connections < connections_before + 9, "{connections}");

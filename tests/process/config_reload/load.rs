@@ -1,9 +1,8 @@
 //! Requests to several processes at once, and an account of what they may be answered.
 
-use std::collections::BTreeSet;
-
-use tokio::task::JoinHandle;
 use tollgate_tests::{plain_http, prelude::*};
+
+use crate::load;
 
 /// Tasks for each process, each with a connection of its own.
 const TASKS: usize = 2;
@@ -12,7 +11,7 @@ const TASKS: usize = 2;
 /// `limit - remaining` is the number of requests admitted so far by all processes, and `share`, of which each request takes
 /// one part of `limit`.
 #[derive(Debug, Default)]
-struct Account {
+pub(crate) struct Account {
     sent: u64,
     rejected: u64,
     /// The count after each admitted request.
@@ -38,36 +37,25 @@ struct Status {
     remaining: u64,
 }
 
-/// A running load.
-pub(crate) struct Load {
-    account: Arc<Mutex<Account>>,
-    ends: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<()>>,
+pub(crate) type Load = load::Load<Account>;
+
+/// Sends requests to each address until the load is ended.
+pub(crate) fn start(addresses: &[SocketAddr]) -> Load {
+    let account = Account {
+        last: vec![None; addresses.len()],
+        ..Account::default()
+    };
+    let senders = addresses.iter().enumerate();
+    let senders = senders.flat_map(|sender| [sender; TASKS]);
+    let requests = senders.map(|(process, address)| {
+        // Each has a client of its own, and so a connection.
+        let request = plain_http::client().get(format!("http://{address}/"));
+        (process, request)
+    });
+    Load::start(account, requests)
 }
 
 impl Load {
-    /// Sends requests to each address until the load is ended.
-    pub(crate) fn start(addresses: &[SocketAddr]) -> Self {
-        let account = Account {
-            last: vec![None; addresses.len()],
-            ..Account::default()
-        };
-        let (account, ends) = (Arc::new(Mutex::new(account)), Arc::default());
-        let mut tasks = Vec::new();
-        for (process, address) in addresses.iter().enumerate() {
-            for _ in 0..TASKS {
-                let url = format!("http://{address}/");
-                let sends = send(url, process, Arc::clone(&account), Arc::clone(&ends));
-                tasks.push(tokio::spawn(sends));
-            }
-        }
-        Self {
-            account,
-            ends,
-            tasks,
-        }
-    }
-
     /// How many requests were admitted.
     pub(crate) fn admitted(&self) -> u64 {
         self.with(|account| account.counts.len() as u64)
@@ -104,39 +92,24 @@ impl Load {
         let faults = self.with(|account| account.faults.clone());
         assert_eq!(faults, [""; 0]);
     }
-
-    /// Sends no more requests, and returns how many were sent.
-    pub(crate) async fn end(self) -> u64 {
-        self.ends.store(true, Ordering::Relaxed);
-        for task in self.tasks {
-            task.await.expect("a task ends well");
-        }
-        self.account.lock().expect("the account").sent
-    }
-
-    fn with<T>(&self, read: impl FnOnce(&Account) -> T) -> T {
-        read(&self.account.lock().expect("the account"))
-    }
 }
 
-async fn send(url: String, process: usize, account: Arc<Mutex<Account>>, ends: Arc<AtomicBool>) {
-    let client = plain_http::client();
-    while !ends.load(Ordering::Relaxed) {
-        account.lock().expect("the account").sent += 1;
-        let response = client.get(&url).send().await;
-        account.lock().expect("the account").add(process, response);
-        tokio::time::sleep(ms(1)).await;
-    }
-}
+impl load::Account for Account {
+    type Sender = usize;
 
-impl Account {
+    fn send(&mut self) {
+        self.sent += 1;
+    }
+
     fn add(&mut self, process: usize, response: reqwest::Result<reqwest::Response>) {
         let response = response.map_err(|error| error.to_string());
         if let Err(fault) = response.and_then(|response| self.count(process, &response)) {
             self.faults.push(fault);
         }
     }
+}
 
+impl Account {
     fn count(&mut self, process: usize, response: &reqwest::Response) -> Result<(), String> {
         let answer = Answer::read(response);
         let answer = answer.ok_or_else(|| format!("a failed request: {response:?}"))?;

@@ -6,8 +6,6 @@ mod four_processes;
 mod load;
 mod many_reloads;
 mod observed;
-mod several;
-mod shipped;
 mod triggers;
 mod writes;
 

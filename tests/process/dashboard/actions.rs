@@ -12,26 +12,20 @@ async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed()
     assert_eq!(service.send("alice", LIMIT + 1).await, LIMIT);
     let mut page = Page::signed_in(&service).await;
     page.look_up("pages", "alice").await;
-    for shown in ["0 of 5", "✗ would be rejected"] {
-        page.browser.until_shows("#lookup-result", shown).await;
-    }
-    page.ask("Credit units").await;
-    page.browser.fill("#confirm-units", "2").await;
-    page.answer("Cancel").await;
+    page.shows("#lookup-result", "0 of 5").await;
+    page.shows("#lookup-result", "✗ would be rejected").await;
+    let two = [("#confirm-units", "2")];
+    page.act("Credit units", &two, "Cancel").await;
     assert_eq!(service.remaining("alice").await, 0);
-    page.ask("Credit units").await;
-    page.browser.fill("#confirm-units", "2").await;
-    page.answer("Credit").await;
+    page.act("Credit units", &two, "Credit").await;
     page.until_says("Credited 2. Remaining now: 2 of 5.").await;
     assert_eq!(service.remaining("alice").await, 2);
 
-    page.ask("Reset").await;
-    page.answer("Cancel").await;
+    page.act("Reset", &[], "Cancel").await;
     assert_eq!(service.remaining("alice").await, 2);
-    page.ask("Reset").await;
-    page.answer("Reset").await;
+    page.act("Reset", &[], "Reset").await;
     page.until_says("Remaining before: pages 2 of 5").await;
-    page.browser.until_shows("#lookup-result", "5 of 5").await;
+    page.shows("#lookup-result", "5 of 5").await;
     assert_eq!(service.get("alice").await, 200);
 
     page.look_up("blocked", "bob").await;
@@ -41,38 +35,31 @@ async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed()
         ("Unblock", "Cancel", 429),
         ("Unblock", "Unblock", 200),
     ] {
-        page.ask(action).await;
-        page.answer(button).await;
+        page.act(action, &[], button).await;
         if action == button {
             page.until_says(&format!("{action}ed")).await;
         }
         assert_eq!(service.get("bob").await, status, "{action}, {button}");
     }
-    page.until_says("Unblocked bob under blocked, where it was blocked until ")
-        .await;
-    page.ask("Unblock").await;
-    page.answer("Unblock").await;
-    page.until_says("Nothing was lifted: bob was not blocked under blocked.")
-        .await;
+    let unblocked = "Unblocked bob under blocked, where it was blocked until ";
+    page.until_says(unblocked).await;
+    page.act("Unblock", &[], "Unblock").await;
+    let nothing = "Nothing was lifted: bob was not blocked under blocked.";
+    page.until_says(nothing).await;
 
     // From the list of blocked keys.
-    page.ask("Block").await;
-    page.answer("Block").await;
-    page.browser.until_shows("#block-rows", "bob").await;
+    page.act("Block", &[], "Block").await;
+    page.shows("#block-rows", "bob").await;
     page.browser.click("#block-rows button", "Unblock").await;
     page.answer("Unblock").await;
-    let empty = "No key is blocked.";
-    page.browser.until_shows("#block-rows", empty).await;
+    page.shows("#block-rows", "No key is blocked.").await;
     assert_eq!(service.get("bob").await, 200);
     page.assert_clean().await;
 
     // Ten years are the longest block: a mistake is shown, and changes nothing.
-    page.ask("Block").await;
-    page.browser.fill("#confirm-for", "999999999").await;
-    page.answer("Block").await;
-    page.browser
-        .until_shows("#lookup-message.bad", "years")
-        .await;
+    let long = [("#confirm-for", "999999999")];
+    page.act("Block", &long, "Block").await;
+    page.shows("#lookup-message.bad", "years").await;
     assert_eq!(service.get("bob").await, 200);
 }
 
@@ -115,31 +102,25 @@ async fn the_limit_of_a_key_is_overridden_and_lifted_once_it_is_confirmed() {
     let service = Service::start().await;
     let mut page = Page::signed_in(&service).await;
     let empty = "No key has an override.";
-    page.browser.until_shows("#override-rows", empty).await;
+    page.shows("#override-rows", empty).await;
     page.look_up("pages", "alice").await;
-    page.browser.until_shows("#lookup-result", "5 of 5").await;
-    page.ask("Override").await;
-    page.browser.fill("#confirm-quota", "100/h").await;
-    page.answer("Cancel").await;
-    page.ask("Override").await;
-    page.browser.fill("#confirm-quota", "no quota").await;
-    page.answer("Override").await;
+    page.shows("#lookup-result", "5 of 5").await;
+    let hundred = ("#confirm-quota", "100/h");
+    page.act("Override", &[hundred], "Cancel").await;
+    let mistake = [("#confirm-quota", "no quota")];
+    page.act("Override", &mistake, "Override").await;
     page.until_says("invalid quota").await;
-    page.ask("Override").await;
-    page.browser.fill("#confirm-quota", "100/h").await;
-    page.browser.fill("#confirm-for", "3").await;
-    page.browser.fill("#confirm-note", "ticket 4711").await;
-    page.answer("Override").await;
+    let days = ("#confirm-for", "3");
+    let fields = [hundred, days, ("#confirm-note", "ticket 4711")];
+    page.act("Override", &fields, "Override").await;
     page.until_says("Set: alice under pages, 100/h until ")
         .await;
-    page.browser
-        .until_shows("#lookup-result", "100 of 100")
-        .await;
+    page.shows("#lookup-result", "100 of 100").await;
     for shown in ["alice", "100/h", "ticket 4711"] {
-        page.browser.until_shows("#override-rows", shown).await;
+        page.shows("#override-rows", shown).await;
     }
     page.browser.click("#override-rows button", "Lift").await;
     page.answer("Lift").await;
-    page.browser.until_shows("#override-rows", empty).await;
-    page.browser.until_shows("#lookup-result", "5 of 5").await;
+    page.shows("#override-rows", empty).await;
+    page.shows("#lookup-result", "5 of 5").await;
 }

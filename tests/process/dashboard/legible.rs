@@ -2,15 +2,17 @@
 
 use std::env;
 
-use tokio::net::TcpListener;
 use tollgate::{
     admin::{Activity, Admin},
     config::{Watch, Watcher},
 };
 
-use crate::dashboard::{
-    page::Page,
-    service::{LIMIT, Service, TOKEN},
+use crate::{
+    dashboard::{
+        page::Page,
+        service::{LIMIT, Service, TOKEN},
+    },
+    sockets::grpc::serve,
 };
 use tollgate_tests::prelude::*;
 
@@ -59,7 +61,7 @@ async fn the_page_is_legible_in_both_themes_on_a_screen_and_on_a_phone() {
     page.ask("Block").await;
     page.assert_no_faults("a dialog").await;
     page.answer("Block").await;
-    page.browser.until_shows("#top", "alice").await;
+    page.shows("#top", "alice").await;
     let scenes = [
         ("light", 1200, 1400, Some("light")),
         ("dark", 1200, 1400, Some("dark")),
@@ -103,10 +105,7 @@ async fn start(file: &Path) -> (SocketAddr, Arc<Watcher>) {
         .watcher(watcher.clone());
     let admin = admin.token("operators", TOKEN).router();
     let app = Router::new().nest_service("/admin", admin.expect("an admin API"));
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-    let address = listener.local_addr().expect("its address");
-    tokio::spawn(axum::serve(listener, app).into_future());
-    (address, watcher)
+    (serve(app).await, watcher)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,9 +47,14 @@ impl Page {
     pub(crate) async fn sign_in(&mut self) {
         self.browser.type_text(TOKEN).await;
         self.browser.press("Enter").await;
-        self.browser.until_shows("#connection", "Live").await;
-        self.browser.until_shows("#policy-rows", "pages").await;
-        self.browser.until_shows("#tile-store", "Healthy").await;
+        self.shows("#connection", "Live").await;
+        self.shows("#policy-rows", "pages").await;
+        self.shows("#tile-store", "Healthy").await;
+    }
+
+    /// Waits until an element shows a text.
+    pub(crate) async fn shows(&mut self, selector: &str, text: &str) {
+        self.browser.until_shows(selector, text).await;
     }
 
     pub(crate) async fn look_up(&mut self, policy: &str, key: &str) {
@@ -57,7 +62,7 @@ impl Page {
         self.browser.value(&choose).await;
         self.browser.fill("#lookup-key", key).await;
         self.browser.press("Enter").await;
-        self.browser.until_shows("#lookup-result .key", key).await;
+        self.shows("#lookup-result .key", key).await;
     }
 
     /// Clicks a button of the key that is shown, and waits for the dialog.
@@ -67,18 +72,27 @@ impl Page {
         self.browser.until(open).await;
     }
 
+    /// Clicks a button of the key that is shown, and fills and answers the dialog.
+    pub(crate) async fn act(&mut self, button: &str, fields: &[(&str, &str)], answer: &str) {
+        self.ask(button).await;
+        for (field, text) in fields {
+            self.browser.fill(field, text).await;
+        }
+        self.answer(answer).await;
+    }
+
     /// Asks what a request of this user would get.
     pub(crate) async fn explain(&mut self, user: &str, outcome: &str) {
         let headers = format!("x-user: {user}");
         self.browser.fill("#explain-headers", &headers).await;
         self.browser.click("#explain-form button", "Explain").await;
-        self.browser.until_shows("#explain-message", outcome).await;
-        self.browser.until_shows("#explain-result", user).await;
+        self.shows("#explain-message", outcome).await;
+        self.shows("#explain-result", user).await;
     }
 
     /// Waits for a message about the key that is shown.
     pub(crate) async fn until_says(&mut self, message: &str) {
-        self.browser.until_shows("#lookup-message", message).await;
+        self.shows("#lookup-message", message).await;
     }
 
     /// Clicks a button of the dialog, which closes it.

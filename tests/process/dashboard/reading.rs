@@ -12,18 +12,17 @@ async fn numbers_are_those_that_the_process_counted_and_move_under_load_and_a_re
     let service = Arc::new(Service::start().await);
     assert_eq!(service.send("alice", LIMIT + 2).await, LIMIT);
     let mut page = Page::signed_in(&service).await;
-    let browser = &mut page.browser;
-    browser
-        .until_shows("#note-admitted", "5 since the start")
-        .await;
-    browser
-        .until_shows("#note-rejected", "2, 28.6 % of both")
-        .await;
-    let total = |policy| format!("[data-policy={policy}] [data-field=total]");
-    browser.until_shows(&total("pages"), "2").await;
-    browser.until_shows("#top", "alice").await;
-    // The fourth and the fifth request would have been rejected too.
-    browser.until_shows("#shadows", "2 (").await;
+    let total = "[data-policy=pages] [data-field=total]";
+    for (place, text) in [
+        ("#note-admitted", "5 since the start"),
+        ("#note-rejected", "2, 28.6 % of both"),
+        (total, "2"),
+        ("#top", "alice"),
+        // The fourth and the fifth request would have been rejected too.
+        ("#shadows", "2 ("),
+    ] {
+        page.shows(place, text).await;
+    }
 
     for (user, outcome) in [("alice", "✗ rejected, retry after"), ("bob", "✓ admitted")] {
         page.explain(user, outcome).await;
@@ -66,7 +65,7 @@ async fn numbers_are_those_that_the_process_counted_and_move_under_load_and_a_re
     let users = load.await.expect("the load ends");
     browser.until_count("#note-admitted", LIMIT + users).await;
     browser.until_count("#note-rejected", 2 + users).await;
-    browser.until_count(&total("pages"), 2 + users).await;
+    browser.until_count(total, 2 + users).await;
     page.assert_clean().await;
 }
 
@@ -74,11 +73,8 @@ async fn numbers_are_those_that_the_process_counted_and_move_under_load_and_a_re
 async fn the_units_of_leases_are_shown_by_policy() {
     let service = Service::with_leases().await;
     let mut page = Page::signed_in(&service).await;
-    let browser = &mut page.browser;
-    browser
-        .until_shows("#store-details", "Leased units of pages")
-        .await;
-    browser.until_shows("#store-details", " held; ").await;
+    page.shows("#store-details", "Leased units of pages").await;
+    page.shows("#store-details", " held; ").await;
     page.assert_clean().await;
 }
 
@@ -89,15 +85,12 @@ async fn a_page_without_news_says_that_it_is_stale_and_connects_again() {
     let mut page = Page::open_at(proxy.addr(), "/admin").await;
     page.sign_in().await;
     proxy.hold();
-    page.browser
-        .until_shows("#connection", "Stale: nothing new since")
-        .await;
+    page.shows("#connection", "Stale: nothing new since").await;
     proxy.cut();
-    page.browser
-        .until_shows("#connection", "Stale: connection lost, next attempt at")
-        .await;
+    let lost = "Stale: connection lost, next attempt at";
+    page.shows("#connection", lost).await;
     proxy.pass();
-    page.browser.until_shows("#connection", "Live").await;
+    page.shows("#connection", "Live").await;
     page.assert_secret().await;
 }
 
@@ -105,15 +98,14 @@ async fn a_page_without_news_says_that_it_is_stale_and_connects_again() {
 async fn a_page_of_an_application_that_counts_no_activity_says_so() {
     let service = Service::start().await;
     let mut page = Page::open_at(service.address, "/uncounted").await;
-    let browser = &mut page.browser;
-    browser.type_text(TOKEN).await;
-    browser.press("Enter").await;
+    page.browser.type_text(TOKEN).await;
+    page.browser.press("Enter").await;
     for (place, text) in [
         ("#connection", "No live numbers"),
         ("#top", "counts none"),
         ("#block-rows", "No key is blocked."),
     ] {
-        browser.until_shows(place, text).await;
+        page.shows(place, text).await;
     }
     page.assert_secret().await;
 }

@@ -13,10 +13,8 @@ async fn a_wrong_token_does_not_sign_in() {
     for wrong in ["a-token-of-other-people", "ключ"] {
         page.browser.type_text(wrong).await;
         page.browser.press("Enter").await;
+        page.shows("#sign-in-error", "This token is wrong.").await;
         let browser = &mut page.browser;
-        browser
-            .until_shows("#sign-in-error", "This token is wrong.")
-            .await;
         let signed_in = browser.value("document.querySelector('#dashboard').checkVisibility()");
         assert_eq!(signed_in.await, json!(false));
         let clear = "document.querySelector('#sign-in-error').textContent = ''";
@@ -37,9 +35,8 @@ async fn signing_out_and_reloading_forget_the_token_and_what_was_shown_wherever_
     service.send("alice", 6).await;
     let mut page = Page::signed_in(&service).await;
     page.look_up("pages", "alice").await;
-    page.browser.until_shows("#top", "alice").await;
-    page.ask("Reset").await;
-    page.answer("Cancel").await;
+    page.shows("#top", "alice").await;
+    page.act("Reset", &[], "Cancel").await;
     page.browser.click("#sign-out", "Sign out").await;
     let browser = &mut page.browser;
     browser.until("document.activeElement.id === 'token'").await;

@@ -1,9 +1,10 @@
 //! A service with limits on Redis and an admin API, which the page belongs to.
 
 use reqwest::Client;
-use tokio::net::TcpListener;
 use tollgate::admin::{Activity, Admin};
 use tollgate_tests::{hot_key::until_leased, plain_http, prelude::*};
+
+use crate::sockets::grpc::serve;
 
 pub(crate) const TOKEN: &str = "a-token-of-the-operators";
 
@@ -74,11 +75,8 @@ impl Service {
         let app = app.nest("/teams/7/limits", admin());
         let uncounted = Admin::new(&layer).token("operators", TOKEN).router();
         let app = app.nest("/uncounted", uncounted.expect("an admin API"));
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let address = listener.local_addr().expect("its address");
-        tokio::spawn(axum::serve(listener, app).into_future());
         Self {
-            address,
+            address: serve(app).await,
             layer,
             client: plain_http::client(),
             _server: server,

@@ -4,17 +4,16 @@
 mod axum_full;
 mod charging;
 mod greeter;
-mod llm_client;
 mod login;
 mod operated;
 mod outgoing;
 mod proxy;
-mod threads;
 mod websocket;
 
 use tollgate_tests::{
     example::{Example, HttpResponse, Stage},
     prelude::*,
+    repository,
 };
 
 /// A server that is down: nothing listens on this port, and no test gets it.
@@ -39,22 +38,66 @@ fn admits(quota: usize, ask: impl Fn() -> HttpResponse) -> HttpResponse {
     rejected
 }
 
+/// The limits of `configured`, in the format that is not its default.
+fn yaml() -> String {
+    let file = repository("examples/configured/limits.yaml");
+    file.to_string_lossy().into_owned()
+}
+
 #[test]
-fn two_quickstarts_on_one_redis_share_the_count() {
+fn two_processes_on_one_redis_share_the_count_of_a_clients_address() {
+    let yaml = yaml();
+    for (name, variables, key) in [
+        ("quickstart", &[][..], "tg:g3:burst:127.0.0.1"),
+        ("configured", &[("LIMITS", &*yaml)], "tg:g3:api:127.0.0.1"),
+    ] {
+        let stage = Stage::on_redis();
+        let examples = [&[], variables].map(|variables| stage.start(name, variables));
+        let ask = |n: usize| examples[n % 2].get("/", &[]).status;
+        let statuses: Vec<u16> = (0..12).map(ask).collect();
+        assert_eq!(statuses, [&[200; 10][..], &[429; 2]].concat(), "{name}");
+        let keys = stage.server().keys();
+        assert!(keys.contains(&key.to_owned()), "{keys:?}");
+        assert_eq!(stage.server().immortal_keys(), [""; 0]);
+        for example in examples {
+            // Such as that it doesn't know its clients.
+            assert!(!example.output().contains("ERROR"), "{}", example.output());
+        }
+    }
+}
+
+#[test]
+fn both_files_of_configured_say_the_same() {
+    let toml = repository("examples/configured/limits.toml");
+    let [toml, yaml] = [toml, yaml().into()].map(|file: PathBuf| {
+        let document = Document::load(file).expect("a document");
+        document.to_text(Format::Toml)
+    });
+    assert_eq!(toml, yaml);
+}
+
+#[test]
+fn the_processes_of_llm_client_get_all_their_calls_answered_in_process_and_on_redis() {
+    for (stage, processes) in [(Stage::in_process(), 1), (Stage::on_redis(), 2)] {
+        // No more than the account has, since no time passes.
+        let printed = stage.run("llm_client", &[("CALLS", "5")]);
+        for process in 1..=processes {
+            let answered = format!("process {process}: 5 calls answered\n");
+            assert!(printed.contains(&answered), "{printed}");
+        }
+        let calls = 5 * processes;
+        let last = format!("the provider: {calls} calls answered, 0 refused\n");
+        assert!(printed.ends_with(&last), "{printed}");
+    }
+}
+
+#[test]
+fn two_runs_of_threads_on_one_redis_share_the_quota() {
     let stage = Stage::on_redis();
-    let examples = [(); 2].map(|()| stage.start("quickstart", &[]));
-    let ask = |n: usize| examples[n % 2].get("/", &[]).status;
-    let statuses: Vec<u16> = (0..12).map(ask).collect();
-    assert_eq!(statuses, [&[200; 10][..], &[429; 2]].concat());
-    // The client's address is what it counts by.
-    let mut keys = stage.server().keys();
-    // The key that rejections from memory are held against.
-    keys.retain(|key| key != "tg:gen");
-    assert_eq!(keys, ["tg:g3:burst:127.0.0.1"]);
-    assert_eq!(stage.server().immortal_keys(), [""; 0]);
-    for example in examples {
-        // Such as that it doesn't know its clients.
-        assert!(!example.output().contains("ERROR"), "{}", example.output());
+    for acmes in ["5 lines masked, 2 left out", "0 lines masked, 7 left out"] {
+        let printed = stage.run("threads", &[]);
+        let globexs = "2 lines masked, 0 left out";
+        assert_eq!(printed, format!("acme: {acmes}\nglobex: {globexs}\n"));
     }
 }
 

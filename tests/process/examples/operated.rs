@@ -13,25 +13,20 @@ fn operated_counts_on_redis_reports_metrics_and_is_steered_by_its_admin_api() {
     let stage = Stage::on_redis();
     let example = stage.start("operated", &[("ADMIN_TOKEN", TOKEN), ("NO_COLOR", "1")]);
     let authorization = format!("Bearer {TOKEN}");
-    let admin = |method: &str, path: &str, body: &str| {
+    let change_by_admin = |change: &str, body: &str| {
         let json = ("content-type", "application/json");
         let headers = [("authorization", &*authorization), json];
-        example.ask(method, &format!("/admin/{path}"), &headers, body)
+        example.ask("POST", &format!("/admin/{change}"), &headers, body)
     };
     admits(10, || example.get("/", &[]));
     let exposition = example.get("/metrics", &[]);
     let text = exposition.field("content-type");
     assert_eq!(text, Some("text/plain; charset=utf-8"));
-    let over = r#"{limiter="operated",policy="api",result="over"} 2"#;
-    assert!(exposition.body.contains(over), "{exposition:?}");
     for page in ["/admin", "/admin/"] {
         let page = example.get(page, &[]);
         let html = page.field("content-type");
         assert_eq!(html, Some("text/html; charset=utf-8"), "{page:?}");
     }
-    assert_eq!(example.get("/admin/policies", &[]).status, 401);
-    let top = admin("GET", "top", "");
-    assert!(top.body.contains("127.0.0.1"), "{top:?}");
     for (change, body, then) in [
         ("reset", r#"{"policy":"api","key":"127.0.0.1"}"#, 200),
         (
@@ -41,7 +36,7 @@ fn operated_counts_on_redis_reports_metrics_and_is_steered_by_its_admin_api() {
         ),
         ("unblock", r#"{"policy":"blocked","key":"127.0.0.1"}"#, 200),
     ] {
-        assert_eq!(admin("POST", change, body).status, 200, "{change}");
+        assert_eq!(change_by_admin(change, body).status, 200, "{change}");
         assert_eq!(example.get("/", &[]).status, then, "{change}");
         let output = example.output_until(&format!("change=\"{change}\""));
         assert!(!output.contains(TOKEN), "{output}");

@@ -24,34 +24,7 @@ async fn assert_full(example: &Example) {
 }
 
 #[tokio::test]
-async fn websocket_has_three_permits_that_sockets_hold_until_they_close() {
-    let example = Stage::in_process().start("websocket", &[]);
-    let mut sockets = Vec::new();
-    for _ in 0..3 {
-        sockets.push(opened(&example).await);
-    }
-    for _ in 0..2 {
-        // Each socket is open, and so there is no permit.
-        for socket in &mut sockets {
-            socket.assert_open().await;
-        }
-        assert_full(&example).await;
-        // One that vanishes makes way for the next.
-        drop(sockets.remove(0));
-        sockets.push(opened(&example).await);
-    }
-    // So does one that is shown out.
-    let mut shown_out = sockets.remove(0);
-    let mut words = 0;
-    while !shown_out.say("word").await.is_close() {
-        words += 1;
-        assert!(words < 100, "it is let stay");
-    }
-    sockets.push(opened(&example).await);
-}
-
-#[tokio::test]
-async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
+async fn two_websocket_servers_on_one_redis_share_messages_and_the_permits_of_open_sockets() {
     let stage = Stage::on_redis();
     let examples = [(); 2].map(|()| stage.start("websocket", &[]));
     let mut sockets = [
@@ -77,6 +50,14 @@ async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
     let hello = Message::text("hello");
     assert_eq!(sockets[0].say(hello.clone()).await, hello);
     assert_ne!(sockets[1].say(hello.clone()).await, hello);
+    // One that vanishes makes way for the next, and so does one that is shown out.
+    let [vanishes, mut shown_out, _open] = sockets;
+    drop(vanishes);
+    let mut next = opened(&examples[1]).await;
+    while !shown_out.say("word").await.is_close() {}
+    let _last = opened(&examples[1]).await;
+    next.assert_open().await;
+    assert_full(&examples[0]).await;
     let mut keys = stage.server().keys();
     keys.retain(|key| key.contains("messages"));
     assert_eq!(keys, ["tg:g3:messages:127.0.0.1"]);

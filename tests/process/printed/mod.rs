@@ -2,15 +2,13 @@
 //! compared. `TOLLGATE_WRITE_PRINTED=1` writes the documents anew.
 
 mod lists;
-mod manifests;
 mod page;
 mod pages;
 mod service;
 mod session;
 mod shell;
-mod stand_ins;
 
-use lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
+use lists::{COMPARED_ELSEWHERE, NOT_COMPARED, rows};
 use page::Page;
 use tollgate_tests::{prelude::*, repository};
 
@@ -34,7 +32,7 @@ pages! {
     the_list_of_examples_prints_what_the_examples_print: "examples/README.md", pages::examples::run;
     the_admin_guide_prints_what_the_admin_api_answers: "docs/admin.md", pages::admin::run;
     the_guide_to_the_command_line_prints_what_the_program_prints: "docs/cli.md", pages::cli::run;
-    the_guide_to_metrics_names_dependencies_that_exist: "docs/metrics.md", pages::metrics::run;
+    the_guide_to_metrics_names_dependencies_that_exist: "docs/metrics.md", pages::manifest;
     the_guide_to_operations_prints_what_operators_see: "docs/operations.md", pages::operations::run;
     the_guide_to_overrides_prints_what_operators_see: "docs/overrides.md", pages::admin::run_sessions;
     the_guide_to_replay_prints_its_report: "docs/replay.md", pages::replay::run;
@@ -48,11 +46,8 @@ fn documents() -> Vec<String> {
             let name = entry.expect("an entry").file_name();
             let name = name.to_string_lossy();
             if name.ends_with(".md") {
-                found.push(
-                    format!("{folder}/{name}")
-                        .trim_start_matches('/')
-                        .to_owned(),
-                );
+                let path = format!("{folder}/{name}");
+                found.push(path.trim_start_matches('/').to_owned());
             }
         }
     }
@@ -73,17 +68,17 @@ fn every_output_in_every_document_is_compared_or_listed_with_its_reason() {
 
 #[test]
 fn the_lists_of_blocks_name_blocks_tests_and_pages_that_exist() {
-    for (page, language, test) in COMPARED_ELSEWHERE {
+    for [page, language, test] in rows(COMPARED_ELSEWHERE) {
         let page = Page::open(page);
         assert!(
-            page.has(|block| block.language == *language),
+            page.has(|block| block.language == language),
             "{page:?} has no {language}"
         );
         assert!(repository(test).is_file(), "{test}");
     }
-    for (page, first_line, reason) in NOT_COMPARED {
+    for [page, first_line, reason] in rows(NOT_COMPARED) {
         let page = Page::open(page);
-        let found = page.has(|block| block.text.lines().next() == Some(*first_line));
+        let found = page.has(|block| block.text.lines().next() == Some(first_line));
         assert!(found, "no block of {page:?} begins with {first_line:?}");
         assert!(!reason.is_empty());
     }

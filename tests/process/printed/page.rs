@@ -4,7 +4,7 @@ use std::{env, fmt, ops::Range};
 
 use tollgate_tests::{prelude::*, repository};
 
-use crate::printed::lists::{COMPARED_ELSEWHERE, NOT_COMPARED};
+use crate::printed::lists::{COMPARED_ELSEWHERE, NOT_COMPARED, rows};
 
 /// If this variable is set, documents are written anew in place of a failure.
 const WRITE: &str = "TOLLGATE_WRITE_PRINTED";
@@ -74,13 +74,10 @@ impl Page {
     }
 
     fn is_listed(&self, block: &Block) -> bool {
-        let elsewhere = COMPARED_ELSEWHERE
-            .iter()
-            .any(|(page, language, _)| *page == self.name && *language == block.language);
+        let elsewhere = rows(COMPARED_ELSEWHERE)
+            .any(|[page, language, _]| page == self.name && language == block.language);
         let first = block.text.lines().next().unwrap_or_default();
-        let listed = NOT_COMPARED
-            .iter()
-            .any(|(page, line, _)| *page == self.name && *line == first);
+        let listed = rows(NOT_COMPARED).any(|[page, line, _]| page == self.name && line == first);
         elsewhere || listed
     }
 

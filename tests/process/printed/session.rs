@@ -12,7 +12,6 @@ use tollgate_tests::{prelude::*, repository, world::START};
 use crate::printed::{
     page::{Block, Page},
     shell::Shell,
-    stand_ins,
 };
 
 /// A shell, and the service that its commands have started.
@@ -181,7 +180,7 @@ impl Session {
     }
 
     fn as_in_documents(&self, printed: &str) -> String {
-        let mut printed = stand_ins::put_in(printed);
+        let mut printed = put_in(printed);
         for (document, real) in &self.ports {
             printed = printed.replace(&format!(":{real}"), &format!(":{document}"));
         }
@@ -263,4 +262,31 @@ fn target() -> PathBuf {
         );
     }
     folder.to_owned()
+}
+
+/// A pattern, and what documents print in its place. Ports have a list in each [`Session`], and times need
+/// none: programs run on a clock that stands still.
+const STAND_INS: [(&str, &str); 5] = [
+    // The process of the admin API, and its machine: in JSON, and in the table of `tollgate watch`.
+    (
+        r#""pid":\d+,"host":"[^"]*""#,
+        r#""pid":4711,"host":"api-1""#,
+    ),
+    (r"process \d+ on \S+", "process 4711 on api-1"),
+    // How long calls of the store take: nothing, on a clock that stands still.
+    (r"p50 \d+ µs, p99 \d+ µs", "p50 310 µs, p99 1210 µs"),
+    // Prometheus has a clock of its own.
+    (r"@\[\d+(\.\d+)?\]", "@[1800000000.000]"),
+    // Tools print colours and line breaks of terminals.
+    ("\r|\u{1b}\\[[0-9;]*m", ""),
+];
+
+/// The text as documents have it, but for ports.
+fn put_in(text: &str) -> String {
+    let mut text = text.to_owned();
+    for (pattern, stand_in) in STAND_INS {
+        let pattern = Regex::new(pattern).expect("a pattern");
+        text = pattern.replace_all(&text, stand_in).into_owned();
+    }
+    text
 }

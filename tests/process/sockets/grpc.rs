@@ -201,6 +201,11 @@ pub(crate) async fn serve_tonic(server: Server, layer: RateLimitLayer) -> Socket
     address
 }
 
+/// A server of these policies, and a client of it.
+pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
+    Client::connect(host.serve(RateLimitLayer::new(limiter.clone())).await).await
+}
+
 /// The service in an axum router, without a layer.
 pub(crate) fn router() -> Router {
     Routes::new(Calls).into_axum_router()
@@ -236,72 +241,43 @@ impl Client {
         Self(client::Grpc::new(channel))
     }
 
-    async fn ready(&mut self) {
-        self.0.ready().await.expect("a connection");
-    }
-
-    pub(crate) async fn unary(&mut self, word: &str) -> Result<String, Status> {
-        self.unary_at(UNARY, Request::new(word.to_owned())).await
-    }
-
-    /// Calls any method as if it were unary.
-    pub(crate) async fn unary_at(
+    /// Calls a method of any kind: on the wire each is a stream of messages in both directions.
+    pub(crate) async fn open<S>(
         &mut self,
         path: &'static str,
-        request: Request<String>,
-    ) -> Result<String, Status> {
-        self.ready().await;
+        mut request: Request<S>,
+    ) -> Result<ResponseStream, Status>
+    where
+        S: Stream<Item = String> + Send + 'static,
+    {
+        self.0.ready().await.expect("a connection");
+        let cancel = request.cancellation_handle();
         let path = PathAndQuery::from_static(path);
-        let response = self.0.unary(request, path, Text).await?;
-        Ok(response.into_inner())
-    }
-
-    pub(crate) async fn unary_within(
-        &mut self,
-        word: &str,
-        deadline: Duration,
-    ) -> Result<String, Status> {
-        let mut request = Request::new(word.to_owned());
-        request.set_timeout(deadline);
-        self.unary_at(UNARY, request).await
-    }
-
-    pub(crate) async fn server_streaming(&mut self, words: &str) -> Result<ResponseStream, Status> {
-        self.ready().await;
-        let path = PathAndQuery::from_static(SERVER_STREAMING);
-        let request = Request::new(words.to_owned());
-        let response = self.0.server_streaming(request, path, Text).await?;
-        Ok(ResponseStream {
-            stream: response.into_inner(),
-            cancel: None,
-        })
-    }
-
-    pub(crate) async fn client_streaming<S>(&mut self, words: S) -> Result<String, Status>
-    where
-        S: Stream<Item = String> + Send + 'static,
-    {
-        self.ready().await;
-        let path = PathAndQuery::from_static(CLIENT_STREAMING);
-        let request = Request::new(words);
-        let response = self.0.client_streaming(request, path, Text).await?;
-        Ok(response.into_inner())
-    }
-
-    pub(crate) async fn bidi<S>(&mut self, words: S) -> Result<ResponseStream, Status>
-    where
-        S: Stream<Item = String> + Send + 'static,
-    {
-        self.ready().await;
-        let path = PathAndQuery::from_static(BIDI);
-        let mut request = Request::new(words);
-        let cancel = Some(request.cancellation_handle());
         let response = self.0.streaming(request, path, Text).await?;
         Ok(ResponseStream {
             stream: response.into_inner(),
             cancel,
         })
     }
+
+    /// Sends one message, and returns all that the call responds.
+    pub(crate) async fn call(&mut self, path: &'static str, word: &str) -> Result<String, Status> {
+        let mut responses = self.open(path, one(word)).await?;
+        let mut said = Vec::new();
+        while let Some(word) = responses.next().await? {
+            said.push(word);
+        }
+        Ok(said.join(" "))
+    }
+
+    pub(crate) async fn unary(&mut self, word: &str) -> Result<String, Status> {
+        self.call(UNARY, word).await
+    }
+}
+
+/// A request of one message.
+pub(crate) fn one(word: &str) -> Request<impl Stream<Item = String> + Send + 'static> {
+    Request::new(stream::iter([word.to_owned()]))
 }
 
 /// The messages of a stream.
@@ -309,7 +285,7 @@ impl Client {
 pub(crate) struct ResponseStream {
     stream: Streaming<String>,
     /// Without it, tonic goes on sending the client's messages.
-    cancel: Option<CancellationHandle>,
+    cancel: CancellationHandle,
 }
 
 impl ResponseStream {
@@ -326,9 +302,7 @@ impl ResponseStream {
 
     /// Cancels the call.
     pub(crate) fn cancel(self) {
-        if let Some(cancel) = self.cancel {
-            cancel.cancel();
-        }
+        self.cancel.cancel();
     }
 
     /// All that are yet to come, and the code of the call.

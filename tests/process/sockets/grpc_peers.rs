@@ -53,15 +53,6 @@ async fn each_has_its_own_quota(server: SocketAddr, endpoint: impl Fn() -> Endpo
     }
 }
 
-#[tokio::test]
-async fn tonics_connections_have_peers() {
-    let server = serve_tonic(Server::builder(), layer()).await;
-    each_has_its_own_quota(server, || {
-        Endpoint::from_shared(format!("http://{server}")).expect("one")
-    })
-    .await;
-}
-
 /// A certificate of `localhost`, and how a client trusts it.
 fn certificate() -> (CertifiedKey<KeyPair>, impl Fn() -> Endpoint) {
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");

@@ -2,33 +2,28 @@
 
 use axum::extract::State;
 use http_body_util::BodyExt;
+use tollgate::access::AccessList;
 use tonic::{Code, Status, body::Body, transport::Channel};
 use tonic_types::{QuotaViolation, StatusExt};
 
 use crate::sockets::{
     grpc::{
-        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, channel, router, serve,
-        word_channel,
+        BIDI, CLIENT_STREAMING, Client, Host, SERVER_STREAMING, UNARY, channel, client_of, one,
+        router, serve, word_channel,
     },
     support::*,
 };
 
 /// Calls a method of each kind.
-pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
-    let (say, words) = word_channel();
-    say.send("word".to_owned()).expect("a call");
-    drop(say);
-    let (say, more) = word_channel();
+async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
     // A stream that is still open on the client's side is rejected too.
-    say.send("word".to_owned()).expect("a call");
-    let responses = [
-        client.unary("word").await.map(drop),
-        client.server_streaming("word").await.map(drop),
-        client.client_streaming(words).await.map(drop),
-        client.bidi(more).await.map(drop),
-    ];
-    drop(say);
-    responses
+    let (_say, open) = word_channel();
+    [
+        client.open(UNARY, one("word")).await.map(drop),
+        client.open(SERVER_STREAMING, one("word")).await.map(drop),
+        client.open(CLIENT_STREAMING, one("word")).await.map(drop),
+        client.open(BIDI, tonic::Request::new(open)).await.map(drop),
+    ]
 }
 
 fn pushback(status: &Status) -> Option<&str> {
@@ -43,11 +38,6 @@ fn violations(status: &Status) -> Vec<QuotaViolation> {
 
 fn retry_delay(status: &Status) -> Option<Duration> {
     status.get_details_retry_info()?.retry_delay
-}
-
-/// A server of these policies, and a client of it.
-pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
-    Client::connect(host.serve(RateLimitLayer::new(limiter.clone())).await).await
 }
 
 #[tokio::test]
@@ -167,10 +157,10 @@ async fn a_missing_key_is_an_invalid_argument() {
             assert_eq!(status.message(), "The request lacks the header x-tenant.");
             assert_eq!((pushback(&status), retry_delay(&status)), (None, None));
         }
-        let mut request = tonic::Request::new("word".to_owned());
+        let mut request = one("word");
         let tenant = "a".parse().expect("a value");
         request.metadata_mut().insert("x-tenant", tenant);
-        client.unary_at(UNARY, request).await.expect("admitted");
+        client.open(UNARY, request).await.expect("admitted");
     }
 }
 
@@ -200,22 +190,66 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     assert!(!status.message().contains("127.0.0.1"), "{status:?}");
 }
 
-#[tokio::test]
-async fn each_service_and_each_method_has_its_own_quota() {
-    for (host, world) in Host::on_both_stores() {
-        let methods = hourly("methods", 1).key(extract::grpc_method());
-        let services = hourly("services", 3).key(extract::grpc_service());
-        let mut client = client_of(host, &world.limiter([methods, services])).await;
-        client.unary("word").await.expect("admitted");
-        let status = client.unary("word").await.expect_err("rejected");
-        assert_eq!(violations(&status)[0].subject, "methods");
-        let [unary, server, client_side, bidi] = call_all(&mut client).await;
-        unary.expect_err("rejected by its method");
-        server.expect("admitted");
-        client_side.expect("admitted");
-        let status = bidi.expect_err("rejected by its service");
-        assert_eq!(violations(&status)[0].subject, "services");
+/// A client that is on a deny list learns that it may not, and nothing else.
+fn assert_denied(status: &Status) {
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert_eq!(status.message(), "Forbidden.");
+    assert_eq!((pushback(status), retry_delay(status)), (None, None));
+    assert!(violations(status).is_empty());
+    for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
+        assert!(!status.metadata().contains_key(field), "{field}");
     }
+}
+
+fn limiter_that_denies(world: &World, list: impl Into<AccessList>) -> Limiter {
+    world
+        .builder()
+        .policy(hourly("calls", 9))
+        .deny(list)
+        .built()
+}
+
+#[tokio::test]
+async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlisted() {
+    for (host, world) in Host::on_both_stores() {
+        let list = KeyList::new("calls", [Key::global()]);
+        let limiter = limiter_that_denies(&world, list.clone());
+        let mut client = client_of(host, &limiter).await;
+        for response in call_all(&mut client).await {
+            assert_denied(&response.expect_err("denied"));
+        }
+        list.replace([]);
+        assert_eq!(used(&limiter, "calls").await, 0);
+        for response in call_all(&mut client).await {
+            response.expect("admitted");
+        }
+        assert_eq!(used(&limiter, "calls").await, 4);
+    }
+}
+
+#[tokio::test]
+async fn deny_lists_match_the_address_of_tonics_connection() {
+    let world = World::memory();
+    for (entry, denied) in [("127.0.0.0/8", true), ("192.0.2.0/24", false)] {
+        let list = AddressList::new([entry]).expect("a list");
+        let limiter = limiter_that_denies(&world, list);
+        let mut client = client_of(Host::Tonic, &limiter).await;
+        match client.unary("word").await {
+            Err(status) if denied => assert_denied(&status),
+            response => assert!(!denied && response.is_ok(), "{entry}: {response:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handlers_check_of_a_denied_key_becomes_the_same_status() {
+    let list = KeyList::new("calls", [Key::global()]);
+    let limiter = limiter_that_denies(&World::memory(), list);
+    let rejected = limiter.check(Key::global()).await.into_result();
+    let status = Status::from(rejected.expect_err("denied"));
+    assert_denied(&status);
+    let source = std::error::Error::source(&status).expect("a source");
+    assert!(source.downcast_ref::<Rejected>().is_some());
 }
 
 /// A response as it comes over the wire.

@@ -6,7 +6,6 @@ use tokio::{
     net::TcpStream,
 };
 use tonic::transport::Server;
-use tower_http::cors::CorsLayer;
 
 use crate::sockets::{
     grpc::{UNARY, router, serve, serve_tonic},
@@ -150,21 +149,4 @@ async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
         assert_eq!(headers["grpc-status"], "8", "{sent}");
         assert!(body.is_empty());
     }
-}
-
-#[tokio::test]
-async fn a_page_of_another_origin_can_read_a_grpc_web_rejection() {
-    let cors = CorsLayer::permissive().expose_headers(tollgate::layer::exposed_headers());
-    let server = serve(router().layer(closed()).layer(cors)).await;
-    let fields = "content-type: application/grpc-web+proto\r\norigin: https://a.example\r\n";
-    let (_, headers, body) = post(server, fields).await;
-    assert_eq!(headers["access-control-allow-origin"], "*");
-    let exposed = headers["access-control-expose-headers"]
-        .to_str()
-        .expect("ASCII");
-    assert!(
-        exposed.split(',').any(|name| name == "ratelimit"),
-        "{exposed}"
-    );
-    assert_rejected(&trailers(&body));
 }

@@ -134,11 +134,17 @@ async fn call(provider: Provider, apis: Vec<(&str, Router)>, retries: Value) -> 
     };
     let said = tokio::task::spawn_blocking(sdk).await.expect("a script");
     server.abort();
-    println!("{}: {said}", provider.sdk);
     serde_json::from_str(&said).expect("outcomes")
 }
 
-/// An SDK waits for as long as the gateway says, to the millisecond, and gives up at once if that is too long.
+/// To the millisecond.
+#[tokio::test]
+async fn each_sdk_waits_as_told_and_gives_up_at_once_if_the_wait_is_too_long() {
+    for provider in [OPENAI, ANTHROPIC] {
+        assert_timed(provider).await;
+    }
+}
+
 async fn assert_timed(provider: Provider) {
     let (soon, soon_arrivals) = used_up(provider, ms(1_200)).await;
     let (late, late_arrivals) = used_up(provider, secs(90)).await;
@@ -151,7 +157,6 @@ async fn assert_timed(provider: Provider) {
     let statuses: Vec<_> = arrivals.iter().map(|(_, status)| *status).collect();
     assert_eq!(statuses, [429, 200]);
     let between = arrivals[1].0 - arrivals[0].0;
-    println!("{}: retried after {between:?}", provider.sdk);
     assert!(between >= ms(1_200), "{between:?}");
 
     let [class, ..] = late.error();
@@ -159,16 +164,6 @@ async fn assert_timed(provider: Provider) {
     assert_eq!(late_arrivals.lock().expect("a log").len(), 1);
     let told = ["retry-after", "retry-after-ms", "x-should-retry"].map(|name| late.field(name));
     assert_eq!(told, ["90", "90000", "false"]);
-}
-
-#[tokio::test]
-async fn openais_sdk_waits_as_told_and_gives_up_at_once_if_the_wait_is_too_long() {
-    assert_timed(OPENAI).await;
-}
-
-#[tokio::test]
-async fn anthropics_sdk_waits_as_told_and_gives_up_at_once_if_the_wait_is_too_long() {
-    assert_timed(ANTHROPIC).await;
 }
 
 /// What each SDK makes of a rejection by a quota, by a deny list, for a missing key, and by a store that fails.

@@ -57,42 +57,6 @@ async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over(
 }
 
 #[tokio::test]
-async fn a_single_request_is_decided_as_on_one_server() {
-    let master_keys = MasterKeys::find(cluster(), "alone").await;
-    let limiter = three([(Fixed, "5/h"), (Gcra, "2/h"), (Log, "9/h")]);
-    let keys = master_keys.apart();
-    for left in [[4, 1, 8], [3, 0, 7]] {
-        let decision = limiter.check(keys.clone()).await;
-        assert!(admitted_by_store(&decision));
-        let shown: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
-        assert_eq!(shown, left);
-    }
-    for _ in 0..3 {
-        let rejected = limiter.check(keys.clone()).await;
-        assert!(!admitted_by_store(&rejected));
-        let shown: Vec<_> = rejected
-            .policies()
-            .map(|v| (v.rejected(), v.remaining()))
-            .collect();
-        assert_eq!(shown, [(false, 3), (true, 0), (false, 7)], "{rejected:?}");
-        assert!(matches!(rejected.retry_after(), RetryAfter::In(wait) if wait > secs(1_700)));
-    }
-    assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
-}
-
-#[tokio::test]
-async fn several_requests_at_once_are_admitted_as_far_as_all_policies_have_room() {
-    let master_keys = MasterKeys::find(cluster(), "several").await;
-    let limiter = three([(Fixed, "50/h"), (List, "7/h"), (Log, "20/h")]);
-    let decision = limiter.check(master_keys.apart()).times(10).await;
-    assert_eq!(decision.admitted(), 7);
-    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
-    let decision = limiter.check(master_keys.apart()).times(10).await;
-    assert_eq!(decision.admitted(), 0);
-    assert_eq!(used(&limiter, master_keys.apart()).await, [7, 7, 7]);
-}
-
-#[tokio::test]
 async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one_capacity() {
     let master_keys = MasterKeys::find(cluster(), "huge").await;
     let limiter = three([(Fixed, "5/h"), (Gcra, "5/h"), (List, "5/h")]);

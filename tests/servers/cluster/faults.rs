@@ -3,36 +3,6 @@
 use crate::cluster::support::*;
 use tollgate_tests::lateness::Lateness;
 
-#[tokio::test]
-async fn a_request_whose_reply_is_lost_is_charged_once() {
-    let cluster = Cluster::start_with(3, 0, apart);
-    let master_keys = MasterKeys::find(&cluster, "once").await;
-    let (limiter, key) = (one_policy(store(&cluster)), master_keys.key(0));
-    let others = || cluster.nodes()[1..].iter().map(calls).sum::<u64>();
-    let before = others();
-    for round in 1..=3 {
-        assert!(admitted_by_store(&limiter.check(key).await));
-        let node = &cluster.nodes()[0];
-        node.pause();
-        let check = tokio::spawn(limiter.check(key).into_future());
-        let time = StillTime::new();
-        time.time_out().await;
-        time.end();
-        let decision = check.await.expect("a response");
-        assert_eq!(store_error(&decision).code(), "timeout");
-        // It reads what was sent to it before.
-        node.resume();
-        until("it is back", async || limiter.peek(key).await.is_ok()).await;
-        let used = used(&limiter, key).await[0];
-        // No task has read the reply: if the call ran, its charge was refunded.
-        assert!(
-            (round..=2 * round).contains(&used),
-            "{used} after {round} rounds"
-        );
-        assert_eq!(others(), before, "calls elsewhere");
-    }
-}
-
 /// Sets a proxy before a node, which the others and all clients then take for the node.
 pub(crate) async fn proxy_before(cluster: &Cluster, node: usize) -> Proxy {
     let node = &cluster.nodes()[node];

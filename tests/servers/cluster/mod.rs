@@ -1,6 +1,6 @@
 //! Counting on a Redis Cluster: exact within a slot, never too much across slots, whatever becomes of the nodes.
 
-mod bans;
+mod as_in_one_slot;
 mod cross_slot;
 mod exact;
 mod faults;
@@ -8,6 +8,5 @@ mod overrides;
 mod probes;
 mod refunds;
 mod rejection_cache;
-mod shadows;
 mod slot_moves;
-mod support;
+pub(crate) mod support;

@@ -60,20 +60,33 @@ async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
 }
 
 #[tokio::test]
-async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
+async fn a_request_whose_keys_have_moved_in_part_waits_for_the_others_or_fails_uncharged() {
     let cluster = Cluster::start(3, 0);
-    let limiter = two_policies(&cluster);
-    assert!(admits(&limiter, "k").await);
-    let (slot, from) = slot(&cluster);
-    let moving = cluster.begin_move(slot, (from + 1) % 3);
-    assert_eq!(moving.keys(1), 1);
-    let waiting = limiter.check(Key::new("k"));
-    let waiting = tokio::spawn(async move { waiting.await });
-    turned_away(&cluster).await;
-    assert!(!waiting.is_finished());
-    moving.end();
-    assert!(admitted_by_store(&waiting.await.expect("a response")));
-    assert_eq!(used(&limiter, Key::new("k")).await, [2, 2]);
+    for ends_in_time in [true, false] {
+        cluster.nodes().iter().for_each(|node| node.flush());
+        cluster.nodes().iter().for_each(Server::reset_stats);
+        let limiter = two_policies(&cluster);
+        assert!(admits(&limiter, "k").await);
+        let (slot, from) = slot(&cluster);
+        let moving = cluster.begin_move(slot, (from + 1) % 3);
+        assert_eq!(moving.keys(1), 1);
+        let waiting = tokio::spawn(limiter.check(Key::new("k")).into_future());
+        turned_away(&cluster).await;
+        assert!(!waiting.is_finished());
+        if ends_in_time {
+            moving.end();
+            assert!(admitted_by_store(&waiting.await.expect("a response")));
+            assert_eq!(used(&limiter, Key::new("k")).await, [2, 2]);
+        } else {
+            let time = StillTime::new();
+            time.time_out().await;
+            let decision = waiting.await.expect("a response");
+            time.end();
+            assert_eq!(store_error(&decision).code(), "timeout");
+            moving.end();
+            assert_eq!(used(&limiter, Key::new("k")).await, [1, 1]);
+        }
+    }
 }
 
 /// The last permit's release deletes the key, so the next request of the same call finds none on the source.
@@ -181,25 +194,6 @@ async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
     mover.join().expect("the mover ends well");
     assert!(admitted <= 300);
     assert_eq!(used(&limiters[0], master_keys.apart()).await, [admitted; 3]);
-}
-
-#[tokio::test]
-async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged() {
-    let cluster = Cluster::start(3, 0);
-    let limiter = two_policies(&cluster);
-    assert!(admits(&limiter, "k").await);
-    let (slot, from) = slot(&cluster);
-    let moving = cluster.begin_move(slot, (from + 1) % 3);
-    assert_eq!(moving.keys(1), 1);
-    let check = tokio::spawn(limiter.check(Key::new("k")).into_future());
-    turned_away(&cluster).await;
-    let time = StillTime::new();
-    time.time_out().await;
-    let decision = check.await.expect("a response");
-    time.end();
-    assert_eq!(store_error(&decision).code(), "timeout");
-    moving.end();
-    assert_eq!(used(&limiter, Key::new("k")).await, [1, 1]);
 }
 
 /// The map of slots is changed by the redirect itself, before it is read anew.

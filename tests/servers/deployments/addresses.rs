@@ -81,19 +81,6 @@ async fn the_configured_database_is_used() {
 }
 
 #[tokio::test]
-async fn the_configured_prefix_is_used() {
-    let server = Server::start();
-    for prefix in ["a:", "b:", ""] {
-        let store = RedisStore::builder().url(server.url()).prefix(prefix);
-        counts(&limiter(patient(store), 3)).await;
-    }
-    let mut keys = server.keys();
-    // That of the epoch, which is read after a rejection.
-    keys.retain(|key| !key.ends_with("gen"));
-    assert_eq!(keys, ["a:g3:p:k", "b:g3:p:k", "g3:p:k"]);
-}
-
-#[tokio::test]
 async fn a_master_behind_sentinels_is_connected_to_as_configured() {
     let group = Sentinel::start();
     for server in group.servers() {

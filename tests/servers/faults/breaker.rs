@@ -1,7 +1,6 @@
 //! The breaker: an outage costs no deadlines, one probe finds out when it is over, and rejections are no failures.
 
-use crate::faults::support::*;
-use http::header::RETRY_AFTER;
+use crate::faults::{error_codes::Connection, support::*};
 use tokio::{task::JoinSet, time::sleep};
 use tollgate::observe::{BreakerState, Event, Observer};
 
@@ -9,43 +8,6 @@ const UNITS: u64 = 1_000_000;
 
 fn is_connection_error(decision: &Decision) -> bool {
     matches!(store_error(decision), StoreError::Connection(_))
-}
-
-#[tokio::test]
-async fn while_open_no_request_waits_and_redis_is_not_called() {
-    let server = Server::start();
-    let limiter = rejecting(store(&server), UNITS);
-    resumed(&limiter).await;
-    server.kill();
-    opened(&limiter).await;
-    for _ in 0..1_000 {
-        match error_at_once(&limiter) {
-            Some(StoreError::CircuitOpen { retry_after, .. }) => {
-                assert!(retry_after <= secs(1))
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    server.restart();
-    resumed(&limiter).await;
-}
-
-/// A paused server replies to `PING`, and holds what may write: a probe has to do what requests do.
-#[tokio::test]
-async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
-    let server = Server::start();
-    let limiter = rejecting(hasty(server.url()), UNITS);
-    resumed(&limiter).await;
-    order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
-    opened(&limiter).await;
-    // Several probes get no reply.
-    let start = Instant::now();
-    while start.elapsed() < 5 * SHORT_TIMEOUT {
-        assert!(is_open(&limiter));
-        sleep(ms(1)).await;
-    }
-    order(&server, &["CLIENT", "UNPAUSE"]);
-    resumed(&limiter).await;
 }
 
 #[tokio::test]
@@ -70,10 +32,14 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
 #[tokio::test]
 async fn rejections_and_errors_of_one_key_do_not_open_it() {
     let server = Server::start();
-    let limiter = rejecting(store(&server), 1);
+    let store = builder(server.url()).max_overrides(0).built();
+    let limiter = rejecting(store, 1);
     let check = async |key: &str| limiter.check(Key::new(key)).await;
     assert!(check("mine").await.is_admitted());
-    order(&server, &["SET", &server.only_key(), "something else"]);
+    let connection = Connection::only(&server).await;
+    let key = server.only_key();
+    order(&server, &["DEL", &key]);
+    order(&server, &["SADD", &key, "something else"]);
     let _ = check("spent").await;
     for _ in 0..20 {
         let error = store_error(&check("mine").await);
@@ -85,7 +51,10 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
     for _ in 0..20 {
         store_error(&check("mine").await);
     }
+    // A script that the server has lost is sent again, and no request notices.
+    order(&server, &["SCRIPT", "FLUSH"]);
     assert!(check("fresh").await.is_admitted());
+    connection.is_kept(&server);
 }
 
 /// Requests that wait for a batch when it opens are decided, too.
@@ -185,95 +154,58 @@ async fn a_silent_server_opens_it_however_many_requests_come() {
     server.resume();
 }
 
+/// No request waits for them, and each of them waits for its reply for nearly as long as a request does. A paused server replies to `PING`, and holds what may write:
+/// a probe has to do what requests do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
+async fn while_open_no_request_waits_and_few_probes_are_sent_at_once_and_none_once_the_store_is_gone()
+ {
     let (server, proxy) = network();
     let store = builder(url(proxy.addr())).max_overrides(0).built();
     let limiters = [(); 4].map(|()| rejecting(store.clone(), UNITS));
     for limiter in &limiters {
         resumed(limiter).await;
     }
-    let connected = || {
-        let connected = server.info("stats", "total_connections_received");
-        let connected = connected.and_then(|connected| connected.parse::<u64>().ok());
-        connected.expect("a number")
-    };
-    let calls = server.calls("evalsha");
-    // Half a reply to the first command on each connection: none of them ever sends a request.
-    proxy.halve();
+    proxy.cut();
     opened(&limiters[0]).await;
-    let (before, mut most) = (connected(), 0);
-    until("four probes", async || {
-        assert!(limiters.iter().all(is_open));
-        most = most.max(proxy.connections());
-        connected() >= before + 4
+    order(&server, &PAUSE_WRITES);
+    proxy.pass();
+    let (before, mut most) = (connected(&server), 0);
+    until("eight probes", async || {
+        for limiter in &limiters {
+            let error = error_at_once(limiter);
+            let next_probe = secs(0)..=secs(1);
+            assert!(
+                matches!(&error, Some(StoreError::CircuitOpen { retry_after, .. }) if next_probe.contains(retry_after)),
+                "{error:?}"
+            );
+        }
+        assert_eq!(held_by_pause(&server, "evalsha"), 0);
+        most = most.max(held_by_pause(&server, "eval"));
+        connected(&server) >= before + 8
     })
     .await;
-    let calls = server.calls("evalsha") - calls;
-    assert!(calls <= 3, "{calls}");
     // The next one goes after half a second, though the last one has no result yet.
-    assert!(most <= 6, "{most} connections at once");
-    proxy.pass();
-    resumed(&limiters[3]).await;
+    assert!(most <= 6, "{most} at once");
+    drop((limiters, store));
+    let none_is_left = async || held_by_pause(&server, "eval") == 0;
+    until("none is left", none_is_left).await;
 }
 
-#[tokio::test]
-async fn a_store_is_used_again_although_no_request_came_meanwhile() {
-    let (log, _guard) = Log::of_info();
-    let server = Server::start();
-    let limiter = rejecting(store(&server), UNITS);
-    server.kill();
-    opened(&limiter).await;
-    server.restart();
-    let has_closed = async || !log.lines("circuit breaker closed").is_empty();
-    until("a probe has a reply", has_closed).await;
-    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
-}
-
-/// Such as one that is driven now and then, or whose thread is busy with something else.
+/// One that stands still is driven now and then, or its thread is busy with something else.
 #[test]
-fn a_stalled_runtime_keeps_no_other_from_probing() {
+fn probing_continues_when_the_runtime_that_probed_ends_or_stands_still() {
     let server = Server::start();
-    let limiter = rejecting(store(&server), UNITS);
-    let (still, other) = (current_thread(), current_thread());
-    server.kill();
-    still.block_on(opened(&limiter));
-    server.restart();
-    other.block_on(resumed(&limiter));
-}
-
-#[tokio::test]
-async fn without_a_breaker_each_request_calls_redis() {
-    let store = builder(NOWHERE).no_circuit_breaker().built();
-    let limiter = rejecting(store, UNITS);
-    for _ in 0..20 {
-        let error = store_error(&limiter.check(Key::new("key")).await);
-        assert_eq!(error.code(), "connection");
+    for ends in [true, false] {
+        let limiter = rejecting(store(&server), UNITS);
+        let first = current_thread();
+        first.block_on(resumed(&limiter));
+        server.kill();
+        first.block_on(opened(&limiter));
+        let first = (!ends).then_some(first);
+        server.restart();
+        current_thread().block_on(resumed(&limiter));
+        drop(first);
     }
-}
-
-#[test]
-fn a_breaker_threshold_of_zero_is_a_config_error() {
-    let error = builder("redis://127.0.0.1")
-        .circuit_breaker_threshold(0)
-        .build()
-        .unwrap_err();
-    assert_eq!(error.value(), "a circuit breaker with a threshold of 0");
-}
-
-#[tokio::test]
-async fn a_request_rejected_while_open_has_a_retry_after_of_a_second() {
-    let layer = RateLimitLayer::builder()
-        .store(nowhere())
-        .policy(policy(1).key(extract::global()))
-        .on_store_error(OnStoreError::Reject)
-        .built();
-    opened(layer.limiter()).await;
-    let hello = async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(()));
-    let service = layer.layer(service_fn(hello));
-    let Ok(response) = service.oneshot(Request::new(())).await;
-    assert_eq!(response.status(), 503);
-    assert_eq!(response.headers()[RETRY_AFTER], "1");
 }
 
 /// Its caller does not wait, and must not repeat it.
@@ -290,7 +222,7 @@ async fn a_refund_while_open_is_kept_and_fails_at_once() {
     let StoreError::Deferred { cause, .. } = error else {
         panic!("{error:?}");
     };
-    assert!(matches!(&*cause, StoreError::CircuitOpen { .. }));
+    assert_eq!(cause.code(), "circuit_open");
     let again = charged.refund(5).await.expect("nothing is left");
     assert!(again.iter().all(|refund| refund.units() == 0));
     proxy.pass();
@@ -346,4 +278,113 @@ async fn an_observer_may_drop_the_last_reference_to_the_store_that_is_probed() {
     opened(&limiter).await;
     server.restart();
     resumed(&limiter).await;
+}
+
+/// How many probes a server has had, those included that it would not run.
+fn probes(server: &Server) -> u64 {
+    let line = server.info("commandstats", "cmdstat_eval");
+    let line = line.unwrap_or_default();
+    let fields = line.split(',').filter_map(|field| field.split_once('='));
+    let counts = fields.filter(|(name, _)| ["calls", "rejected_calls"].contains(name));
+    counts
+        .filter_map(|(_, count)| count.parse::<u64>().ok())
+        .sum()
+}
+
+/// However many probes go, the breaker stays open.
+pub(crate) async fn stays_open(limiter: &Limiter, server: &Server) {
+    // A replica answers peeks.
+    until("the breaker opens", async || {
+        store_error(&limiter.check(KEY).await);
+        is_open(limiter)
+    })
+    .await;
+    let before = probes(server);
+    until("four more probes", async || {
+        assert!(is_open(limiter));
+        probes(server) >= before + 4
+    })
+    .await;
+}
+
+/// It rejects a key whose quota is used up.
+#[tokio::test]
+async fn a_full_server_is_used_nevertheless() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "noeviction")
+        .start();
+    let proxy = Proxy::to(server.addr());
+    let limiter = rejecting(through(&proxy), 1);
+    assert!(limiter.check(Key::new("spent")).await.is_admitted());
+    proxy.cut();
+    opened(&limiter).await;
+    order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    proxy.pass();
+    until("it is called again", async || {
+        let decision = limiter.check(Key::new("spent")).await;
+        decision.source() == DecisionSource::Store && !decision.is_admitted()
+    })
+    .await;
+    let error = store_error(&limiter.check(Key::new("new")).await);
+    assert_eq!(error.code(), "oom");
+}
+
+/// Of a replica, by a user with rights to the keys with the prefix alone, and none to remove them.
+#[tokio::test]
+async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let rights = "~ab:* +@all -del -config";
+    server.acl("gate", "secret", rights);
+    let store = builder(server.url_as("gate", "secret")).prefix("ab:");
+    let limiter = rejecting(store.built(), UNITS);
+    order(&server, &DEMOTE);
+    stays_open(&limiter, &server).await;
+    order(&server, &PROMOTE);
+    resumed(&limiter).await;
+    assert_eq!(server.immortal_keys(), [""; 0]);
+    let is_clean = async || server.keys() == ["ab:g3:p:whoever"];
+    until("nothing is left but what was counted", is_clean).await;
+}
+
+/// Each reply takes longer than a probe is waited for before the next one goes, and there are two.
+#[tokio::test]
+async fn a_server_with_a_slow_network_is_found() {
+    let (_server, proxy) = network();
+    let limiter = rejecting(through(&proxy), UNITS);
+    proxy.cut();
+    opened(&limiter).await;
+    proxy.delay(ms(700));
+    resumed(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_late_reply_to_a_probe_closes_the_breaker() {
+    let server = Server::start();
+    let limiter = rejecting(hasty(server.url()), UNITS);
+    resumed(&limiter).await;
+    order(&server, &PAUSE_WRITES);
+    opened(&limiter).await;
+    // Requests are sent by `EVALSHA`.
+    let is_sent = async || held_by_pause(&server, "eval") > 0;
+    until("there is a probe", is_sent).await;
+    order(&server, &UNPAUSE);
+    until("its reply closes it", async || !is_open(&limiter)).await;
+}
+
+/// A call that was sent to a server that was replaced gets no reply from its successor.
+#[tokio::test]
+async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
+    let (_server, proxy) = network();
+    let store = builder(url(proxy.addr())).max_overrides(0);
+    let limiter = rejecting(store.built(), UNITS);
+    proxy.cut();
+    opened(&limiter).await;
+    proxy.hold();
+    let are_sent = async || proxy.connections() >= 2;
+    until("two probes without a reply", are_sent).await;
+    proxy.hold_open();
+    let back = Instant::now();
+    resumed(&limiter).await;
+    println!("resumed {:?} after the server's return", back.elapsed());
+    assert!(back.elapsed() < TEST_TIMEOUT / 3);
 }

@@ -4,9 +4,48 @@
 use testkit::Reply;
 use tollgate::store::HealthIssue;
 
-use crate::faults::{connections::Connection, support::*};
+use crate::faults::{breaker::stays_open, support::*};
 
 const UNITS: u64 = 1_000;
+
+/// A connection of a store, by the number that the server gave it.
+pub(crate) struct Connection(i64);
+
+impl Connection {
+    /// The only one besides the test's own. The server may not have noticed yet that an earlier one is closed.
+    pub(crate) async fn only(server: &Server) -> Self {
+        let own = server.command(&["CLIENT", "ID"]).int();
+        let mut others = Vec::new();
+        until("there is one other connection", async || {
+            others = connections(server);
+            others.retain(|number| *number != own);
+            others.len() == 1
+        })
+        .await;
+        Self(others[0])
+    }
+
+    #[track_caller]
+    pub(crate) fn is_kept(&self, server: &Server) {
+        let open = connections(server);
+        assert!(open.contains(&self.0), "{} is not in {open:?}", self.0);
+    }
+
+    pub(crate) async fn is_dropped(&self, server: &Server) {
+        let is_closed = async || !connections(server).contains(&self.0);
+        until("the connection is closed", is_closed).await;
+    }
+}
+
+/// The numbers of all connections.
+fn connections(server: &Server) -> Vec<i64> {
+    let list = server.command(&["CLIENT", "LIST"]).text();
+    let numbers = list.lines().map(|line| {
+        let number = line.split(['=', ' ']).nth(1);
+        number.and_then(|number| number.parse().ok())
+    });
+    numbers.map(|number| number.expect("a number")).collect()
+}
 
 /// Whether the breaker opens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,49 +96,51 @@ fn fails_with(server: &Server, command: &[&str], code: &str) -> bool {
     reply.is_ok_and(|reply| matches!(reply, Reply::Error(text) if text.starts_with(code)))
 }
 
-/// A replica of a master that isn't there.
-const REPLICA: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
-const MASTER: [&str; 3] = ["REPLICAOF", "NO", "ONE"];
-
-/// A server whose state two commands begin and end. Its connections are kept unless the breaker opens.
-async fn assert_passes(server: Server, [begin, end]: [&[&str]; 2], code: &str, breaker: Breaker) {
-    let (limiter, connection) = begun(&server).await;
-    order(&server, begin);
-    assert_fails_with(&limiter, code, breaker).await;
-    order(&server, end);
-    is_well_again(&limiter, 1).await;
-    match breaker {
-        Breaker::Opens => connection.is_dropped(&server).await,
-        Breaker::StaysClosed => connection.is_kept(&server),
+/// Runs commands, which stand between semicolons.
+fn run(server: &Server, commands: &str) {
+    for command in commands.split("; ") {
+        order(server, &command.split(' ').collect::<Vec<_>>());
     }
 }
 
+/// States that commands begin and end. Connections are kept unless the breaker opens.
 #[tokio::test]
-async fn oom() {
-    let server = Server::builder().arg("maxmemory-policy", "noeviction");
-    let [full, free] = ["1", "0"].map(|bytes| ["CONFIG", "SET", "maxmemory", bytes]);
-    assert_passes(server.start(), [&full, &free], "OOM", Breaker::StaysClosed).await;
-}
-
-#[tokio::test]
-async fn noreplicas() {
-    let set = |replicas| ["CONFIG", "SET", "min-replicas-to-write", replicas];
-    let states: [&[&str]; 2] = [&set("1"), &set("0")];
-    assert_passes(Server::start(), states, "NOREPLICAS", Breaker::StaysClosed).await;
-}
-
-#[tokio::test]
-async fn readonly() {
-    let states: [&[&str]; 2] = [&REPLICA, &MASTER];
-    assert_passes(Server::start(), states, "READONLY", Breaker::Opens).await;
-}
-
-/// A replica that has lost its master, and is not to serve stale data.
-#[tokio::test]
-async fn masterdown() {
-    let server = Server::builder().arg("replica-serve-stale-data", "no");
-    let states: [&[&str]; 2] = [&REPLICA, &MASTER];
-    assert_passes(server.start(), states, "MASTERDOWN", Breaker::Opens).await;
+async fn passing_states() {
+    use Breaker::{Opens, StaysClosed};
+    let full = "CONFIG SET maxmemory-policy noeviction; CONFIG SET maxmemory 1";
+    let alone = "CONFIG SET min-replicas-to-write 1";
+    let no_rights = "ACL SETUSER default -evalsha -eval";
+    let replica = "REPLICAOF 127.0.0.1 1";
+    // One that has lost its master, and is not to serve stale data.
+    let stale = "CONFIG SET replica-serve-stale-data no; REPLICAOF 127.0.0.1 1";
+    for (code, begin, end, breaker) in [
+        ("OOM", full, "CONFIG SET maxmemory 0", StaysClosed),
+        (
+            "NOREPLICAS",
+            alone,
+            "CONFIG SET min-replicas-to-write 0",
+            StaysClosed,
+        ),
+        (
+            "NOPERM",
+            no_rights,
+            "ACL SETUSER default +@all",
+            StaysClosed,
+        ),
+        ("READONLY", replica, "REPLICAOF NO ONE", Opens),
+        ("MASTERDOWN", stale, "REPLICAOF NO ONE", Opens),
+    ] {
+        let (_case, server) = (Case(code.to_owned()), Server::start());
+        let (limiter, connection) = begun(&server).await;
+        run(&server, begin);
+        assert_fails_with(&limiter, code, breaker).await;
+        run(&server, end);
+        is_well_again(&limiter, 1).await;
+        match breaker {
+            Opens => connection.is_dropped(&server).await,
+            StaysClosed => connection.is_kept(&server),
+        }
+    }
 }
 
 /// A background save that failed.
@@ -123,45 +164,38 @@ async fn misconf() {
     connection.is_kept(&server);
 }
 
-/// Another client's script does not end.
+/// Another client's script does not end. One that has written can be ended with the server only.
 #[tokio::test]
 async fn busy() {
-    let server = Server::builder().arg("lua-time-limit", "1").start();
-    let (limiter, connection) = begun(&server).await;
-    let mut other = server.connect().expect("a connection");
-    let script = thread::spawn(move || other.call(&["EVAL", "while true do end", "0"]));
-    until("it is busy", async || {
-        let busy = server.try_command(&["PING"]);
-        busy.is_ok_and(|reply| matches!(reply, Reply::Error(text) if text.starts_with("BUSY")))
-    })
-    .await;
-    // A connection that was idle for more than a second is checked before it is used.
-    tokio::time::sleep(ms(1_100)).await;
-    assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
-    order(&server, &["SCRIPT", "KILL"]);
-    let killed = script.join().expect("it ends").expect("a reply");
-    assert!(matches!(killed, Reply::Error(_)));
-    is_well_again(&limiter, 1).await;
-    connection.is_kept(&server);
-}
-
-/// Another client's script runs, and has written: it can't be ended, but with the server.
-#[tokio::test]
-async fn unkillable() {
-    let server = Server::builder().arg("lua-time-limit", "1").start();
-    let (limiter, _) = begun(&server).await;
-    let mut other = server.connect().expect("a connection");
-    const SCRIPT: &str = "redis.call('SET', 'written', 1) while true do end";
-    let script = thread::spawn(move || other.call(&["EVAL", SCRIPT, "0"]));
-    until("it has written, and is busy", async || {
-        fails_with(&server, &["SCRIPT", "KILL"], "UNKILLABLE")
-    })
-    .await;
-    // A request by itself fails in the same way.
-    assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
-    server.restart();
-    script.join().expect("it ends").expect_err("no reply");
-    is_well_again(&limiter, 0).await;
+    for (write, command, code) in [
+        ("", &["PING"][..], "BUSY"),
+        (
+            "redis.call('SET', 'written', 1)",
+            &["SCRIPT", "KILL"],
+            "UNKILLABLE",
+        ),
+    ] {
+        let server = Server::builder().arg("lua-time-limit", "1").start();
+        let (limiter, connection) = begun(&server).await;
+        let mut other = server.connect().expect("a connection");
+        let script = format!("{write} while true do end");
+        let script = thread::spawn(move || other.call(&["EVAL", &script, "0"]));
+        until(code, async || fails_with(&server, command, code)).await;
+        // A connection that was idle for more than a second is checked before it is used.
+        tokio::time::sleep(ms(1_100)).await;
+        assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
+        if code == "BUSY" {
+            order(&server, &["SCRIPT", "KILL"]);
+            let killed = script.join().expect("it ends").expect("a reply");
+            assert!(matches!(killed, Reply::Error(_)));
+            is_well_again(&limiter, 1).await;
+            connection.is_kept(&server);
+        } else {
+            server.restart();
+            script.join().expect("it ends").expect_err("no reply");
+            is_well_again(&limiter, 0).await;
+        }
+    }
 }
 
 /// An operator unblocks a client that waits for the end of a pause. Some servers reply with an error and still run its
@@ -170,7 +204,7 @@ async fn unkillable() {
 async fn unblocked() {
     let server = Server::start();
     let (limiter, _) = begun(&server).await;
-    order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
+    order(&server, &PAUSE_WRITES);
     let sent = tokio::spawn(limiter.check(KEY).into_future());
     let waiting = || {
         let clients = server.command(&["CLIENT", "LIST"]).text();
@@ -186,9 +220,9 @@ async fn unblocked() {
         let error = store_error(&sent.await.expect("a response"));
         assert_contains(&error, ["UNBLOCKED"]);
         until("its connection is gone", async || waiting().is_none()).await;
-        order(&server, &["CLIENT", "UNPAUSE"]);
+        order(&server, &UNPAUSE);
     } else {
-        order(&server, &["CLIENT", "UNPAUSE"]);
+        order(&server, &UNPAUSE);
         assert!(sent.await.expect("a response").is_admitted());
         used += 1;
     }
@@ -232,90 +266,62 @@ async fn loading() {
     connection.is_dropped(&server).await;
 }
 
+/// A password that was changed, and one that a client does not send.
 #[tokio::test]
-async fn noperm() {
-    let server = Server::start();
-    server.acl("gate", "secret", "~* +@all");
-    let store = builder(server.url_as("gate", "secret")).max_overrides(0);
-    let (limiter, connection) = began(&server, store.built()).await;
-    server.acl("gate", "secret", "~* +@all -evalsha -eval");
-    assert_fails_with(&limiter, "NOPERM", Breaker::StaysClosed).await;
-    server.acl("gate", "secret", "~* +@all");
-    is_well_again(&limiter, 1).await;
-    connection.is_kept(&server);
-}
-
-/// A password that was changed.
-#[tokio::test]
-async fn wrongpass() {
-    let server = Server::start();
-    server.acl("gate", "secret", "~* +@all");
-    let store = builder(server.url_as("gate", "secret")).max_overrides(0);
-    let (limiter, _) = began(&server, store.built()).await;
-    order(&server, &["ACL", "DELUSER", "gate"]);
-    server.acl("gate", "another", "~* +@all");
-    opened(&limiter).await;
-    order(&server, &["ACL", "DELUSER", "gate"]);
-    server.acl("gate", "secret", "~* +@all");
-    is_well_again(&limiter, 1).await;
-}
-
-/// A server that wants a password from a client that sends none.
-#[tokio::test]
-async fn noauth() {
-    let server = Server::start();
-    let (limiter, _) = begun(&server).await;
-    order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
-    let others = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-    order(&server, &others);
-    opened(&limiter).await;
-    order(&server, &["CONFIG", "SET", "requirepass", ""]);
-    is_well_again(&limiter, 1).await;
-}
-
-/// A script that the server has lost is sent again, and no request notices.
-#[tokio::test]
-async fn noscript() {
-    let server = Server::start();
-    let (limiter, connection) = begun(&server).await;
-    for used in 2..5 {
-        order(&server, &["SCRIPT", "FLUSH"]);
-        let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), DecisionSource::Store);
-        assert_eq!(decision.used("p"), used);
+async fn wrongpass_and_noauth() {
+    let create = "ACL SETUSER gate on >secret ~* +@all";
+    let change = "ACL DELUSER gate; ACL SETUSER gate on >another ~* +@all";
+    let require = "CONFIG SET requirepass secret; CLIENT KILL TYPE normal SKIPME yes";
+    for (user, begin, end) in [
+        (
+            "gate:secret@",
+            change,
+            format!("ACL DELUSER gate; {create}"),
+        ),
+        ("", require, "CONFIG SET requirepass ".to_owned()),
+    ] {
+        let (_case, server) = (Case(begin.to_owned()), Server::start());
+        run(&server, create);
+        let store = builder(format!("redis://{user}{}", server.addr()));
+        let (limiter, _) = began(&server, store.max_overrides(0).built()).await;
+        run(&server, begin);
+        opened(&limiter).await;
+        run(&server, &end);
+        is_well_again(&limiter, 1).await;
     }
-    connection.is_kept(&server);
 }
 
-/// A value under one key does not affect the others.
+/// Each request opens another connection, which may bring the right password by then.
 #[tokio::test]
-async fn wrongtype() {
+async fn an_unauthenticated_connection_is_dropped() {
     let server = Server::start();
-    let (limiter, connection) = begun(&server).await;
-    let key = server.only_key();
-    order(&server, &["DEL", &key]);
-    order(&server, &["SADD", &key, "something else"]);
-    for _ in 0..10 {
-        let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
-        assert_eq!(store_error(&one).code(), "corrupt_key");
-        assert_eq!(other.source(), DecisionSource::Store);
+    // The test's own connection is open before, and stays so.
+    order(&server, &["PING"]);
+    let store = builder(server.url()).max_overrides(0).no_circuit_breaker();
+    let limiter = rejecting(store.built(), UNITS);
+    run(&server, "CONFIG SET requirepass secret");
+    let before = connected(&server);
+    for connections in 1..=20 {
+        let error = store_error(&limiter.check(KEY).await);
+        assert_eq!(error.code(), "noauth");
+        assert_eq!(connected(&server), before + connections);
     }
-    connection.is_kept(&server);
 }
 
-pub(crate) fn give_all_slots(server: &Server) {
+fn give_all_slots(server: &Server) {
     let slots: Vec<_> = (0..16_384).map(|slot: u32| slot.to_string()).collect();
     let mut all = vec!["CLUSTER", "ADDSLOTS"];
     all.extend(slots.iter().map(String::as_str));
     order(server, &all);
 }
 
-/// A node of a cluster that has no slots.
+/// A node of a cluster that has no slots is not taken for healthy.
 #[tokio::test]
 async fn clusterdown() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
     let limiter = rejecting(store(&server), UNITS);
     assert_fails_with(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
+    stays_open(&limiter, &server).await;
     give_all_slots(&server);
     is_well_again(&limiter, 0).await;
 }
@@ -340,4 +346,26 @@ async fn crossslot() {
     let advice = |issue: &HealthIssue| issue.to_string().contains("RedisStore::cluster");
     assert!(health.issues().iter().any(advice), "{health:?}");
     assert_eq!(server.keys(), [""; 0]);
+}
+
+/// A network sends a reply twice: each that follows on the connection would be taken for the reply to another request.
+#[tokio::test]
+async fn a_repeated_reply_decides_no_other_request() {
+    for policy in [policy as fn(u64) -> Policy, permits] {
+        let (server, network) = network();
+        // The version of overrides is read over a connection of its own.
+        let one = builder(url(network.addr())).max_overrides(0).connections(1);
+        let limiter = under(policy(1), one.built(), OnStoreError::Reject);
+        let other = under(policy(1), store(&server), OnStoreError::Reject);
+        let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;
+        let used = check(&other, "used").await;
+        let free = check(&limiter, "free").await;
+        assert!(used.is_admitted() && free.is_admitted());
+        network.repeat();
+        let garbled = check(&limiter, "used").await;
+        assert_eq!(store_error(&garbled).code(), "garbled");
+        // Over a new connection.
+        assert!(!admitted_by_store(&check(&limiter, "used").await));
+        assert!(check(&limiter, "new").await.is_admitted());
+    }
 }

@@ -170,18 +170,3 @@ async fn behind_a_layer_a_local_rejection_is_a_429_that_reports_the_share() {
     assert_eq!(response.status(), 429);
     assert!(response.headers().contains_key(RETRY_AFTER));
 }
-
-#[test]
-fn a_fallback_shared_by_no_processes_is_a_config_error() {
-    let build = |policy: Policy, response: OnStoreError| {
-        let limiter = Limiter::builder().policy(policy);
-        limiter.on_store_error(response).build()
-    };
-    let no_share = LocalFallback::shared_by(0);
-    let error = build(policy(1), no_share.into()).unwrap_err();
-    assert_eq!(error.policy(), None);
-    assert_eq!(error.value(), "a local fallback shared by 0 processes");
-    let policy = policy(1).on_store_error(no_share);
-    let error = build(policy, OnStoreError::Admit).unwrap_err();
-    assert_eq!(error.policy(), Some("p"));
-}

@@ -1,7 +1,5 @@
 //! A steady load from several processes, and what became of its requests.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use crate::faults::support::*;
 use tokio::runtime::Handle;
 use tollgate_tests::lateness::Lateness;
@@ -11,24 +9,41 @@ const TASKS: u64 = 8;
 /// How long each of them rests between two requests.
 const REST: Duration = ms(2);
 
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sent {
+    /// Whether it was for the shared key.
+    pub(crate) is_shared: bool,
+    pub(crate) source: DecisionSource,
+    pub(crate) is_admitted: bool,
+}
+
+/// How many requests have become what.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(HashMap<Sent, u64>);
+
+impl Counts {
+    pub(crate) fn of(&self, is_counted: impl Fn(&Sent) -> bool) -> u64 {
+        let counted = self.0.iter().filter(|(sent, _)| is_counted(sent));
+        counted.map(|(_, many)| many).sum()
+    }
+
+    /// How many requests for the shared key were admitted, by the store or otherwise.
+    pub(crate) fn admitted(&self, by_store: bool) -> u64 {
+        self.of(|it| it.is_shared && it.is_admitted && it.is_by_store() == by_store)
+    }
+}
+
+impl Sent {
+    pub(crate) fn is_by_store(&self) -> bool {
+        self.source == DecisionSource::Store
+    }
+}
+
 /// Processes that send requests for a shared key and for keys of their own in turn. Each is a thread with a runtime of its own.
 pub(crate) struct Load {
-    processes: Vec<(thread::JoinHandle<()>, Arc<Counts>)>,
+    processes: Vec<(thread::JoinHandle<()>, Arc<Mutex<Counts>>)>,
     is_over: Arc<AtomicBool>,
-}
-
-/// What became of the requests of a process: by the store, and otherwise.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    decisions: [AtomicU64; 2],
-    /// Admitted requests for the shared key.
-    shared: [AtomicU64; 2],
-    /// Requests for the shared key that were decided by this process's share: not by the store, nor from its cached rejections.
-    by_share: AtomicU64,
-}
-
-fn index(source: DecisionSource) -> usize {
-    (source != DecisionSource::Store).into()
 }
 
 impl Load {
@@ -36,7 +51,7 @@ impl Load {
     pub(crate) fn start(limiters: impl IntoIterator<Item = Limiter>, timeout: Duration) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let process = |limiter| {
-            let (counts, is_over) = (Arc::<Counts>::default(), is_over.clone());
+            let (counts, is_over) = (Arc::<Mutex<Counts>>::default(), is_over.clone());
             let load = run(limiter, timeout, counts.clone(), is_over);
             let runtime = current_thread();
             (thread::spawn(move || runtime.block_on(load)), counts)
@@ -47,56 +62,37 @@ impl Load {
         }
     }
 
-    /// Waits until each process has had `many` more decisions from its store, or otherwise.
-    pub(crate) async fn wait_for_decisions(&self, source: DecisionSource, many: u64) {
-        let decisions = || {
+    /// Waits until each process has sent so many more requests that have become this.
+    pub(crate) async fn wait_for(&self, many: u64, is_counted: impl Fn(&Sent) -> bool) {
+        let counts = || {
             let each = self.processes.iter();
-            each.map(|(_, counts)| counts.decisions[index(source)].load(Relaxed))
+            each.map(|(_, counts)| counts.lock().expect("the counts").of(&is_counted))
         };
-        let before: Vec<_> = decisions().collect();
-        until("decisions", async || {
-            decisions()
-                .zip(&before)
-                .all(|(now, before)| now >= before + many)
-        })
-        .await;
+        let before: Vec<_> = counts().collect();
+        let are_sent = async || counts().zip(&before).all(|(now, then)| now >= then + many);
+        until("so many requests", are_sent).await;
     }
 
-    /// Waits until each process has decided so many requests for the shared key by its share.
-    pub(crate) async fn wait_for_shares(&self, many: u64) {
-        until("decisions by the shares", async || {
-            let mut each = self.processes.iter();
-            each.all(|(_, counts)| counts.by_share.load(Relaxed) >= many)
-        })
-        .await;
-    }
-
-    /// Ends the load, once each request has been decided in time and nothing is left of the limiters.
-    pub(crate) fn stop(self) -> Vec<Arc<Counts>> {
-        self.is_over.store(true, Relaxed);
-        let processes = self.processes.into_iter();
-        let counts = processes.map(|(thread, counts)| {
+    /// Ends the load, once each request has been decided in time and nothing is left of the limiters; returns the counts of all.
+    pub(crate) fn stop(self) -> Counts {
+        self.is_over.store(true, Ordering::Relaxed);
+        let mut all = Counts::default();
+        for (thread, counts) in self.processes {
             thread.join().expect("each request is decided in time");
-            counts
-        });
-        counts.collect()
+            for (sent, many) in &counts.lock().expect("the counts").0 {
+                *all.0.entry(*sent).or_default() += many;
+            }
+        }
+        all
     }
 }
 
-/// How many requests for the shared key were admitted, by the store or otherwise.
-pub(crate) fn admitted(counts: &[Arc<Counts>], source: DecisionSource) -> u64 {
-    let each = counts.iter();
-    each.map(|counts| counts.shared[index(source)].load(Relaxed))
-        .sum()
-}
-
-/// How many requests were not decided by the store.
-pub(crate) fn faults(counts: &[Arc<Counts>]) -> u64 {
-    let each = counts.iter();
-    each.map(|counts| counts.decisions[1].load(Relaxed)).sum()
-}
-
-async fn run(limiter: Limiter, timeout: Duration, counts: Arc<Counts>, is_over: Arc<AtomicBool>) {
+async fn run(
+    limiter: Limiter,
+    timeout: Duration,
+    counts: Arc<Mutex<Counts>>,
+    is_over: Arc<AtomicBool>,
+) {
     let lateness = Lateness::measure();
     let tasks = (0..TASKS).map(|task| {
         let (limiter, lateness) = (limiter.clone(), lateness.clone());
@@ -104,16 +100,21 @@ async fn run(limiter: Limiter, timeout: Duration, counts: Arc<Counts>, is_over: 
         tokio::spawn(async move {
             let own = Key::new(format!("{:?} {task}", thread::current().id()));
             let mut keys = [KEY, own].into_iter().cycle();
-            while !is_over.load(Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 let key = keys.next().expect("one of two");
                 let check = limiter.check(key).into_future();
                 let decision = lateness.within(timeout, check).await;
-                let source = index(decision.source());
-                let admitted = u64::from(key == KEY && decision.is_admitted());
-                counts.shared[source].fetch_add(admitted, Relaxed);
-                counts.decisions[source].fetch_add(1, Relaxed);
-                let is_by_share = key == KEY && decision.source() == DecisionSource::Fallback;
-                counts.by_share.fetch_add(is_by_share.into(), Relaxed);
+                let sent = Sent {
+                    is_shared: key == KEY,
+                    source: decision.source(),
+                    is_admitted: decision.is_admitted(),
+                };
+                *counts
+                    .lock()
+                    .expect("the counts")
+                    .0
+                    .entry(sent)
+                    .or_default() += 1;
                 tokio::time::sleep(REST).await;
             }
         })

@@ -26,23 +26,52 @@ fn without_scripts() -> (Server, RedisStore) {
     (server, store)
 }
 
-#[track_caller]
-fn code(decision: &Decision) -> String {
-    match store_error(decision) {
-        StoreError::Server { code, .. } => code.to_string(),
-        other => panic!("{other:?} in place of a server's error"),
-    }
-}
-
+/// Each in a way of its own, with every request and also once the breaker is open. A server reads ten arguments at most of a client that
+/// has not logged in: fewer than a request under many policies has.
 #[tokio::test]
-async fn a_user_without_a_right_that_scripts_need_has_every_request_rejected() {
-    let server = Server::start();
-    for rights in ["~* +@all -evalsha -eval", "~* +@all -set -incrby"] {
-        server.acl("gate", "secret", rights);
-        let limiter = plain(as_user(&server, "secret"));
-        for _ in 0..10 {
-            assert_eq!(code(&limiter.check(KEY).await), "NOPERM", "{rights}");
+async fn a_server_that_cannot_count_has_every_request_rejected_and_is_not_healthy() {
+    let plain_server = Server::start();
+    let with_password = Server::builder().password("secret").start();
+    let lacking = |command: &str| {
+        let server = Server::builder();
+        let server = server.arg("rename-command", &format!("{command} \"\""));
+        server.start()
+    };
+    let [no_evalsha, no_set] = ["EVALSHA", "SET"].map(lacking);
+    for (user, rights) in [
+        ("no-scripts", "~* +@all -evalsha -eval"),
+        ("no-writes", "~* +@all -set -incrby"),
+    ] {
+        plain_server.acl(user, "secret", rights);
+    }
+    let cluster = RedisStore::builder().timeout(TEST_TIMEOUT);
+    let cluster = cluster.cluster([plain_server.url()]).built();
+    let user = |name, password| at(plain_server.url_as(name, password));
+    let no_password = at(url(with_password.addr()));
+    for (what, store, code) in [
+        (
+            "no right to run scripts",
+            user("no-scripts", "secret"),
+            "noperm",
+        ),
+        ("no right to write", user("no-writes", "secret"), "noperm"),
+        ("no password", no_password, "noauth"),
+        ("no command EVALSHA", store(&no_evalsha), ""),
+        ("no command SET", store(&no_set), ""),
+        ("a server that is no cluster", cluster, ""),
+    ] {
+        let _case = Case(what.to_owned());
+        let builder = Limiter::builder().store(store);
+        let policies = (0..12).map(|n| Policy::new(format!("p{n}"), quota(1_000)));
+        let limiter = stores::limiter(builder, policies);
+        for number in 0..20 {
+            let error = store_error(&limiter.check(KEY).await);
+            assert!(error.is_misconfiguration(), "{error}");
+            if number == 0 && !code.is_empty() {
+                assert_eq!(error.code(), code);
+            }
         }
+        assert!(!limiter.health_check().await.is_healthy());
     }
 }
 
@@ -63,75 +92,40 @@ async fn a_request_that_fails_for_a_missing_right_holds_no_permit() {
     let permit = members.find(|member| !member.ends_with('='));
     let expires = ["ZADD", &key, "XX", "1", &permit.expect("a permit")];
     server.command(&expires);
-    assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
+    assert_eq!(store_error(&limiter.check(KEY).await).code(), "noperm");
     assert!(other.check(KEY).await.is_admitted());
 }
 
 /// Selecting a database is a part of the connection's set-up, of which redis-rs reports a failure without the server's code.
-async fn is_rejected_at_all_times(server: &Server, user: &str, databases: &[&str], expected: &str) {
-    for database in databases {
+#[tokio::test]
+async fn however_many_probes_go_the_circuit_breaker_of_a_misconfigured_server_stays_open() {
+    let with_password = Server::builder().password("secret").start();
+    let no_select = Server::start();
+    no_select.acl("gate", "secret", "~* +@all -select");
+    for (server, user, database, code) in [
+        (&with_password, "", "", "noauth"),
+        (&with_password, "", "/1", "noauth"),
+        (&no_select, "gate:secret@", "/1", "noperm"),
+        (&no_select, "gate:wrong@", "", "wrongpass"),
+    ] {
         let proxy = Proxy::to(server.addr());
         let url = format!("redis://{user}{}{database}", proxy.addr());
-        let limiter = plain(at(&url));
+        let (_case, limiter) = (Case(url.clone()), plain(at(&url)));
         let first = limiter.check(KEY).await;
-        assert_eq!(code(&first), expected, "{url}");
-        let health = limiter.health_check().await;
-        assert!(!health.is_healthy(), "{url}");
+        assert_eq!(store_error(&first).code(), code);
+        assert!(!limiter.health_check().await.is_healthy());
         opened(&limiter).await;
-        // However many probes go, the circuit breaker stays open.
         let (mut sent, mut probes) = (proxy.forwarded(), 0);
         until("four probes", async || {
             let error = store_error(&limiter.check(KEY).await);
-            assert!(error.is_misconfiguration(), "{url}: {error}");
-            assert!(is_open(&limiter), "{url}: {error}");
+            assert!(error.is_misconfiguration(), "{error}");
+            assert!(is_open(&limiter), "{error}");
             probes += u32::from(proxy.forwarded() > sent);
             sent = proxy.forwarded();
             probes >= 4
         })
         .await;
     }
-}
-
-#[tokio::test]
-async fn a_missing_password_rejects_every_request_with_and_without_a_database_number() {
-    let server = Server::builder().password("secret").start();
-    is_rejected_at_all_times(&server, "", &["", "/1"], "NOAUTH").await;
-}
-
-/// Of a client that has not logged in, the server reads ten arguments at most.
-#[tokio::test]
-async fn a_missing_password_rejects_a_request_under_many_policies_too() {
-    let server = Server::builder().password("secret").start();
-    let store = at(format!("redis://{}", server.addr()));
-    let names = (0..12).map(|index| format!("p{index}"));
-    let builder = names.fold(Limiter::builder().store(store), |builder, name| {
-        builder.policy(Policy::new(name, quota(9)))
-    });
-    let limiter = builder.build().expect("valid");
-    assert_eq!(code(&limiter.check(KEY).await), "NOAUTH");
-}
-
-#[tokio::test]
-async fn a_missing_right_to_select_a_database_rejects_every_request() {
-    let server = Server::start();
-    server.acl("gate", "secret", "~* +@all -select");
-    is_rejected_at_all_times(&server, "gate:secret@", &["/1"], "NOPERM").await;
-}
-
-#[tokio::test]
-async fn a_connection_that_may_select_its_database_and_run_scripts_counts_there() {
-    let server = Server::start();
-    server.acl("gate", "secret", "~* +@all");
-    let limiter = plain(at(format!("{}/1", server.url_as("gate", "secret"))));
-    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
-    assert!(limiter.health_check().await.is_healthy());
-}
-
-#[tokio::test]
-async fn a_wrong_password_rejects_every_request() {
-    let server = Server::start();
-    server.acl("gate", "secret", "~* +@all");
-    is_rejected_at_all_times(&server, "gate:wrong@", &[""], "WRONGPASS").await;
 }
 
 /// What the store found out before its breaker opened may have changed since.
@@ -155,33 +149,6 @@ async fn a_server_that_comes_back_with_another_password_rejects_every_request() 
     resumed(&limiter).await;
 }
 
-#[tokio::test]
-async fn a_server_without_a_command_that_scripts_need_rejects_every_request() {
-    for command in ["EVALSHA", "SET"] {
-        let server = Server::builder().arg("rename-command", &format!("{command} \"\""));
-        let server = server.start();
-        let limiter = plain(store(&server));
-        for _ in 0..10 {
-            let error = store_error(&limiter.check(KEY).await);
-            assert!(error.is_misconfiguration(), "{command}: {error}");
-        }
-        assert!(!limiter.health_check().await.is_healthy(), "{command}");
-    }
-}
-
-#[tokio::test]
-async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
-    let server = Server::start();
-    let cluster = RedisStore::builder()
-        .timeout(TEST_TIMEOUT)
-        .cluster([server.url()]);
-    let limiter = plain(cluster.built());
-    for _ in 0..10 {
-        store_error(&limiter.check(KEY).await);
-    }
-    assert!(!limiter.health_check().await.is_healthy());
-}
-
 #[test]
 fn a_thread_without_a_runtime_is_rejected_and_a_health_check_says_so() {
     let limiter = plain(nowhere());
@@ -193,15 +160,6 @@ fn a_thread_without_a_runtime_is_rejected_and_a_health_check_says_so() {
         panic!("{health:?}");
     };
     assert_contains(issue.to_string(), ["tokio runtime"]);
-}
-
-#[tokio::test]
-async fn an_outage_admits_by_default() {
-    let limiter = plain(nowhere());
-    for _ in 0..10 {
-        let decision = limiter.check(KEY).await;
-        assert!(matches!(decision.kind(), DecisionKind::Admitted));
-    }
 }
 
 /// Both the default and each action for an outage, where it is configured for both.
@@ -243,7 +201,7 @@ async fn outgoing_calls_do_not_wait_on_misconfiguration() {
     let (_server, store) = without_scripts();
     let rejected = plain(store).wait(KEY, Duration::MAX).await;
     let rejected = rejected.expect_err("it is rejected");
-    assert_eq!(code(rejected.decision()), "NOPERM");
+    assert_eq!(store_error(rejected.decision()).code(), "noperm");
 }
 
 #[tokio::test]
@@ -272,8 +230,7 @@ async fn misconfiguration_is_logged_with_its_remedy_once_in_ten_seconds() {
 #[tokio::test]
 async fn an_outage_is_logged_as_a_warning_once_in_ten_seconds() {
     let ((log, _guard), start) = (Log::of_warnings(), Instant::now());
-    let store = builder(NOWHERE).no_circuit_breaker().build();
-    let limiter = plain(store.expect("a store"));
+    let limiter = plain(builder(NOWHERE).no_circuit_breaker().built());
     for _ in 0..100 {
         assert!(limiter.check(KEY).await.is_admitted());
     }

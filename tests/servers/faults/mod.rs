@@ -3,7 +3,6 @@
 
 mod breaker;
 mod calls;
-mod connections;
 mod error_codes;
 mod fallback;
 mod fallback_settlements;
@@ -12,13 +11,9 @@ mod load;
 mod misconfigured;
 mod outages;
 mod per_policy;
-mod probes;
 mod refunds;
-mod repeated_replies;
 mod settlements;
 mod shutdown;
-mod stopped;
 mod support;
 mod waiting;
-mod without_await;
 mod write_back;

@@ -3,7 +3,7 @@
 use tokio::time::sleep;
 
 use crate::faults::{
-    load::{Counts, Load, admitted, faults},
+    load::{Counts, Load, Sent},
     support::*,
 };
 
@@ -20,44 +20,42 @@ async fn outage(
     by_share: u64,
     begin: impl FnOnce(),
     end: impl FnOnce(),
-) -> Vec<Arc<Counts>> {
+) -> Counts {
     let limiters = [1, 4].map(|connections| {
         let store = builder(url).connections(connections).timeout(timeout);
         sharing(store.built(), QUOTA, 2)
     });
     let load = Load::start(limiters, timeout);
-    load.wait_for_decisions(DecisionSource::Store, 200).await;
+    load.wait_for(200, Sent::is_by_store).await;
     begin();
-    load.wait_for_decisions(DecisionSource::Fallback, 400).await;
-    load.wait_for_shares(by_share).await;
+    load.wait_for(400, |sent| !sent.is_by_store()).await;
+    let is_by_share = |sent: &Sent| sent.is_shared && sent.source == DecisionSource::Fallback;
+    load.wait_for(by_share, is_by_share).await;
     // Until several probes have failed.
     sleep(2 * SHORT_TIMEOUT).await;
     end();
     let back = Instant::now();
-    load.wait_for_decisions(DecisionSource::Store, 200).await;
+    load.wait_for(200, Sent::is_by_store).await;
     println!("full service {:.0?} after the outage", back.elapsed());
     load.stop()
 }
 
-/// An outage in which every call fails, of a server that keeps its counts.
+/// An outage in which every call fails. All of the shares are admitted meanwhile, and no more; and by a server that keeps its counts,
+/// never more than the quota.
 async fn assert_survived(server: &Server, url: &str, begin: impl FnOnce(), end: impl FnOnce()) {
     let counts = outage(url, SHORT_TIMEOUT, 2 * SHARE, begin, end).await;
-    let in_process = admitted(&counts, DecisionSource::Fallback);
-    assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more");
+    assert_eq!(counts.admitted(false), 2 * SHARE);
     assert_counted(server, &counts).await;
 }
 
 /// The store itself never admits more than the quota, nor loses more than the charges whose replies were lost. Nothing is left of
 /// the limiters but what they were given.
-async fn assert_counted(server: &Server, counts: &[Arc<Counts>]) {
-    let admitted = admitted(counts, DecisionSource::Store);
+async fn assert_counted(server: &Server, counts: &Counts) {
+    let admitted = counts.admitted(true);
     assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
     let used = used_on_the_store(&sharing(store(server), QUOTA, 2), KEY).await;
-    let most = admitted + faults(counts);
-    assert!(
-        (admitted..=most).contains(&used),
-        "{admitted} admitted, {used} used"
-    );
+    let expected = admitted..=admitted + counts.of(|sent| !sent.is_by_store());
+    assert!(expected.contains(&used), "{admitted} admitted, {used} used");
     assert_disconnected(server).await;
 }
 
@@ -74,10 +72,9 @@ async fn killed_and_restarted_empty() {
     let server = Server::start();
     let (kill, restart) = (|| server.kill(), || server.restart());
     let counts = outage(&server.url(), SHORT_TIMEOUT, 2 * SHARE, kill, restart).await;
-    let in_process = admitted(&counts, DecisionSource::Fallback);
-    assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more");
+    assert_eq!(counts.admitted(false), 2 * SHARE);
     // It has lost its counts: at most another quota.
-    let admitted = admitted(&counts, DecisionSource::Store);
+    let admitted = counts.admitted(true);
     assert!(admitted <= 2 * QUOTA, "{admitted}");
     let again = used_on_the_store(&sharing(store(&server), QUOTA, 2), KEY).await;
     assert!(again > 0, "it counts again");
@@ -96,8 +93,8 @@ async fn stopped_and_continued() {
 #[tokio::test]
 async fn paused_for_writes() {
     let server = Server::start();
-    let pause = || order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
-    let unpause = || order(&server, &["CLIENT", "UNPAUSE"]);
+    let pause = || order(&server, &PAUSE_WRITES);
+    let unpause = || order(&server, &UNPAUSE);
     assert_survived(&server, &server.url(), pause, unpause).await;
 }
 
@@ -110,7 +107,7 @@ async fn full() {
     let fill = || order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let free = || order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     let counts = outage(&server.url(), TEST_TIMEOUT, 0, fill, free).await;
-    assert_eq!(admitted(&counts, DecisionSource::Fallback), 0);
+    assert_eq!(counts.admitted(false), 0);
     assert_counted(&server, &counts).await;
 }
 
@@ -118,11 +115,9 @@ async fn full() {
 #[tokio::test]
 async fn made_a_replica_and_a_master_again() {
     let server = Server::start();
-    let nowhere = NOWHERE.rsplit(':').next().expect("a port");
-    let demote = || order(&server, &["REPLICAOF", "127.0.0.1", nowhere]);
-    let promote = || order(&server, &["REPLICAOF", "NO", "ONE"]);
+    let (demote, promote) = (|| order(&server, &DEMOTE), || order(&server, &PROMOTE));
     let counts = outage(&server.url(), SHORT_TIMEOUT, 0, demote, promote).await;
-    let in_process = admitted(&counts, DecisionSource::Fallback);
+    let in_process = counts.admitted(false);
     assert!(in_process <= 2 * SHARE, "{in_process} of the shares");
     assert_counted(&server, &counts).await;
 }

@@ -42,23 +42,6 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
     }
 }
 
-/// They wait for a call without a reply.
-#[tokio::test]
-async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_after_it() {
-    let (server, network) = network();
-    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
-    let (_admission, meter) = metered(&limiter, 5).await;
-    network.hold();
-    let peek = tokio::spawn(limiter.peek(KEY).into_future());
-    tokio::task::yield_now().await;
-    drop(meter);
-    network.cut();
-    assert!(peek.await.expect("no panic").is_err());
-    network.pass();
-    flushed(&limiter).await;
-    assert_eq!(used_on_the_store(&other, KEY).await, 5);
-}
-
 #[test]
 fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
     in_own_process(async || {
@@ -106,13 +89,11 @@ async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
         network.pass();
         resumed(&limiter).await;
         for true_cost in retries {
-            let error = policy.settle(true_cost).await;
-            let error = error.expect_err("an unknown charge");
+            let error = policy.settle(true_cost).await.expect_err("unknown");
             assert_eq!(error.code(), "unconfirmed");
-            assert_eq!(
-                error.to_string(),
-                "the request's charge under policy \"p\" is unknown: the store did not respond to an earlier charge or refund"
-            );
+            let text = "the request's charge under policy \"p\" is unknown: \
+                        the store did not respond to an earlier charge or refund";
+            assert_eq!(error.to_string(), text);
         }
         let all = admission.settle_each([("p", first)]).await;
         let all = all.expect_err("an unknown charge");
@@ -128,7 +109,7 @@ async fn settling_again_after_nothing_was_sent_settles() {
     let admission = limiter.admit(KEY).await.expect("room");
     let policy = admission.policy("p").expect("a policy");
     network.cut();
-    opened_by_peeks(&limiter).await;
+    opened(&limiter).await;
     for true_cost in [5, 300] {
         let error = policy.settle(true_cost).await.expect_err("an outage");
         assert_eq!(error.code(), "circuit_open");

@@ -48,9 +48,32 @@ pub(crate) fn through(network: &Proxy) -> RedisStore {
     builder(url(network.addr())).built()
 }
 
+/// Has a server hold what may write. It replies to all else, such as `PING`.
+pub(crate) const PAUSE_WRITES: [&str; 4] = ["CLIENT", "PAUSE", "600000", "WRITE"];
+pub(crate) const UNPAUSE: [&str; 2] = ["CLIENT", "UNPAUSE"];
+
+/// Makes a server the replica of a master that isn't there, and a master again.
+pub(crate) const DEMOTE: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
+pub(crate) const PROMOTE: [&str; 3] = ["REPLICAOF", "NO", "ONE"];
+
 #[track_caller]
 pub(crate) fn order(server: &Server, command: &[&str]) {
     server.command(command).ok();
+}
+
+/// How many connections a server has had.
+pub(crate) fn connected(server: &Server) -> u64 {
+    let connected = server.info("stats", "total_connections_received");
+    let connected = connected.and_then(|connected| connected.parse().ok());
+    connected.expect("a number")
+}
+
+/// How many clients wait for this command of theirs until a server's pause ends.
+pub(crate) fn held_by_pause(server: &Server, command: &str) -> usize {
+    let clients = server.command(&["CLIENT", "LIST"]).text();
+    let command = format!(" cmd={command} ");
+    let is_held = |client: &&str| client.contains(" flags=b ") && client.contains(&command);
+    clients.lines().filter(is_held).count()
 }
 
 /// Refills so slowly that a test sees nothing of it.
@@ -99,6 +122,11 @@ pub(crate) fn rejecting(store: RedisStore, units: u64) -> Limiter {
     under(policy(units), store, OnStoreError::Reject)
 }
 
+/// A limiter of so many permits that reports store failures.
+pub(crate) fn permit_policy(store: RedisStore, many: u64) -> Limiter {
+    under(permits(many), store, OnStoreError::Reject)
+}
+
 /// A limiter that is one of several processes.
 pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
     under(policy(units), store, LocalFallback::shared_by(processes))
@@ -108,6 +136,15 @@ pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter 
 pub(crate) fn store_error(decision: &Decision) -> StoreError {
     assert_eq!(decision.source(), DecisionSource::Fallback);
     tollgate_tests::results::store_error(decision)
+}
+
+/// As many permits of [`KEY`].
+pub(crate) async fn take(limiter: &Limiter, many: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for _ in 0..many {
+        held.push(limiter.admit(KEY).await.expect("a permit"));
+    }
+    held
 }
 
 /// How many of these requests are admitted, none of them by the store.
@@ -133,19 +170,8 @@ pub(crate) fn is_open(limiter: &Limiter) -> bool {
     matches!(error_at_once(limiter), Some(StoreError::CircuitOpen { .. }))
 }
 
-/// Sends requests until the breaker is open.
+/// Sends requests until the breaker is open. They take no permit, whose refund would be kept.
 pub(crate) async fn opened(limiter: &Limiter) {
-    until("the breaker opens", async || {
-        matches!(
-            limiter.check(Key::new("whoever")).await.kind(),
-            DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
-        )
-    })
-    .await;
-}
-
-/// Sends requests that take no permit, whose refund would be kept as well, until the breaker is open.
-pub(crate) async fn opened_by_peeks(limiter: &Limiter) {
     until("the breaker opens", async || {
         let seen = limiter.peek(KEY).await;
         matches!(seen, Err(CallError::Store(StoreError::CircuitOpen { .. })))

@@ -1,9 +1,9 @@
-//! Waiting for a turn while the store fails.
+//! Waiting for a turn while the store fails, and calls without await.
 
 use crate::faults::support::*;
 use testkit::Clock;
 use tokio::runtime::Builder;
-use tollgate_tests::world::START;
+use tollgate_tests::{bare_thread::on_bare_thread, world::START};
 
 fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Limiter {
     let quota = Quota::requests(20).per_second().burst(2);
@@ -20,15 +20,6 @@ async fn waiters_are_admitted_at_the_rate_of_the_share() {
     }
     // One at once, and four at ten a second.
     assert!(start.elapsed() >= ms(400));
-}
-
-#[tokio::test]
-async fn a_wait_ends_at_once_when_the_store_fails() {
-    let limiter = limiter(nowhere(), OnStoreError::Reject);
-    for _ in 0..10 {
-        let rejected = limiter.wait(KEY, Duration::MAX).await;
-        store_error(rejected.expect_err("a store error").decision());
-    }
 }
 
 #[tokio::test]
@@ -105,28 +96,53 @@ async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
 fn waiting_without_timers_is_rejected_and_does_not_panic() {
     let policy = Policy::new("p", Quota::requests(1).per_hour());
     let limiter = Limiter::builder().policy(policy).built();
-    let wait = || {
-        let timeout = secs(36_000);
-        limiter.wait(KEY, timeout).into_future()
-    };
+    let wait = || limiter.wait(KEY, secs(36_000)).into_future();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
-    let with_timers = Builder::new_current_thread().enable_time().build();
-    let with_timers = with_timers.expect("a runtime");
-    let is_rejected = |result: Result<Admission, Rejected>| {
-        let rejected = result.expect_err("it would have to wait");
-        let kind = rejected.decision().kind();
-        let error = matches!(kind, DecisionKind::StoreFailed(StoreError::NoRuntime(_)));
-        assert!(error, "{kind:?}");
+    let are_rejected = || {
+        let at_once = wait().now_or_never().expect("at once");
+        for result in [at_once, without_timers.block_on(wait())] {
+            let rejected = result.expect_err("it would have to wait");
+            let error = tollgate_tests::results::store_error(rejected.decision());
+            assert_eq!(error.code(), "no_runtime");
+        }
     };
     let admitted = wait().now_or_never().expect("at once");
     assert!(admitted.is_ok(), "there is room for the first");
-    for _ in 0..2 {
-        is_rejected(wait().now_or_never().expect("at once"));
-        is_rejected(without_timers.block_on(wait()));
-    }
+    are_rejected();
     // Behind another one, which waits.
     let mut first = wait();
-    with_timers.block_on(async { assert!((&mut first).now_or_never().is_none()) });
-    is_rejected(wait().now_or_never().expect("at once"));
-    is_rejected(without_timers.block_on(wait()));
+    current_thread().block_on(async { assert!((&mut first).now_or_never().is_none()) });
+    are_rejected();
+}
+
+#[tokio::test]
+async fn a_blocking_call_of_a_silent_server_ends_by_its_timeout() {
+    let server = Server::start();
+    let limiter = rejecting(hasty(server.url()), 100);
+    resumed(&limiter).await;
+    server.pause();
+    let on_thread = limiter.clone();
+    let call = move || on_bare_thread(move || on_thread.check(KEY).blocking());
+    // By mistake also on the only thread of a runtime, which has used the store before.
+    for decision in [call(), limiter.check(KEY).blocking()] {
+        assert_eq!(store_error(&decision).code(), "timeout");
+    }
+}
+
+#[test]
+fn while_the_circuit_breaker_is_open_calls_are_decided_at_once_by_the_share() {
+    on_bare_thread(|| {
+        let store = builder(NOWHERE).circuit_breaker_threshold(1).built();
+        let fallback = LocalFallback::shared_by(2);
+        let limiter = under(policy(20), store, fallback);
+        let first = limiter.check(Key::new("first")).blocking();
+        assert_eq!(first.source(), DecisionSource::Fallback);
+        let mut admitted = 0;
+        for _ in 0..30 {
+            let decision = limiter.check(KEY).now().expect("the breaker is open");
+            assert_eq!(decision.source(), DecisionSource::Fallback);
+            admitted += u64::from(decision.is_admitted());
+        }
+        assert_eq!(admitted, 10);
+    });
 }

@@ -3,11 +3,8 @@
 use crate::faults::support::*;
 
 fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
-    under(
-        policy,
-        store,
-        LocalFallback::shared_by(2).write_back(write_back),
-    )
+    let fallback = LocalFallback::shared_by(2).write_back(write_back);
+    under(policy, store, fallback)
 }
 
 async fn used(limiter: &Limiter) -> u64 {
@@ -27,31 +24,6 @@ async fn local_charges_are_not_written_back_unless_configured() {
         resumed(&limiter).await;
     }
     assert_eq!(used(&limiter).await, 3);
-}
-
-#[tokio::test]
-async fn local_charges_of_many_keys_are_all_written_back() {
-    let (server, network) = network();
-    let policy = policy(100).strategy(FixedWindow);
-    let limiter = limiter(through(&network), policy, true);
-    let key = |key: u64| Key::new(key.to_string());
-    server.kill();
-    for many in 0..1_000 {
-        assert!(limiter.check(key(many)).await.is_admitted());
-    }
-    server.restart();
-    resumed(&limiter).await;
-    until("all are written back", async || {
-        // Some of them are sent after each reply of the store.
-        resumed(&limiter).await;
-        // One more key is this check's.
-        server.keys().len() > 1_000
-    })
-    .await;
-    for many in 0..1_000 {
-        let seen = limiter.peek(key(many)).await.expect("a response");
-        assert_eq!(seen.left("p"), 99);
-    }
 }
 
 /// Every strategy that counts a rate, and its limiter on a store of its own.
@@ -99,12 +71,7 @@ async fn charges_of_each_outage_that_are_refunded_before_are_not_written_back() 
             let refunds = decision.refund(back).await.expect("units");
             assert_eq!(refunds[0].units(), back);
             network.pass();
-            resumed(&limiter).await;
-            until("it is written back", async || {
-                resumed(&limiter).await;
-                used(&limiter).await >= total
-            })
-            .await;
+            flushed(&limiter).await;
             // A later refund finds nothing in process, and leaves the count on Redis alone.
             decision.refund(cost - back).await.expect("a response");
             assert_eq!(used(&limiter).await, total, "{policy:?}");
@@ -122,16 +89,12 @@ async fn settlements_in_process_after_the_outage_are_written_back_too() {
     opened_in_process(&limiter).await;
     let admission = limiter.check(KEY).await.into_result().expect("room");
     network.pass();
-    resumed(&limiter).await;
-    let written_back = async || used(&limiter).await == 1;
-    until("the first unit is written back", written_back).await;
+    flushed(&limiter).await;
+    assert_eq!(used(&limiter).await, 1);
     let handle = admission.policy("p").expect("a policy");
     handle.settle(30).await.expect("a response");
-    until("the rest is", async || {
-        resumed(&limiter).await;
-        used(&limiter).await == 30
-    })
-    .await;
+    flushed(&limiter).await;
+    assert_eq!(used(&limiter).await, 30);
 }
 
 #[tokio::test]
@@ -179,12 +142,9 @@ async fn charges_of_a_tier_are_written_back_to_the_tier() {
         assert!(decision.is_admitted());
     }
     network.pass();
-    resumed(&limiter).await;
-    until("it is written back", async || {
-        let seen = limiter.peek(KEY).quota_for("p", tier).await;
-        seen.expect("a response").left("p") == 700
-    })
-    .await;
+    flushed(&limiter).await;
+    let seen = limiter.peek(KEY).quota_for("p", tier).await;
+    assert_eq!(seen.expect("a response").left("p"), 700);
     // Three tenths of a month, under the policy's own quota too.
     assert_eq!(used(&limiter).await, 30);
 }
@@ -200,12 +160,8 @@ async fn permits_and_bans_are_not_written_back() {
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
         .on_store_error(LocalFallback::shared_by(2).write_back(true))
         .built();
-    server.flush();
     network.cut();
-    until("the store failed", async || {
-        limiter.check(Key::new("other")).cost(0).await.source() == DecisionSource::Fallback
-    })
-    .await;
+    opened_in_process(&limiter).await;
     let key = Key::new("key");
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -216,41 +172,37 @@ async fn permits_and_bans_are_not_written_back() {
         assert!(!limiter.check(key).await.is_admitted());
     }
     network.pass();
-    let seen = async || {
-        let seen = limiter.peek(key).await.ok()?;
-        let left = |name| seen.policy(name).map(|policy| policy.remaining());
-        Some((left("p"), left("places")))
-    };
-    let written_back = async || seen().await == Some((Some(4), Some(8)));
-    until("the rate is written back", written_back).await;
-    for _ in 0..5 {
-        let other = limiter.peek(Key::new("other")).await.expect("a response");
-        assert_eq!(other.source(), DecisionSource::Store);
-    }
-    assert_eq!(seen().await, Some((Some(4), Some(8))));
+    flushed(&limiter).await;
+    let seen = limiter.peek(key).await.expect("a response");
+    assert_eq!([seen.left("p"), seen.left("places")], [4, 8]);
     let keys = server.keys();
     assert_eq!(keys.len(), 1, "the rate's alone: {keys:?}");
 }
 
 /// Two episodes, of which each has more keys than are noted.
 #[tokio::test]
-async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
+async fn charges_of_many_keys_are_written_back_and_dropped_ones_counted_and_logged_once_an_outage()
+{
     let (log, _guard) = Log::of_warnings();
-    let (_server, network) = network();
+    let (server, network) = network();
     let policy = policy(100).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
     assert_eq!(limiter.health_check().await.dropped_write_backs(), 0);
     for episode in 1..=2 {
+        let key = |key: u64| Key::new(format!("{episode}-{key}"));
         network.cut();
         opened_in_process(&limiter).await;
-        for key in 0..10_007 {
-            let key = Key::new(format!("{episode} {key}"));
-            assert!(limiter.check(key).await.is_admitted());
+        for many in 0..10_007 {
+            assert!(limiter.check(key(many)).await.is_admitted());
         }
         let health = limiter.health_check().await;
         assert_eq!(health.dropped_write_backs(), 7 * episode);
         assert_eq!(log.lines("write-backs dropped").len(), episode as usize);
         network.pass();
         flushed(&limiter).await;
+        let written_back = server.keys().into_iter();
+        let written_back = written_back.filter(|key| key.contains(&format!(":{episode}-")));
+        assert_eq!(written_back.count(), 10_000);
+        assert_eq!(used_on_the_store(&limiter, key(5_000)).await, 1);
     }
 }

@@ -1,47 +1,11 @@
 //! A Redis Cluster: requests with keys in one slot are leased, others are not.
 
-use crate::leases::support::*;
 use std::slice;
 
-fn connected(cluster: &Cluster, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let store = RedisStore::builder()
-        .cluster(cluster.urls())
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO);
-    limiter(store.built(), policies)
-}
-
-/// Keys of one slot have the same tag.
-fn names(cluster: &Cluster, part: &str) -> Vec<String> {
-    let masters = cluster.nodes().iter();
-    let keys = masters.flat_map(|node| node.keys());
-    keys.filter(|key| key.contains(part)).collect()
-}
-
-fn slot(cluster: &Cluster, name: &str) -> i64 {
-    let first = &cluster.nodes()[0];
-    first.command(&["CLUSTER", "KEYSLOT", name]).int()
-}
-
-/// Two keys of policies `p` and `q`, in one slot if `together`.
-async fn two_keys(cluster: &Cluster, together: bool, name: &str) -> [Key; 2] {
-    let probe = connected(cluster, [Fixed.policy("probe", "9/month")]);
-    let mut first = None;
-    for number in 0.. {
-        let text = format!("{name}{number}");
-        let key = Key::new(text.as_str());
-        assert!(probe.check(key).await.is_admitted());
-        let found = names(cluster, &format!(":probe:{text}"));
-        let found = found.iter().find(|name| name.ends_with(&text));
-        let slot = slot(cluster, found.expect("a key"));
-        match first {
-            None => first = Some((key, slot)),
-            Some((other, of_other)) if (of_other == slot) == together => return [other, key],
-            Some(_) => {}
-        }
-    }
-    unreachable!()
-}
+use crate::{
+    cluster::support::{MasterKeys, builder, keys, store},
+    leases::support::*,
+};
 
 async fn send(limiter: &Limiter, [p, q]: [Key; 2], requests: u64) -> (u64, u64) {
     let (mut admitted, mut by_lease) = (0, 0);
@@ -57,23 +21,23 @@ async fn send(limiter: &Limiter, [p, q]: [Key; 2], requests: u64) -> (u64, u64) 
 fn keys_in_one_slot_are_leased_and_keys_in_several_are_not() {
     scene(async |scene| {
         let cluster = Cluster::start(3, 0);
-        let policies = ["p", "q"].map(|name| leased(Fixed, name, "1000/month"));
-        let limiter = connected(&cluster, policies);
-        let [p, q] = two_keys(&cluster, true, "t").await;
-        let (admitted, by_lease) = send(&limiter, [p, q], 400).await;
+        let policies = || ["p", "q"].map(|name| leased(Fixed, name, "1000/month"));
+        let one_tag = builder(cluster.urls()).hash_tags(1).built();
+        let (together, [p, q]) = (limiter(one_tag, policies()), ["x", "y"].map(Key::new));
+        let (admitted, by_lease) = send(&together, [p, q], 400).await;
         assert!(admitted == 400 && by_lease > 0, "{admitted} {by_lease}");
-        scene.refund_leases(slice::from_ref(&limiter)).await;
+        scene.refund_leases(slice::from_ref(&together)).await;
         until("what was left is refunded", async || {
-            let seen = limiter.peek([("p", p), ("q", q)]).await;
+            let seen = together.peek([("p", p), ("q", q)]).await;
             let seen = seen.expect("a response");
-            let used = |it: tollgate::limiter::PolicyDecision<'_>| it.limit() - it.remaining();
-            seen.policies().map(used).all(|used| used == 400)
+            [seen.used("p"), seen.used("q")] == [400, 400]
         })
         .await;
-        let granted = stats(&limiter)[1];
-        let apart = two_keys(&cluster, false, "a").await;
-        assert_eq!(send(&limiter, apart, 400).await, (400, 0));
-        assert_eq!(stats(&limiter)[1], granted);
+        let master_keys = MasterKeys::find(&cluster, "apart").await;
+        let apart = limiter(store(&cluster), policies());
+        let keys = [0, 1].map(|master| master_keys.key(master));
+        assert_eq!(send(&apart, keys, 400).await, (400, 0));
+        assert!(leases(&apart, "p").is_none());
     });
 }
 
@@ -92,17 +56,16 @@ fn leases_go_on_while_their_slot_moves_and_a_quota_is_used_to_its_end_and_not_ex
     scene(async |scene| {
         let cluster = Cluster::start(3, 0);
         let policy = || leased(Log, "p", "4000/month");
-        let limiters: Vec<_> = (0..3).map(|_| connected(&cluster, [policy()])).collect();
+        let limiters = [(); 3].map(|()| limiter(store(&cluster), [policy()]));
         let (mut admitted, mut by_lease) = (hold(&limiters[0], KEY).await, 0);
         let mut send = async || {
             let (more, leased) = send_all(&scene, &limiters).await;
             (admitted, by_lease) = (admitted + more, by_lease + leased);
             (admitted, by_lease)
         };
-        let name = names(&cluster, ":p:").remove(0);
-        let slot = slot(&cluster, &name);
-        let on = |node: usize| cluster.nodes()[node].keys().contains(&name);
-        let from = (0..3).find(|node| on(*node)).expect("a master");
+        let (name, from) = keys(&cluster, ":p:").remove(0);
+        let slot = ["CLUSTER", "KEYSLOT", &name];
+        let slot = cluster.nodes()[0].command(&slot).int();
         for step in 1..=4 {
             let moving = cluster.begin_move(slot, (from + step) % 3);
             send().await;

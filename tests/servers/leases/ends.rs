@@ -3,7 +3,6 @@
 use std::slice;
 
 use crate::leases::support::*;
-use tollgate_tests::set_clock::of_own_process;
 
 fn banning(scene: &Scene, quota: &str) -> Limiter {
     let ban = Policy::new("abuse", Quota::requests(3).per_hour());
@@ -11,41 +10,29 @@ fn banning(scene: &Scene, quota: &str) -> Limiter {
     scene.limiter([leased(Fixed, "p", quota), ban])
 }
 
+/// A refund could be done after the reset, over another connection, and take off units that were charged since.
 #[test]
-fn a_reset_by_this_process_ends_its_leases_at_once() {
+fn a_reset_by_this_process_ends_its_leases_at_once_and_they_are_not_refunded() {
     scene(async |scene| {
         for strategy in StrategyKind::ALL {
-            let limiter = scene.single(strategy, "100000/month");
+            let _case = Case(format!("{strategy:?}"));
+            let limiter = scene.limiter(["p", "q"].map(|it| leased(strategy, it, "100000/month")));
             let key = Key::new(format!("{strategy:?}"));
             hold(&limiter, key).await;
             let before = held(&limiter);
             limiter.reset(key).await.expect("a response");
-            assert_eq!(held(&limiter), 0, "{strategy:?}");
-            assert_eq!(used(&limiter, key).await, 0, "{strategy:?}");
-            // What was leased before is not refunded: it would be taken off the fresh count.
+            for policy in ["p", "q"] {
+                let units = leases(&limiter, policy).expect("leases");
+                let ended = (units.held, units.refunded, units.lapsed);
+                assert_eq!(ended, (0, 0, before), "{policy}");
+            }
+            assert_eq!(used(&limiter, key).await, 0);
             for _ in 0..9 {
                 assert!(limiter.check(key).await.is_admitted());
             }
             scene.refund_leases(slice::from_ref(&limiter)).await;
-            assert_eq!(used(&limiter, key).await, 9, "{strategy:?}");
-            assert_eq!(stats(&limiter)[4], before, "{strategy:?}: it lapses");
-        }
-    });
-}
-
-/// The refund could be done after the reset, over another connection, and take off units that were charged since.
-#[test]
-fn of_policies_that_are_reset_together_nothing_is_refunded() {
-    scene(async |scene| {
-        let policy = |name| leased(Calendar, name, "100000/month");
-        let limiter = scene.limiter([policy("p"), policy("q")]);
-        hold(&limiter, KEY).await;
-        let before = held(&limiter);
-        limiter.reset(KEY).await.expect("a response");
-        for policy in ["p", "q"] {
-            let leases = leases(&limiter, policy).expect("leases");
-            let ended = (leases.held, leases.refunded, leases.lapsed);
-            assert_eq!(ended, (0, 0, before), "{policy}");
+            assert_eq!(used(&limiter, key).await, 9);
+            assert_eq!(stats(&limiter)[4], before, "it lapses");
         }
     });
 }
@@ -93,57 +80,40 @@ fn a_block_holds_at_once_also_while_requests_go_on() {
             join_all(traffic).await;
         }
     };
-    run_on_two_threads(test);
-}
-
-#[track_caller]
-fn run_on_two_threads<F: AsyncFnOnce(Scene)>(test: F) {
-    if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        multi_thread(2).block_on(test(Scene::new(clock)));
-    }
-}
-
-/// A lease was requested before the ban, and ends one TTL later.
-#[test]
-fn bans_by_another_process_end_leases_within_the_ttl() {
-    scene(async |scene| {
-        let [a, b] = [0, 1].map(|_| banning(&scene, "100000/month"));
-        for (key, by_hand) in [("blocked", true), ("charged", false)] {
-            let key = Key::new(key);
-            hold(&a, key).await;
-            if by_hand {
-                b.block(key, secs(60)).await.expect("a ban");
-            } else {
-                let ban = b.policy("abuse").expect("the ban");
-                ban.charge(key, 3).await.expect("a response");
-            }
-            let decision = a.check(key).await;
-            assert_eq!(decision.source(), DecisionSource::Lease);
-            scene.advance(TTL);
-            for _ in 0..100 {
-                assert!(!a.check(key).await.is_admitted());
-            }
-            until_nothing_is_held(slice::from_ref(&a)).await;
-        }
+    scene_with(Timers::Stopped, |scene| {
+        multi_thread(2).block_on(test(scene))
     });
 }
 
-/// Requests that cost more than there is are rejected while units are held.
+/// A lease was requested before the ban, and ends one TTL later. Requests that cost more than there is are rejected while units are
+/// held.
 #[test]
-fn a_ban_by_rejections_of_this_process_ends_its_leases_within_the_ttl() {
+fn bans_by_another_process_and_by_rejections_end_leases_within_the_ttl() {
     scene(async |scene| {
-        let limiter = banning(&scene, "100000/month");
-        hold(&limiter, KEY).await;
-        for _ in 0..3 {
-            assert!(!limiter.check(KEY).cost(100_001).await.is_admitted());
+        let [a, b] = [0, 1].map(|_| banning(&scene, "100000/month"));
+        for ban in ["block", "charge", "rejections"] {
+            let key = Key::new(ban);
+            hold(&a, key).await;
+            match ban {
+                "block" => b.block(key, secs(60)).await.expect("a ban"),
+                "charge" => {
+                    let abuse = b.policy("abuse").expect("the ban");
+                    abuse.charge(key, 3).await.map(drop).expect("a response");
+                }
+                _ => {
+                    for _ in 0..3 {
+                        assert!(!a.check(key).cost(100_001).await.is_admitted());
+                    }
+                }
+            }
+            let decision = a.check(key).await;
+            assert_eq!(decision.source(), DecisionSource::Lease, "{ban}");
+            scene.advance(TTL);
+            for _ in 0..100 {
+                assert!(!a.check(key).await.is_admitted(), "{ban}");
+            }
+            until_nothing_is_held(slice::from_ref(&a)).await;
         }
-        let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), DecisionSource::Lease);
-        scene.advance(TTL);
-        for _ in 0..100 {
-            assert!(!limiter.check(KEY).await.is_admitted());
-        }
-        until_nothing_is_held(slice::from_ref(&limiter)).await;
     });
 }
 

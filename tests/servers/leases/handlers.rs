@@ -1,7 +1,6 @@
 //! What handlers do with units of leases: refunds, charges, settlements, recorded callers; and requests that wait.
 
 use crate::leases::support::*;
-use std::collections::HashMap;
 
 fn exact(scene: &Scene) -> impl Iterator<Item = (Limiter, Key)> {
     EXACT.into_iter().map(|strategy| {
@@ -49,57 +48,19 @@ fn a_leased_unit_is_settled_to_the_true_cost() {
 }
 
 #[test]
-fn a_meter_settles_a_leased_unit() {
-    scene(async |scene| {
-        for units in [0, 1, 7] {
-            let limiter = scene.single(Fixed, "100000/month");
-            let key = Key::new(format!("{units}"));
-            let (admission, before) = admit_by_lease(&limiter, key).await;
-            let mut meter = admission.policy("p").expect("a policy").meter();
-            meter.set(units);
-            meter.finish().await.expect("a response");
-            until_used_at_last(&scene, &limiter, key, before + units).await;
-        }
-    });
-}
-
-/// A GCRA's refund lacks what time has refilled already.
-#[test]
-fn a_refund_of_a_leased_unit_of_a_rate_is_no_more_than_what_time_has_left() {
-    scene(async |scene| {
-        for strategy in [Gcra, Bucket] {
-            let limiter = scene.single(strategy, "10000/month");
-            let key = Key::new(format!("{strategy:?}"));
-            let (admission, before) = admit_by_lease(&limiter, key).await;
-            let policy = admission.policy("p").expect("a policy");
-            policy.refund(1).await.expect("a response");
-            drop(admission);
-            scene.refund_leases(std::slice::from_ref(&limiter)).await;
-            // A unit refills in four minutes: fractions are rounded up.
-            let used = used(&limiter, key).await;
-            let expected = before..=before + 1;
-            assert!(expected.contains(&used), "{strategy:?}: {before} {used}");
-        }
-    });
-}
-
-#[test]
 fn callers_of_leased_units_are_recorded() {
     scene(async |scene| {
-        let policy = leased(List, "p", "100000/month");
-        let limiter = scene.limiter([policy.caller(extract::header("x-caller"))]);
+        let limiter = scene.single(List, "100000/month");
         let callers = ["alice", "bob", "carol"];
         let mut admitted: HashMap<Key, u64> = HashMap::new();
         let mut by_lease: HashMap<Key, u64> = HashMap::new();
         for round in 0..600 {
-            let caller = callers[round / 25 % 3];
-            let request = Request::get("/").header("x-caller", caller).body(());
-            let (parts, ()) = request.expect("a request").into_parts();
-            let decision = limiter.check(KEY).parts(&parts).await;
+            let caller = Key::new(callers[round / 25 % 3]);
+            let decision = limiter.check(Keys::from(KEY).caller(caller)).await;
             assert!(decision.is_admitted());
-            *admitted.entry(Key::new(caller)).or_default() += 1;
+            *admitted.entry(caller).or_default() += 1;
             let leased = decision.source() == DecisionSource::Lease;
-            *by_lease.entry(Key::new(caller)).or_default() += u64::from(leased);
+            *by_lease.entry(caller).or_default() += u64::from(leased);
         }
         assert!(by_lease.values().all(|units| *units > 0), "{by_lease:?}");
         until_used_at_last(&scene, &limiter, KEY, 600).await;
@@ -109,19 +70,15 @@ fn callers_of_leased_units_are_recorded() {
             *recorded.entry(caller).or_default() += 1;
         }
         assert_eq!(recorded, admitted);
-    });
-}
 
-#[test]
-fn a_refund_by_a_handler_takes_its_own_caller_off() {
-    scene(async |scene| {
-        let limiter = scene.single(List, "100000/month");
-        let (admission, before) = admit_by_lease(&limiter, KEY).await;
+        // A refund by a handler takes its own caller off.
+        let key = Key::new("refunded");
+        let (admission, before) = admit_by_lease(&limiter, key).await;
         let policy = admission.policy("p").expect("a policy");
         policy.refund(1).await.expect("a response");
-        until_used_at_last(&scene, &limiter, KEY, before).await;
-        let callers = limiter.policy("p").expect("a policy").callers(KEY).await;
-        assert_eq!(callers.expect("a response").len() as u64, before);
+        until_used_at_last(&scene, &limiter, key, before).await;
+        let callers = handle.callers(key).await.expect("a response");
+        assert_eq!(callers.len() as u64, before);
     });
 }
 

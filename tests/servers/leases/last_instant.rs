@@ -1,7 +1,5 @@
 //! The last instant at which a unit is spent, to the microsecond, by clocks of a process that are set.
 
-use tollgate_tests::set_clock::of_own_process;
-
 use crate::leases::{
     holder::{Holder, LASTING, LeasingLimiter},
     support::*,
@@ -19,7 +17,7 @@ async fn hold_in_real_time(own: &LeasingLimiter) {
 /// The monotonic clock stands still while a machine sleeps: the wall clock says how long that was, or has been set back meanwhile.
 #[test]
 fn a_lease_ends_by_the_clock_that_has_moved_by_its_ttl() {
-    on_a_wall_clock(async |scene: Scene| {
+    let test = async |scene: Scene| {
         let cases = &LASTING[2..3];
         let micros = TTL.as_micros() as u64;
         let forward = (BEGIN + micros - 1, BEGIN + micros);
@@ -43,12 +41,6 @@ fn a_lease_ends_by_the_clock_that_has_moved_by_its_ttl() {
         hold_in_real_time(&own).await;
         thread::sleep(ttl * 5 / 4);
         assert!(!own.is_by_lease());
-    });
-}
-
-#[track_caller]
-fn on_a_wall_clock<F: AsyncFnOnce(Scene)>(test: F) {
-    if let Some(clock) = of_own_process::<F>(Timers::Real) {
-        current_thread().block_on(test(Scene::new(clock)));
-    }
+    };
+    scene_with(Timers::Real, |scene| current_thread().block_on(test(scene)));
 }

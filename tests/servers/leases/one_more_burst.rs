@@ -2,7 +2,7 @@
 //! quota within the TTL, and nothing else is. What has ended is neither spent nor refunded.
 
 use crate::leases::{
-    holder::{Case, HALF_SECOND_LEFT, Holder, LASTING},
+    holder::{HALF_SECOND_LEFT, Holder, LASTING},
     support::*,
 };
 
@@ -57,27 +57,19 @@ impl Ledger {
 }
 
 #[test]
-fn after_a_reset_by_another_process_what_is_held_is_spent_for_one_ttl_at_most() {
+fn after_a_reset_elsewhere_or_a_restart_that_loses_counts_what_is_held_is_spent_for_one_ttl() {
     scene(async |scene| {
-        for has_ended in [false, true] {
+        for (restarts, has_ended) in [(false, false), (false, true), (true, false), (true, true)] {
+            let _case = Case(format!("restarts {restarts}, has ended {has_ended}"));
             let ledger = Ledger::begin(|| scene.store()).await;
-            for own in &ledger.others.0 {
-                own.limiter.reset(own.key).await.expect("a response");
+            if restarts {
+                scene.server.kill();
+                scene.server.restart();
+            } else {
+                for own in &ledger.others.0 {
+                    own.limiter.reset(own.key).await.expect("a response");
+                }
             }
-            let limits = ledger.others.limits();
-            assert_eq!(ledger.end(&scene, has_ended).await, limits);
-            scene.server.command(&["FLUSHALL"]);
-        }
-    });
-}
-
-#[test]
-fn after_a_restart_that_loses_counts_what_was_held_is_spent_for_one_ttl_at_most() {
-    scene(async |scene| {
-        for has_ended in [false, true] {
-            let ledger = Ledger::begin(|| scene.store()).await;
-            scene.server.kill();
-            scene.server.restart();
             let limits = ledger.others.limits();
             assert_eq!(ledger.end(&scene, has_ended).await, limits);
             scene.server.command(&["FLUSHALL"]);
@@ -111,10 +103,11 @@ fn after_a_failover_of_a_cluster_what_was_held_is_spent_once() {
 /// the whole quotas.
 #[test]
 fn what_has_ended_is_neither_spent_nor_refunded_to_others() {
-    let lasting: (&[Case], _, _) = (&LASTING, ms(400), ms(400));
-    let windows: (&[Case], _, _) = (&HALF_SECOND_LEFT, TTL, ms(500));
     scene(async |scene| {
-        for (cases, ttl, pause) in [lasting, windows] {
+        for (cases, ttl, pause) in [
+            (&LASTING[..], ms(400), ms(400)),
+            (&HALF_SECOND_LEFT[..], TTL, ms(500)),
+        ] {
             let [holder, others] = [0, 1].map(|_| Holder::new(cases, ttl, || scene.store()));
             holder.hold().await;
             assert!(holder.held().iter().all(|units| *units > 0));

@@ -140,17 +140,11 @@ async fn disturbed(strategy: &str) -> Vec<Admission> {
 }
 
 #[tokio::test]
-async fn processes_that_are_stopped_and_killed_exceed_no_rate() {
-    let admissions = disturbed("gcra").await;
-    let excess = excess(&admissions, rate(RATE, BURST));
+async fn processes_that_are_stopped_and_killed_exceed_no_rate_and_no_window() {
+    let excess = excess(&disturbed("gcra").await, rate(RATE, BURST));
     assert!(excess <= 0.0, "{excess} too many");
-}
-
-#[tokio::test]
-async fn processes_that_are_stopped_and_killed_exceed_no_window() {
     let admissions = disturbed("calendar").await;
-    let seconds = admissions.iter().map(|one| one.before / 1_000_000);
-    for second in seconds {
+    for second in admissions.iter().map(|one| one.before / 1_000_000) {
         let second = (second * 1_000_000, (second + 1) * 1_000_000);
         let admitted = units_in(&admissions, second);
         assert!(admitted <= RATE, "{admitted} in one second");

@@ -140,8 +140,10 @@ fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_
                 let lease = Lease::max_units(LEASE).ttl(TTL);
                 let policy = |name, quota| strategy.policy(name, quota).lease(lease);
                 let policies = || {
-                    let bytes = policy("bytes", "50000000/month").cost_with(cost);
-                    [policy("p", "100000/month"), bytes]
+                    [
+                        policy("p", "100000/month"),
+                        policy("bytes", "50000000/month"),
+                    ]
                 };
                 let [own, other] = [0, 1].map(|_| scene.limiter(policies()));
                 let key = Key::new(format!("{strategy:?} {costs:?}"));
@@ -152,12 +154,12 @@ fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_
                         9 => *expensive.next().expect("a cost"),
                         _ => 1,
                     };
-                    let decision = own.check(key).parts(&of_cost(cost)).await;
+                    let decision = own.check(key).cost_for("bytes", cost).await;
                     if decision.source() != DecisionSource::Lease {
                         continue;
                     }
                     by_lease += 1;
-                    let seen = other.peek(key).parts(&of_cost(1)).await;
+                    let seen = other.peek(key).await;
                     let seen = seen.expect("a response");
                     for policy in ["p", "bytes"] {
                         let in_store = seen.left(policy);
@@ -172,15 +174,4 @@ fn beside_expensive_and_rejected_requests_remaining_is_within_one_lease_of_what_
             }
         }
     });
-}
-
-/// The cost of a request.
-fn cost(parts: &Parts) -> u64 {
-    parts.extensions.get().copied().unwrap_or(1)
-}
-
-fn of_cost(cost: u64) -> Parts {
-    let mut request = Request::new(());
-    request.extensions_mut().insert(cost);
-    request.into_parts().0
 }

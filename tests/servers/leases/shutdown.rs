@@ -1,37 +1,26 @@
-//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended; slow keys have no leases.
+//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended.
 
 use std::slice;
 
 use crate::leases::support::*;
-use tollgate_tests::set_clock::of_own_process;
-
-#[test]
-fn a_shutdown_refunds_what_is_held() {
-    scene(async |scene| {
-        for strategy in EXACT {
-            let [limiter, other] = [0, 1].map(|_| scene.single(strategy, "100000/month"));
-            let key = Key::new(format!("{strategy:?}"));
-            let admitted = hold(&limiter, key).await;
-            scene.shut_down(&limiter).await;
-            assert_eq!(held(&limiter), 0, "{strategy:?}");
-            assert_eq!(used(&other, key).await, admitted, "{strategy:?}");
-        }
-    });
-}
 
 /// The limiter is in use until then: a lease may be on its way.
 #[test]
-fn a_shutdown_after_traffic_leaves_what_was_admitted() {
+fn a_shutdown_after_traffic_refunds_what_is_held_and_leaves_what_was_admitted() {
     scene(async |scene| {
-        let other = scene.single(Fixed, "10000000/month");
-        for requests in [10, 11, 12, 13, 20, 40, 80, 160] {
-            let limiter = scene.single(Fixed, "10000000/month");
+        let strategies = EXACT.iter().cycle();
+        for (requests, strategy) in [10, 11, 12, 13, 20, 40, 80, 160]
+            .into_iter()
+            .zip(strategies)
+        {
+            let [limiter, other] = [0, 1].map(|_| scene.single(*strategy, "100000/month"));
             let key = Key::new(format!("{requests}"));
             let decisions = join_all((0..requests).map(|_| limiter.check(key).into_future())).await;
             assert!(decisions.iter().all(|decision| decision.is_admitted()));
             scene.shut_down(&limiter).await;
             let stats = leases(&limiter, "p");
-            assert_eq!(used(&other, key).await, requests, "{stats:?}");
+            assert_eq!(held(&limiter), 0, "{strategy:?} {stats:?}");
+            assert_eq!(used(&other, key).await, requests, "{strategy:?} {stats:?}");
         }
     });
 }
@@ -55,7 +44,7 @@ fn what_is_left_when_traffic_stops_is_refunded() {
 /// A lease outlives the runtime that requested it, which ends or is not driven any more.
 #[test]
 fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
-    let test = |scene: Scene| {
+    scene_with(Timers::Stopped, |scene| {
         for keeps in [false, true] {
             let limiter = scene.single(Fixed, "1000000/month");
             let key = Key::new(format!("{keeps}"));
@@ -81,69 +70,5 @@ fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
                 assert_eq!(used(&limiter, key).await, admitted);
             });
         }
-    };
-    on_own_runtimes(test);
-}
-
-#[track_caller]
-fn on_own_runtimes<F: FnOnce(Scene)>(test: F) {
-    if let Some(clock) = of_own_process::<F>(Timers::Stopped) {
-        test(Scene::new(clock));
-    }
-}
-
-/// Less than ten in each tenth of a second.
-#[test]
-fn a_key_with_fewer_than_a_hundred_requests_a_second_has_no_leases() {
-    scene(async |scene| {
-        let limiter = scene.single(Fixed, "100000/month");
-        for _ in 0..100 {
-            let decision = limiter.check(KEY).await;
-            assert_eq!(decision.source(), DecisionSource::Store);
-            scene.advance(ms(12));
-        }
-        assert!(leases(&limiter, "p").is_none());
-    });
-}
-
-/// A busy key among many that are not.
-#[test]
-fn leases_are_of_busy_keys_alone() {
-    scene(async |scene| {
-        let limiter = scene.single(Fixed, "1000000/month");
-        let mut by_lease = 0;
-        for number in 0..200 {
-            let cold = limiter.check(Key::new(format!("{number}"))).await;
-            assert_eq!(cold.source(), DecisionSource::Store);
-            for _ in 0..5 {
-                let busy = limiter.check(KEY).await;
-                by_lease += u64::from(busy.source() == DecisionSource::Lease);
-            }
-        }
-        assert!(by_lease > 0);
-    });
-}
-
-/// Each has more requests than any lease is for.
-#[test]
-fn many_busy_keys_are_all_counted() {
-    scene(async |scene| {
-        let limiter = scene.single(Fixed, "200/month");
-        let limiters = slice::from_ref(&limiter);
-        let use_all = async |number: u64| {
-            let key = Key::new(format!("{number}"));
-            let mut admitted = 0;
-            for _ in 0..250 {
-                admitted += u64::from(limiter.check(key).await.is_admitted());
-            }
-            admitted
-        };
-        let first = join_all((0..50).map(use_all)).await;
-        // What was held when the store had no more.
-        scene.refund_leases(limiters).await;
-        let rest = join_all((0..50).map(use_all)).await;
-        let all: Vec<_> = first.iter().zip(&rest).map(|(a, b)| a + b).collect();
-        assert_eq!(all, [200; 50], "{first:?}");
-        assert!(stats(&limiter)[2] > 0);
     });
 }

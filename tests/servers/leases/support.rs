@@ -41,8 +41,16 @@ pub(crate) fn scene<F: AsyncFnOnce(Scene)>(test: F) {
     }
 }
 
+/// Runs a test with runtimes of its own, in a process of its own. Only its wall clock is set with [`Timers::Real`].
+#[track_caller]
+pub(crate) fn scene_with<F: FnOnce(Scene)>(timers: Timers, test: F) {
+    if let Some(clock) = of_own_process::<F>(timers) {
+        test(Scene::new(clock));
+    }
+}
+
 impl Scene {
-    pub(crate) fn new(clock: Clock) -> Self {
+    fn new(clock: Clock) -> Self {
         clock.set(BEGIN);
         let server_clock = Clock::at(BEGIN);
         Self {

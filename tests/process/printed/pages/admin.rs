@@ -1,10 +1,10 @@
 //! The admin API, called by curl.
 
-use crate::printed::{manifests, page::Page, session::Session};
+use crate::printed::{page::Page, pages::manifest, session::Session};
 use tollgate_tests::prelude::*;
 
 pub(crate) fn run(page: &mut Page) {
-    manifests::check(&page.expect("toml"));
+    manifest(page);
     run_sessions(page);
 }
 

@@ -1,10 +1,10 @@
 //! The README: three examples, and the files of a project that has them.
 
-use crate::printed::{manifests, page::Page, session::Session};
+use crate::printed::{page::Page, pages::manifest, session::Session};
 use tollgate_tests::prelude::*;
 
 pub(crate) fn run(page: &mut Page) {
-    manifests::check(&page.expect("toml"));
+    manifest(page);
 
     Session::start(Timers::Stopped).run_next(page, 3);
 
