@@ -14,5 +14,6 @@ mod observe;
 mod outgoing;
 mod overrides;
 mod reconfigure;
+mod shared;
 mod store;
 mod strategies;

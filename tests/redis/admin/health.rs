@@ -7,7 +7,7 @@ use tokio::task::yield_now;
 use tollgate_tests::prelude::*;
 use tower::Service;
 
-use crate::admin::support::*;
+use crate::{admin::support::*, shared::a_client_waits};
 
 fn limiter(server: &Server) -> Limiter {
     let policies = [
@@ -26,15 +26,6 @@ async fn ask(api: &Api, leave: impl Future<Output = ()>) {
         answer = &mut answer => assert_eq!(answer.status, 200),
         () = leave => {}
     }
-}
-
-/// Whether a client of the server waits for the end of its pause.
-fn a_client_waits(server: &Server) -> bool {
-    let clients = server.command(&["CLIENT", "LIST"]).text();
-    let mut flags = clients
-        .split(' ')
-        .filter_map(|part| part.strip_prefix("flags="));
-    flags.any(|flags| flags.contains('b'))
 }
 
 /// How many connections were opened and how often one was tried.

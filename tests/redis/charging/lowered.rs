@@ -1,18 +1,9 @@
 //! Counts that are lowered to what another party says is left.
 
-use std::{future::IntoFuture, time::Duration};
+use tollgate::limiter::Override;
+use tollgate_tests::prelude::*;
 
-use tokio::task::JoinSet;
-use tollgate::{
-    Ban, CalendarWindow, CallError, Gcra, Key, Limiter, Policy, Quota, StoreError, extract,
-    limiter::Override,
-};
-use tollgate_tests::{rng::Rng, stub_store::StubStore, until::TEST_TIMEOUT};
-
-use crate::charging::{
-    strategy_kind::StrategyKind,
-    support::{KEY, World, counter_keys, even, on_each_strategy, secs, together, used, window},
-};
+use crate::charging::support::*;
 
 /// Those that can be lowered.
 const LOWERED: [StrategyKind; 4] = [
@@ -152,9 +143,7 @@ async fn two_processes_that_lower_by_one_response_charge_once() {
     let url = world.server().url();
     for strategy in LOWERED {
         let process = || {
-            let store = tollgate::RedisStore::builder()
-                .url(&url)
-                .timeout(TEST_TIMEOUT);
+            let store = RedisStore::builder().url(&url).timeout(TEST_TIMEOUT);
             let builder = Limiter::builder().store(store.build().expect("a store"));
             let builder = builder.policy(together(strategy, strategy.name(), "1000/h"));
             builder.build().expect("a limiter")
@@ -232,7 +221,7 @@ async fn strategies_that_cannot_be_lowered_return_a_typed_error_before_the_store
     ];
     let asked = |op| panic!("{op:?} was asked for");
     let builder = Limiter::builder().store(StubStore::responding(asked));
-    let limiter = tollgate_tests::stores::limiter(builder, policies);
+    let limiter = stores::limiter(builder, policies);
     for policy in limiter.policies() {
         let policy = limiter.policy(policy.name()).expect("a policy");
         let error = policy.lower_to(KEY, 3, None).await.expect_err("an error");
@@ -277,7 +266,7 @@ async fn a_dropped_future_does_not_undo_what_it_lowered() {
     let mut future = Box::pin(policy.lower_to(KEY, 3, None));
     assert!(futures_util::poll!(&mut future).is_pending());
     drop(future);
-    tollgate_tests::until::until("it is lowered", async || used(&limiter, "p").await == 7).await;
+    until("it is lowered", async || used(&limiter, "p").await == 7).await;
     assert_eq!(lower(&limiter, 3, None).await, 0);
 }
 

@@ -6,15 +6,14 @@ mod run;
 mod trace;
 
 use testkit::{Clock as ServerClock, Server};
-use tollgate::{
-    ManualClock, MemoryStore, RedisStore,
-    clock::{Clock, Timestamp},
-};
+use tollgate::{ManualClock, MemoryStore, RedisStore, clock::Timestamp};
 
 use tollgate_tests::until::TEST_TIMEOUT;
 
 use run::{Manner, Time};
 use trace::Trace;
+
+use crate::shared::SameTime;
 
 /// Runs all traces, and shows every one that failed.
 async fn run_all(
@@ -40,16 +39,6 @@ async fn in_process(manner: Manner) {
         (trace.limiter(store), Time::Local(clock))
     })
     .await;
-}
-
-/// The rejection cache goes by the server's clock, which the traces set.
-#[derive(Debug)]
-struct SameTime(ServerClock);
-
-impl Clock for SameTime {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.micros() as i64)
-    }
 }
 
 async fn on_redis(manner: Manner) {

@@ -30,7 +30,9 @@ fn chance(rng: &mut Rng, percent: u64) -> bool {
 /// An enforced policy or a shadow policy, of any strategy.
 fn counting(rng: &mut Rng, name: &str) -> Policy {
     let policy = match rng.below(9) {
-        8 => Policy::new(name, Quota::concurrent(1 + rng.below(2))),
+        // None is renewed while the test runs.
+        8 => Policy::new(name, Quota::concurrent(1 + rng.below(2)))
+            .strategy(Concurrency::with_ttl(secs(3_600))),
         strategy => {
             let text = rng.one_of(&["2/min", "3/min", "5/min", "4/10s", "3/h"]);
             StrategyKind::ALL[strategy as usize].policy(name, text)

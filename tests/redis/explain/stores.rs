@@ -3,21 +3,13 @@
 use std::{mem, sync::PoisonError};
 
 use testkit::Clock as ServerClock;
-use tollgate::{clock::Clock, limiter::PermitGuard};
+use tollgate::limiter::PermitGuard;
 use tollgate_tests::prelude::*;
+
+use crate::shared::SameTime;
 
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_800_000_000_123_457;
-
-/// A server's clock, by which rejections are cached too.
-#[derive(Debug)]
-struct SameTime(ServerClock);
-
-impl Clock for SameTime {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.micros() as i64)
-    }
-}
 
 /// A server, and a clock that it shares with stores in process.
 pub(crate) struct World {

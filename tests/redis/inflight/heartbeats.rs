@@ -56,9 +56,7 @@ async fn a_heartbeat_that_comes_too_late_revives_nothing() {
 }
 
 fn runtime() -> Runtime {
-    let mut runtime = Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(1).enable_all().build();
-    runtime.expect("a runtime")
+    multi_thread(1)
 }
 
 #[test]
@@ -69,6 +67,8 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
         let held = one.block_on(fill(&limiter));
         drop(one);
         other.block_on(async {
+            // A renewal that it had sent has been made by then.
+            assert_eq!(free(&limiter).await, 0);
             world.advance(PERMIT_TTL - Duration::from_micros(1));
             tokio::time::sleep(PERMIT_TTL / 2).await;
             assert_eq!(free(&limiter).await, 0);
@@ -126,6 +126,9 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
             assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 1);
             drop(runtime);
             std::mem::forget(held);
+            // A renewal that it had sent has been made by then.
+            let free = current_thread().block_on(free(&limiter));
+            assert_eq!(free, MAX_PERMITS - 1);
             world.advance(PERMIT_TTL);
         }
     }

@@ -3,7 +3,10 @@
 use futures_util::future::join3;
 use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{World, *};
+use crate::{
+    inflight::support::{World, *},
+    shared::a_client_waits,
+};
 
 /// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
@@ -91,20 +94,6 @@ async fn a_request_finds_the_permit_that_was_released_before_it() {
     for decision in [first, other, next] {
         assert!(admitted_by_store(&decision), "{decision:?}");
     }
-}
-
-/// Whether a client of the server waits for the end of its pause.
-fn a_client_waits(server: &Server) -> bool {
-    let clients = server.command(&["CLIENT", "LIST"]).text();
-    let mut flags = clients
-        .lines()
-        .filter_map(|line| line.split_once(" flags="));
-    flags.any(|(_, flags)| {
-        flags
-            .split(' ')
-            .next()
-            .is_some_and(|flags| flags.contains('b'))
-    })
 }
 
 /// Sends the calls of `ask`, all of which are dropped when the result comes.

@@ -3,7 +3,6 @@
 use std::mem;
 
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::clock::Clock;
 use tollgate_tests::prelude::*;
 
 use crate::inflight::support::*;
@@ -12,16 +11,6 @@ const PERMIT_TTL: Duration = secs(12);
 
 /// How long the store takes to renew a permit.
 const DELAY: Duration = ms(1);
-
-/// The runtime's clock, which tests do not wait for.
-#[derive(Debug)]
-struct RuntimeClock(Instant);
-
-impl Clock for RuntimeClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(1_800_000_000_000_000) + self.0.elapsed()
-    }
-}
 
 /// A store in process that takes a while to renew permits, and does not renew any while it fails.
 #[derive(Clone, Debug)]
@@ -40,9 +29,9 @@ struct Renewals {
 
 impl Slow {
     fn new() -> Self {
-        let clock = RuntimeClock(Instant::now());
+        // The runtime's clock, which tests do not wait for.
         Self {
-            inner: MemoryStore::builder().clock(clock).build(),
+            inner: MemoryStore::builder().clock(TokioClock::new()).build(),
             renewals: Arc::default(),
         }
     }

@@ -187,6 +187,9 @@ pub(crate) fn leak_permits(limiter: &Limiter, n: usize) {
         });
         drop(runtime);
         std::mem::forget(held);
+        // A renewal that it had sent has been made when another connection has a response.
+        let seen = current_thread().block_on(limiter.peek(KEY).into_future());
+        assert!(seen.is_ok(), "{seen:?}");
     });
     thread.join().expect("a thread that ends well");
 }

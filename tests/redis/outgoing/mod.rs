@@ -17,5 +17,5 @@ mod redis;
 mod rejections;
 mod service;
 mod shadows;
-mod slow_store;
-mod support;
+pub(crate) mod slow_store;
+pub(crate) mod support;

@@ -16,15 +16,15 @@ use crate::outgoing::support::{TEST_TIMEOUT, *};
 /// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
 /// long after these tests; a refund takes 30 ms.
 #[derive(Clone, Debug)]
-struct Slow {
+pub(crate) struct Slow {
     inner: MemoryStore,
-    open: watch::Sender<bool>,
+    pub(crate) open: watch::Sender<bool>,
     /// Whether the next result is a panic.
     panics: Arc<AtomicBool>,
 }
 
 impl Slow {
-    fn limiter(quota: &str) -> (Limiter, Self, Time) {
+    pub(crate) fn limiter(quota: &str) -> (Limiter, Self, Time) {
         Self::limiter_of(policy("p", quota).strategy(FixedWindow))
     }
 

@@ -1,27 +1,15 @@
 //! What an override does to the requests of its key, and to no others.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use std::time::SystemTime;
 
-use http::{Request, request::Parts};
 use tollgate::{
-    Ban, FixedWindow, Key, Limiter, LocalFallback, Policy, Quota, RateLimitLayer, StoreError,
-    clock::Timestamp,
-    extract,
+    clock::Clock,
     limiter::{Override, OverrideError},
-    observe::DecisionSource,
 };
 use tollgate_tests::{
+    prelude::*,
     rights,
     stores::{frozen, limiter, redis},
-    stub_store::StubStore,
-    until::until,
-    world::World,
 };
 
 const ALICE: &str = "alice";
@@ -70,7 +58,7 @@ async fn the_key_has_the_overrides_quota_and_others_have_the_policys() {
         let removed = api.remove_override(ALICE).await;
         assert_eq!(removed.expect("it is removed"), Some(raised("4/h")));
         assert_eq!(api.remove_override(ALICE).await.expect("no error"), None);
-        world.advance(Duration::from_secs(3_600));
+        world.advance(secs(3_600));
         assert_eq!(admitted(&limiter, ALICE).await, 2);
     }
 }
@@ -81,12 +69,12 @@ async fn it_ends_by_the_stores_clock() {
         let limiter = world.limiter([policy("2/h")]);
         let api = limiter.policy("api").expect("a policy");
         assert_eq!(admitted(&limiter, ALICE).await, 2);
-        let end = at(&world, Duration::from_secs(600));
+        let end = at(&world, secs(600));
         let set = api.set_override(ALICE, raised("5/h").until(end)).await;
         set.expect("it is set");
-        world.advance(Duration::from_secs(599));
+        world.advance(secs(599));
         assert_eq!(limiter.check(ALICE).times(1).await.admitted(), 1);
-        world.advance(Duration::from_secs(1));
+        world.advance(secs(1));
         // On Redis the first response says what the time is.
         assert!(limiter.peek("bob").await.is_ok());
         assert_eq!(admitted(&limiter, ALICE).await, 0, "{}", world.name());
@@ -103,13 +91,13 @@ async fn it_wins_over_tiers_lookups_and_the_quota_of_a_call() {
     let (store, _) = frozen();
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
-    let by_lookup = policy("2/h").key(extract::header("x-user")).quota_lookup(
-        Duration::from_secs(60),
-        move |_| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            async { Some(quota("3/h")) }
-        },
-    );
+    let by_lookup =
+        policy("2/h")
+            .key(extract::header("x-user"))
+            .quota_lookup(secs(60), move |_| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                async { Some(quota("3/h")) }
+            });
     let limiter = limiter(Limiter::builder().store(store), [by_lookup]);
     let api = limiter.policy("api").expect("a policy");
     let limit = async |user: &str| {
@@ -140,7 +128,7 @@ async fn it_wins_over_tiers_lookups_and_the_quota_of_a_call() {
 async fn an_exemption_is_an_allow_list_of_one_policy() {
     for world in World::both_with_overrides() {
         let other = Policy::new("other", quota("3/h"));
-        let ban = Ban::for_duration(Duration::from_secs(600));
+        let ban = Ban::for_duration(secs(600));
         let ban = Policy::new("ban", quota("1/h")).strategy(ban);
         let limiter = world.limiter([policy("2/h"), other, ban]);
         let api = limiter.policy("api").expect("a policy");
@@ -194,7 +182,7 @@ async fn headers_have_its_quota_and_an_explanation_names_it() {
     let limiter = layer.limiter().clone();
     let api = limiter.policy("api").expect("a policy");
     let key = api.key(ALICE).expect("a key");
-    let end = tollgate::clock::Clock::now(&clock) + Duration::from_secs(60);
+    let end = clock.now() + secs(60);
     let end = SystemTime::UNIX_EPOCH + end.since(Timestamp::from_micros(0));
     let raised = raised("50/h").until(end).note("ticket\n4711");
     api.set_override(key, raised.clone())
@@ -210,13 +198,11 @@ async fn headers_have_its_quota_and_an_explanation_names_it() {
         text.starts_with("50/h until 20") && text.ends_with(r"Z (ticket\n4711)"),
         "{text}"
     );
-    let handler = tower::service_fn(async |_: Request<()>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    });
-    let service = tower::Layer::layer(&layer, handler);
-    let request = Request::from_parts(head(ALICE), ());
-    let response = tower::ServiceExt::oneshot(service, request).await;
-    let headers = response.expect("a response").headers().clone();
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let Ok(response) = service.oneshot(Request::from_parts(head(ALICE), ())).await;
+    let headers = response.headers();
     assert_eq!(headers["ratelimit-policy"], r#""api";q=50;w=3600"#);
     api.set_override(key, Override::exempt())
         .await
@@ -270,7 +256,7 @@ async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
 /// A cached rejection, and the units that a process has leased, are of the quota before.
 #[tokio::test]
 async fn a_cached_rejection_of_the_quota_before_does_not_apply() {
-    let server = testkit::Server::start();
+    let server = Server::start();
     let limiter = limiter(Limiter::builder().store(redis(&server)), [policy("2/day")]);
     let api = limiter.policy("api").expect("a policy");
     assert_eq!(admitted(&limiter, ALICE).await, 2);
@@ -291,8 +277,8 @@ async fn a_cached_rejection_of_the_quota_before_does_not_apply() {
 
 #[tokio::test]
 async fn units_that_were_leased_under_the_quota_before_are_not_spent() {
-    let server = testkit::Server::start();
-    let lease = tollgate::Lease::max_units(500).ttl(Duration::from_secs(10));
+    let server = Server::start();
+    let lease = Lease::max_units(500).ttl(secs(10));
     let leased = policy("10000000/day").lease(lease);
     let limiter = limiter(Limiter::builder().store(redis(&server)), [leased]);
     let api = limiter.policy("api").expect("a policy");
@@ -308,7 +294,7 @@ async fn units_that_were_leased_under_the_quota_before_are_not_spent() {
 
 #[tokio::test]
 async fn the_local_share_is_that_of_the_override_while_the_store_fails() {
-    let server = testkit::Server::start();
+    let server = Server::start();
     let shared = policy("2/day").on_store_error(LocalFallback::shared_by(1));
     let limiter = limiter(Limiter::builder().store(redis(&server)), [shared]);
     let api = limiter.policy("api").expect("a policy");
@@ -332,11 +318,11 @@ async fn the_local_share_is_that_of_the_override_while_the_store_fails() {
 
 #[tokio::test]
 async fn a_user_without_the_permissions_counts_without_overrides() {
-    let server = testkit::Server::start();
+    let server = Server::start();
     let few = rights::of_a_limiter(&server).replace(" +hscan", "");
     server.acl("few", "s3cret", &few);
-    let builder = tollgate::RedisStore::builder().url(server.url_as("few", "s3cret"));
-    let store = builder.timeout(tollgate_tests::until::TEST_TIMEOUT).build();
+    let builder = RedisStore::builder().url(server.url_as("few", "s3cret"));
+    let store = builder.timeout(TEST_TIMEOUT).build();
     let limiter = limiter(
         Limiter::builder().store(store.expect("a store")),
         [policy("2/h")],

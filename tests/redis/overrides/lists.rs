@@ -1,11 +1,7 @@
 //! Lists of overrides, and how many there may be.
 
-use testkit::Server;
-use tollgate::{
-    Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
-    limiter::{Override, OverrideError},
-};
-use tollgate_tests::{stores::limiter, until::TEST_TIMEOUT};
+use tollgate::limiter::{Override, OverrideError};
+use tollgate_tests::{prelude::*, stores::limiter};
 
 fn of(requests: u64) -> Override {
     Override::quota(Quota::requests(requests).per_hour())

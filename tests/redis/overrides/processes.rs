@@ -1,17 +1,15 @@
 //! Overrides of several processes on one Redis server: each has its own store and limiter here.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use testkit::{Clock, Proxy, Server};
+use testkit::Clock;
 use tollgate::{
-    FixedWindow, Key, Limiter, Policy, Quota, RedisStore, StoreError,
     limiter::{Override, OverrideError},
     store::HealthWarning,
 };
 use tollgate_tests::{
-    log::Log,
+    prelude::*,
     stores::{limiter, redis},
-    until::{TEST_TIMEOUT, until},
     world::START,
 };
 
@@ -216,7 +214,7 @@ async fn what_is_removed_while_a_process_begins_is_not_lost() {
     let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
     let second = limiter(Limiter::builder().store(through_proxy), [policy]);
     let (log, _guard) = Log::of_errors();
-    proxy.delay(Duration::from_millis(300));
+    proxy.delay(ms(100));
     let before = server.calls("eval");
     let listed = tokio::spawn({
         let second = second.clone();
@@ -305,10 +303,10 @@ async fn one_that_has_ended_is_removed_from_the_server() {
     let clock = Clock::at(START);
     let server = Server::builder().clock(&clock).start();
     let [a, b] = [process(&server).await, process(&server).await];
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
     set(&a, ALICE, of(30).until(end)).await;
     until_limit(&b, ALICE, 30).await;
-    clock.advance(Duration::from_secs(601));
+    clock.advance(secs(601));
     for process in [&a, &b] {
         until_limit(process, ALICE, 10).await;
     }
@@ -324,12 +322,12 @@ async fn none_is_removed_before_its_end_by_the_servers_clock() {
     let clock = Clock::at(START);
     let server = Server::builder().clock(&clock).start();
     let a = process(&server).await;
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
     set(&a, ALICE, of(30).until(end)).await;
     let value = stored(&server);
     assert_eq!(change(&server, "end", &value), 0);
     assert_eq!(limit(&a, ALICE).await, 30);
-    clock.advance(Duration::from_secs(600));
+    clock.advance(secs(600));
     assert_eq!(change(&server, "end", &value), 1);
 }
 
@@ -357,11 +355,11 @@ async fn the_end_of_one_that_was_replaced_changes_nothing() {
     let clock = Clock::at(START);
     let server = Server::builder().clock(&clock).start();
     let a = process(&server).await;
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + Duration::from_secs(600);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
     set(&a, ALICE, of(30).until(end)).await;
     let value = stored(&server);
     set(&a, ALICE, of(50)).await;
-    clock.advance(Duration::from_secs(601));
+    clock.advance(secs(601));
     assert_eq!(change(&server, "end", &value), 0);
     assert_eq!(limit(&a, ALICE).await, 50);
 }
@@ -396,7 +394,7 @@ async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() 
     };
     let (removal, before) = version();
     assert!(before < removal);
-    clock.advance(Duration::from_secs(3_601));
+    clock.advance(secs(3_601));
     set(&a, "bob", of(31)).await;
     assert_eq!(version().1, removal);
     assert_eq!(server.command(&["ZCARD", "tg:#overrides:removed"]).int(), 0);
@@ -405,15 +403,15 @@ async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() 
 #[tokio::test]
 async fn ends_are_judged_by_the_servers_clock_before_the_first_request() {
     // Long before this machine's time.
-    let start = START - Duration::from_secs(10 * 365 * 86_400).as_micros() as u64;
+    let start = START - secs(10 * 365 * 86_400).as_micros() as u64;
     let clock = Clock::at(start);
     let server = Server::builder().clock(&clock).start();
     let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
     let new = limiter(Limiter::builder().store(redis(&server)), [policy]);
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(start) + Duration::from_secs(600);
+    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(start) + secs(600);
     set(&new, ALICE, of(30).until(end)).await;
     assert_eq!(limit(&new, ALICE).await, 30);
-    clock.advance(Duration::from_secs(601));
+    clock.advance(secs(601));
     until_limit(&new, ALICE, 10).await;
     let api = new.policy("api").expect("a policy");
     let ended = api.set_override(ALICE, of(30).until(end)).await;
@@ -478,10 +476,8 @@ async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answer
 #[tokio::test]
 async fn a_store_whose_overrides_are_off_polls_nothing() {
     let server = Server::start();
-    let store = tollgate::RedisStore::builder()
-        .url(server.url())
-        .max_overrides(0);
-    let store = store.timeout(tollgate_tests::until::TEST_TIMEOUT).build();
+    let store = RedisStore::builder().url(server.url()).max_overrides(0);
+    let store = store.timeout(TEST_TIMEOUT).build();
     let policy = Policy::new("api", Quota::requests(10).per_day());
     let limiter = limiter(Limiter::builder().store(store.expect("a store")), [policy]);
     assert!(limiter.check(ALICE).await.is_admitted());

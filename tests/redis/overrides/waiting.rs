@@ -1,21 +1,12 @@
 //! Requests that wait are decided anew when an override of their key is set, replaced or removed, or ends.
 
-use std::{
-    future::{Future, IntoFuture},
-    pin::Pin,
-    sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
-};
+use std::time::SystemTime;
 
-use futures_util::FutureExt;
 use tokio::time::advance;
-use tollgate::{
-    Admission, FixedWindow, Limiter, MemoryStore, Policy, Quota, Rejected,
-    clock::{Clock, Timestamp, TokioClock},
-    limiter::Override,
-};
+use tollgate::{clock::Clock, limiter::Override};
+use tollgate_tests::prelude::*;
 
-const LONG: Duration = Duration::from_secs(100 * 86_400);
+const LONG: Duration = secs(100 * 86_400);
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -81,14 +72,14 @@ async fn a_stricter_override_is_waited_for_until_its_end() {
     let (limiter, clock) = limiter("3/day");
     let api = limiter.policy("api").expect("a policy");
     assert!(limiter.check("alice").await.is_admitted());
-    let end = clock.now() + Duration::from_secs(600);
+    let end = clock.now() + secs(600);
     let strict = Override::quota(quota("1/day")).until(time(end));
     api.set_override("alice", strict).await.expect("it is set");
     // Not rejected at once, though the window lasts longer than its timeout.
-    let waiter = queued(&limiter, Duration::from_secs(3_600));
+    let waiter = queued(&limiter, secs(3_600));
     assert!(waiter.await.is_ok());
     let late = clock.now().since(end);
-    assert!(late < Duration::from_secs(1), "{late:?} after the end");
+    assert!(late < secs(1), "{late:?} after the end");
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +93,7 @@ async fn the_first_end_of_several_overrides_is_waited_for() {
         });
     let limiter = builder.build().expect("a limiter");
     assert!(limiter.check("alice").await.is_admitted());
-    let [first, second] = [600, 7_200].map(|seconds| clock.now() + Duration::from_secs(seconds));
+    let [first, second] = [600, 7_200].map(|seconds| clock.now() + secs(seconds));
     for (name, text, end) in [("a", "1/day", first), ("b", "9/day", second)] {
         let policy = limiter.policy(name).expect("a policy");
         let setting = Override::quota(quota(text)).until(time(end));
@@ -124,7 +115,7 @@ async fn those_that_wait_under_a_stricter_override_go_on_when_it_is_removed() {
     let strict = Override::quota(quota("1/day"));
     api.set_override("alice", strict).await.expect("it is set");
     let waiters = [(); 2].map(|()| queued(&limiter, LONG));
-    advance(Duration::from_secs(5)).await;
+    advance(secs(5)).await;
     let start = clock.now();
     api.remove_override("alice").await.expect("it is removed");
     for waiter in waiters {

@@ -189,21 +189,3 @@ async fn bans_stay_when_their_policy_is_kept_altered_or_returns() {
         assert!(!rejected().await);
     }
 }
-
-#[tokio::test]
-async fn each_strategy_counts_on_without_a_gap_while_its_quota_stays() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let name = format!("{strategy:?}");
-            let limiter = world.limiter([strategy.policy(&name, "10/h").key(extract::global())]);
-            for n in 0..12 {
-                // Another setting alters the policy, and not its limit.
-                let altered = strategy.policy(&name, "10/h").key(extract::global());
-                let missing = [MissingKey::Reject, MissingKey::Shared][n % 2];
-                replace(&limiter, [altered.missing_key(missing)]);
-                let admitted = admitted_by_store(&limiter.check(KEY).await);
-                assert_eq!(admitted, n < 10, "{name}");
-            }
-        }
-    }
-}

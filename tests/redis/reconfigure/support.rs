@@ -2,15 +2,10 @@
 
 use tollgate::changes::{Changes, PolicyChangeKind};
 use tollgate_tests::prelude::*;
+pub(crate) use tollgate_tests::scene::fresh_key;
 
 /// Longer than any request waits here.
 pub(crate) const LONG: Duration = secs(3_600);
-
-/// A key that no case before had.
-pub(crate) fn fresh_key() -> Key {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    Key::new(format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
-}
 
 /// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {

@@ -1,44 +1,17 @@
 //! Requests that wait while the policies are replaced: each is decided once, in its order, under the new ones.
 
-use tokio::{sync::watch, time::Instant};
-use tollgate::clock::Clock;
 use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::*;
-
-/// The runtime's own time, which is frozen while there is anything to do and then leaps.
-#[derive(Clone, Debug)]
-struct Time(Instant);
-
-impl Clock for Time {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(1_750_000_000_123_457) + self.0.elapsed()
-    }
-}
-
-fn store() -> (MemoryStore, Time) {
-    let time = Time(Instant::now());
-    (MemoryStore::builder().clock(time.clone()).build(), time)
-}
-
-fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Time) {
-    let (store, time) = store();
-    let limiter = settings(policies).store(store).build();
-    (limiter.expect("a limiter"), time)
-}
+use crate::{
+    outgoing::{
+        slow_store::Slow,
+        support::{limiter, queued},
+    },
+    reconfigure::support::*,
+};
 
 fn fixed(quota: &str) -> Policy {
     window("p", quota)
-}
-
-type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
-
-/// Joins the queue.
-#[track_caller]
-fn queued(limiter: &Limiter, timeout: Duration) -> Waiter {
-    let mut waiter: Waiter = Box::pin(limiter.wait(KEY, timeout).into_future());
-    assert!((&mut waiter).now_or_never().is_none(), "no need to wait");
-    waiter
 }
 
 /// The numbers of the waiters that were admitted, in order.
@@ -72,26 +45,6 @@ async fn yield_often() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn waiters_are_admitted_in_their_order_when_the_limit_is_raised() {
-    let (limiter, time) = limiter([fixed("1/h")]);
-    drop(limiter.wait(KEY, LONG).await.expect("the first"));
-    let (waiters, order) = spawn_waiters(&limiter, 1_000);
-    yield_often().await;
-    replace(&limiter, [fixed("601/h")]);
-    yield_often().await;
-    assert_eq!(taken(&order), in_order(600));
-    assert_eq!(used(&limiter, "p").await, 601);
-    assert_eq!(time.0.elapsed(), ms(0), "none had to sleep");
-    replace(&limiter, [fixed("2000/h")]);
-    for waiter in waiters {
-        waiter.await.expect("admitted");
-    }
-    assert_eq!(taken(&order), in_order(1_000));
-    assert_eq!(used(&limiter, "p").await, 1_001, "none was charged twice");
-    assert_eq!(time.0.elapsed(), ms(0));
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn waiters_on_several_threads_keep_their_order() {
     for _ in 0..50 {
@@ -100,7 +53,7 @@ async fn waiters_on_several_threads_keep_their_order() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for number in 0..16 {
-            let mut waiter = queued(&limiter, 2 * LONG);
+            let mut waiter = queued(limiter.wait(KEY, 2 * LONG));
             let order = order.clone();
             tasks.push(tokio::spawn(async move {
                 let admitted = (&mut waiter).await.expect("admitted");
@@ -129,17 +82,17 @@ async fn waiters_keep_their_own_timeout() {
     drop(limiter.wait(KEY, LONG).await.expect("the first"));
     // The window ends in an hour, and the next one for the second would a day later.
     let [first, second] =
-        [3_605, 20_000].map(|timeout| tokio::spawn(queued(&limiter, secs(timeout))));
+        [3_605, 20_000].map(|timeout| tokio::spawn(queued(limiter.wait(KEY, secs(timeout)))));
     yield_often().await;
     tokio::time::advance(secs(3_000)).await;
     replace(&limiter, [fixed("1/day")]);
     drop(first.await.expect("no panic").expect("admitted"));
-    assert_eq!(time.0.elapsed(), secs(3_600));
+    assert_eq!(time.passed(), secs(3_600));
     let rejected = second
         .await
         .expect("no panic")
         .expect_err("a day is too long");
-    assert_eq!(time.0.elapsed(), secs(3_600));
+    assert_eq!(time.passed(), secs(3_600));
     assert!(matches!(rejected.decision().kind(), DecisionKind::Rejected));
 }
 
@@ -148,7 +101,7 @@ async fn a_timeout_counts_from_the_first_poll_and_not_from_the_change() {
     let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
     let (limiter, time) = limiter([permits(2).cost(2)]);
     let held = limiter.wait(KEY, LONG).await.expect("permits");
-    let waiters = [(); 3].map(|()| tokio::spawn(queued(&limiter, secs(10))));
+    let waiters = [(); 3].map(|()| tokio::spawn(queued(limiter.wait(KEY, secs(10)))));
     yield_often().await;
     for _ in 0..3 {
         tokio::time::advance(secs(3)).await;
@@ -157,7 +110,7 @@ async fn a_timeout_counts_from_the_first_poll_and_not_from_the_change() {
     }
     for waiter in waiters {
         assert!(waiter.await.expect("no panic").is_err());
-        assert_eq!(time.0.elapsed(), secs(10));
+        assert_eq!(time.passed(), secs(10));
     }
     drop(held);
 }
@@ -185,7 +138,7 @@ async fn waiters_for_a_removed_policy_are_rejected_as_if_they_named_an_unknown_o
 
 #[tokio::test(start_paused = true)]
 async fn no_waiter_is_lost_or_admitted_twice_by_several_changes_in_a_row() {
-    let (limiter, _) = limiter([fixed("1/h")]);
+    let (limiter, time) = limiter([fixed("1/h")]);
     drop(limiter.wait(KEY, LONG).await.expect("the first"));
     let (waiters, order) = spawn_waiters(&limiter, 500);
     yield_often().await;
@@ -203,14 +156,16 @@ async fn no_waiter_is_lost_or_admitted_twice_by_several_changes_in_a_row() {
     for waiter in waiters {
         waiter.await.expect("admitted");
     }
+    assert_eq!(taken(&order), in_order(500));
     assert_eq!(used(&limiter, "p").await, 501);
+    assert_eq!(time.passed(), ms(0), "none had to sleep");
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropped_waiters_leave_no_charge_behind() {
     let (limiter, _) = limiter([fixed("1/h")]);
     drop(limiter.wait(KEY, LONG).await.expect("the first"));
-    let mut waiters: Vec<_> = (0..9).map(|_| queued(&limiter, LONG)).collect();
+    let mut waiters: Vec<_> = (0..9).map(|_| queued(limiter.wait(KEY, LONG))).collect();
     replace(&limiter, [fixed("5/h")]);
     // The leader and others leave before they are polled again.
     drop(waiters.remove(0));
@@ -227,61 +182,12 @@ async fn dropped_waiters_leave_no_charge_behind() {
     assert_eq!(used(&limiter, "p").await, 5);
 }
 
-/// Charges at once, and returns the result when it is open.
-#[derive(Clone, Debug)]
-struct Slow {
-    inner: MemoryStore,
-    open: watch::Sender<bool>,
-    calls: Arc<AtomicU64>,
-}
-
-impl Slow {
-    fn limiter(policy: Policy) -> (Limiter, Self, Time) {
-        let (inner, time) = store();
-        let store = Self {
-            inner,
-            open: watch::Sender::new(true),
-            calls: Arc::default(),
-        };
-        let limiter = settings([policy]).store(store.clone()).build();
-        (limiter.expect("a limiter"), store, time)
-    }
-}
-
-impl Store for Slow {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.inner.register(policy, rule)
-    }
-
-    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        let StoreResponse::Ready(response) = self.inner.execute(op, counters) else {
-            unreachable!("it is in process");
-        };
-        let mut open = self.open.subscribe();
-        StoreResponse::pending(async move {
-            let opened = open.wait_for(|open| *open).await;
-            opened.map(drop).expect("it outlives the test");
-            response
-        })
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        self.inner.callers(limit, key)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        self.inner.execute_detached(op, counters);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_admission_that_is_in_flight_during_the_change_counts_once() {
-    let (limiter, store, _) = Slow::limiter(fixed("3/h"));
-    store.open.send_replace(false);
+    let (limiter, store, time) = Slow::limiter("3/h");
     let (waiters, order) = spawn_waiters(&limiter, 9);
     yield_often().await;
-    assert_eq!(store.calls.load(Ordering::SeqCst), 1);
+    assert_eq!(time.calls(), 1);
     replace(&limiter, [fixed("6/h")]);
     yield_often().await;
     assert!(order.lock().expect("no panic").is_empty());
@@ -300,36 +206,18 @@ async fn an_admission_that_is_in_flight_during_the_change_counts_once() {
 /// The rejection says how long to wait under the old policies, which is longer than the timeout; the new ones admit.
 #[tokio::test(start_paused = true)]
 async fn no_waiter_is_rejected_for_a_wait_that_the_old_policies_reported_after_the_change() {
-    let (limiter, store, time) = Slow::limiter(fixed("1/h"));
+    let (limiter, store, time) = Slow::limiter("1/h");
+    store.open.send_replace(true);
     assert!(limiter.check(KEY).await.is_admitted());
     store.open.send_replace(false);
-    let waiters = [(); 5].map(|()| queued(&limiter, secs(10)));
+    let waiters = [(); 5].map(|()| queued(limiter.wait(KEY, secs(10))));
     replace(&limiter, [fixed("100/h")]);
     store.open.send_replace(true);
     for waiter in waiters {
         assert!(waiter.await.is_ok(), "100 an hour are in force");
     }
     assert_eq!(used(&limiter, "p").await, 6);
-    assert_eq!(time.0.elapsed(), ms(0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn outgoing_requests_that_wait_are_sent_under_the_new_limit() {
-    let (limiter, time) = limiter([fixed("1/h")]);
-    let layer = OutgoingLayer::new(limiter.clone()).timeout(LONG);
-    let service = layer.layer(service_fn(async |_: Request<()>| {
-        Ok::<_, std::convert::Infallible>(Response::new(()))
-    }));
-    let send = || tokio::spawn(service.clone().oneshot(Request::new(())));
-    assert!(send().await.expect("no panic").is_ok());
-    let sent = [(); 20].map(|()| send());
-    yield_often().await;
-    replace(&limiter, [fixed("21/h")]);
-    for response in join_all(sent).await {
-        assert!(response.expect("no panic").is_ok());
-    }
-    assert_eq!(used(&limiter, "p").await, 21);
-    assert_eq!(time.0.elapsed(), ms(0));
+    assert_eq!(time.passed(), ms(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,12 +225,12 @@ async fn a_permit_of_before_the_change_wakes_a_waiter_when_it_is_released() {
     let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
     let (limiter, time) = limiter([permits(1)]);
     let held = limiter.wait(KEY, LONG).await.expect("a permit");
-    let waiter = tokio::spawn(queued(&limiter, LONG));
+    let waiter = tokio::spawn(queued(limiter.wait(KEY, LONG)));
     yield_often().await;
     replace(&limiter, [policy("q", "9/h"), permits(1)]);
     yield_often().await;
-    let before = time.0.elapsed();
+    let before = time.passed();
     drop(held);
     drop(waiter.await.expect("no panic").expect("admitted"));
-    assert_eq!(time.0.elapsed(), before, "it was woken");
+    assert_eq!(time.passed(), before, "it was woken");
 }

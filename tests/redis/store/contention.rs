@@ -14,15 +14,23 @@ const TASKS: u64 = 512;
 
 const LIMIT: u64 = 50;
 
+/// A command that is lost with its connection ends by it.
+const KILLED_TIMEOUT: Duration = secs(10);
+
 /// So few that most of the requests of a batch are equal ones.
 const KEYS: u64 = 30;
 
 /// As many as there are processes: each has workers and a rejection cache of its own.
-fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2] {
+fn limiters(
+    server: &Server,
+    timeout: Duration,
+    policies: impl Fn() -> Vec<Policy>,
+) -> [Limiter; 2] {
     [1, 2].map(|lanes| {
         let store = RedisStore::builder()
             .url(server.url())
-            .timeout(TEST_TIMEOUT)
+            .timeout(timeout)
+            .rejection_cache_staleness(secs(3_600))
             .connections(lanes)
             .no_circuit_breaker();
         limiter(store.build().expect("a store"), policies())
@@ -95,7 +103,7 @@ async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
     let (_clock, server) = on_a_clock();
     for strategy in EACH {
         let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
-        let sums = send_concurrently(&limiters(&server, policies), one, 2).await;
+        let sums = send_concurrently(&limiters(&server, TEST_TIMEOUT, policies), one, 2).await;
         for sum in &sums {
             assert_eq!((sum.admitted, sum.failed), (LIMIT, 0), "{strategy:?}");
             assert_eq!(sum.rejected, 2 * TASKS - LIMIT, "{strategy:?}");
@@ -105,14 +113,18 @@ async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
     }
 }
 
-/// Kills connections at random, until `stop` is set; returns how many. Between two of them some calls come through: however
+/// Kills connections at random until `stop` is set, and one at least. Between two of them some calls come through: however
 /// busy the machine is, it gets ahead.
-fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
+fn kill_at_random(server: &Server, stop: &AtomicBool) {
     const CALLS: u64 = 3;
-    let (mut killed, mut calls) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
+    let (mut killed, mut calls) = (false, 0);
+    loop {
+        let is_over = stop.load(Ordering::Relaxed);
+        if killed && is_over {
+            return;
+        }
         let now = server.calls("evalsha");
-        if now < calls + CALLS {
+        if now < calls + CALLS && !is_over {
             continue;
         }
         calls = now;
@@ -124,10 +136,9 @@ fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
         if let Some(id) = random.checked_rem(ids.len()).map(|at| ids[at]) {
             // It may have gone by itself.
             let reply = server.command(&["CLIENT", "KILL", "ID", id]);
-            killed += u64::from(reply == testkit::Reply::Int(1));
+            killed |= reply == testkit::Reply::Int(1);
         }
     }
-    killed
 }
 
 /// Sends concurrent requests while connections are killed, and again when none is: of the first, any part may have
@@ -144,7 +155,7 @@ async fn send_while_connections_are_killed(
     });
     let mut sums = send_concurrently(limiters, keys, 2).await;
     stop.store(true, Ordering::Relaxed);
-    assert!(killer.await.expect("it ends well") > 0);
+    killer.await.expect("it ends well");
     for limiter in limiters {
         until_decided(limiter, keys(0)).await;
     }
@@ -177,7 +188,7 @@ async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random()
     let server = Arc::new(server);
     for strategy in EACH {
         let policies = || vec![strategy.policy("p", &format!("{LIMIT}/month"))];
-        let limiters = limiters(&server, policies);
+        let limiters = limiters(&server, KILLED_TIMEOUT, policies);
         let sums = send_while_connections_are_killed(&server, &limiters, one).await;
         for (key, sum) in (0..).zip(&sums) {
             let used = used(&limiters[0], one(key)).await[0];
@@ -215,7 +226,7 @@ async fn all_policies_are_charged_or_none_while_connections_are_killed_at_random
             let tenant = tenant.policy("tenant", &format!("{}/month", 3 * LIMIT));
             vec![tenant, user.policy("user", &format!("{LIMIT}/month"))]
         };
-        let limiters = limiters(&server, policies);
+        let limiters = limiters(&server, KILLED_TIMEOUT, policies);
         send_while_connections_are_killed(&server, &limiters, two).await;
         let (mut of_users, mut of_tenant) = (0, 0);
         for key in 0..KEYS {

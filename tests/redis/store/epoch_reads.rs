@@ -23,14 +23,6 @@ fn one_a_week(url: String, clock: &ManualClock) -> Limiter {
     limiter(store.build().expect("a store"), [policy])
 }
 
-fn runtime() -> Runtime {
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build();
-    runtime.expect("a runtime")
-}
-
 async fn ask(limiter: &Limiter) -> Decision {
     limiter.check("k").await
 }
@@ -74,8 +66,9 @@ async fn an_unreadable_epoch_is_not_read_at_each_rejection() {
     }
     assert_eq!(rejected_calls(&server, "eval"), 1);
     clock.advance(BOUND / 2);
-    assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
+    // The first read may not have ended for this process.
     until("it is tried again", async || {
+        assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
         rejected_calls(&server, "eval") == 2
     })
     .await;
@@ -86,7 +79,7 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     let (server, clock) = (Server::start(), clock());
     let proxy = Proxy::to(server.addr());
     let limiter = one_a_week(format!("redis://{}", proxy.addr()), &clock);
-    let first = runtime();
+    let first = multi_thread(1);
     first.block_on(async {
         rejected(&limiter).await;
         until("it is read", async || server.calls("get") > 0).await;
@@ -98,7 +91,7 @@ fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     proxy.pass();
     clock.advance(BOUND / 2);
     server.reset_stats();
-    runtime().block_on(async {
+    multi_thread(1).block_on(async {
         let sent = limiter.check("k").into_future();
         assert_eq!(sent.await.source(), DecisionSource::Store);
         until("it is read again", async || server.calls("eval") > 0).await;

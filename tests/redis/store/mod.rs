@@ -16,7 +16,6 @@ mod faults;
 mod foreign_values;
 mod key_floods;
 use tollgate_tests::load;
-mod processes;
 mod rejection_cache;
 use tollgate_tests::results;
 mod rollback;

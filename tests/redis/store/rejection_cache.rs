@@ -5,25 +5,12 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tollgate::{
-    clock::Clock,
-    observe::DecisionSource::{RejectionCache, Store},
-};
+use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
-use crate::store::support::*;
+use crate::{shared::SameTime, store::support::*};
 
 pub(crate) const BOUND: Duration = secs(1);
-
-/// The cache goes by the server's clock, which only moves when it is set.
-#[derive(Debug)]
-pub(crate) struct SameTime(pub(crate) ServerClock);
-
-impl Clock for SameTime {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.micros() as i64)
-    }
-}
 
 pub(crate) fn world() -> (ServerClock, Server) {
     let clock = ServerClock::at(START);

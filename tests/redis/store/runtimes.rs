@@ -12,12 +12,6 @@ fn check_on(runtime: &Runtime, limiter: &Limiter) -> Decision {
     runtime.block_on(limiter.check("key").into_future())
 }
 
-fn multi_thread() -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    let builder = builder.worker_threads(1).enable_all();
-    builder.build().expect("a runtime")
-}
-
 #[test]
 fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let server = Server::start();
@@ -26,7 +20,7 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
     let clone = limiter.clone();
     drop(clone);
-    let runtime = multi_thread();
+    let runtime = multi_thread(1);
     runtime.block_on(async {
         // Creating a check sends nothing, until it is awaited.
         drop(limiter.check("key").into_future());
@@ -49,9 +43,9 @@ fn an_application_starts_while_redis_is_down() {
 #[test]
 fn a_limiter_outlives_its_runtimes() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "100/h");
+    let limiter = single(&server, StrategyKind::Gcra, "100/month");
     for round in 1..=5 {
-        for runtime in [current_thread(), multi_thread()] {
+        for runtime in [current_thread(), multi_thread(1)] {
             let decision = check_on(&runtime, &limiter);
             assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
         }
@@ -65,7 +59,7 @@ fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Fixed, "1000/h");
     server.pause();
-    for runtime in [current_thread(), multi_thread()] {
+    for runtime in [current_thread(), multi_thread(1)] {
         runtime.block_on(async {
             for _ in 0..50 {
                 drop(tokio::spawn(limiter.check("key").into_future()));
@@ -119,7 +113,7 @@ fn a_stalled_runtime_delays_no_request() {
 fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "1000/h");
-    let (blocked, other) = (multi_thread(), current_thread());
+    let (blocked, other) = (multi_thread(1), current_thread());
     let check = || limiter.check("key").into_future();
     assert!(admitted_by_store(&blocked.block_on(check())));
     let (unblock, wait) = mpsc::channel::<()>();
@@ -140,7 +134,7 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
 #[test]
 fn a_runtime_that_ends_fails_no_request_of_another() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "100000/month");
+    let limiter = single(&server, StrategyKind::Gcra, "1000000000/month");
     let check = || limiter.check("key").into_future();
     let is_over = Arc::new(AtomicBool::new(false));
     let others = {
@@ -160,7 +154,7 @@ fn a_runtime_that_ends_fails_no_request_of_another() {
         })
     };
     for _ in 0..20 {
-        let ending = multi_thread();
+        let ending = multi_thread(1);
         assert!(admitted_by_store(&ending.block_on(check())));
         for _ in 0..50 {
             drop(ending.spawn(check()));
@@ -178,7 +172,7 @@ fn a_permit_that_is_dropped_is_free_for_the_next_call_of_its_task() {
     let policy = Policy::new("p", Quota::concurrent(1)).strategy(permits);
     let limiter = limiter(store(&server), [policy]);
     // A runtime that is not driven any more sends no refunds.
-    for (runtime, key) in [(current_thread(), "one"), (multi_thread(), "other")] {
+    for (runtime, key) in [(current_thread(), "one"), (multi_thread(1), "other")] {
         runtime.block_on(async {
             for round in 0..1_000 {
                 let admission = limiter.admit(Key::new(key)).await;
@@ -193,7 +187,7 @@ fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "10/month");
     let key = Key::new("key");
-    for runtime in [current_thread(), multi_thread()] {
+    for runtime in [current_thread(), multi_thread(1)] {
         runtime.block_on(async {
             for _ in 0..100 {
                 let mut charged = limiter.check(key).cost(4).await;
@@ -213,14 +207,7 @@ fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
 #[test]
 fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     let server = Server::start();
-    let config = deadpool_redis::Config::from_url(server.url());
-    let pool = config
-        .builder()
-        .expect("a configuration")
-        .max_size(8)
-        .runtime(deadpool_redis::Runtime::Tokio1)
-        .build()
-        .expect("a pool");
+    let pool = pool_of(server.url(), 8);
     for round in 1..=10 {
         let store = tollgate::RedisStore::builder()
             .pool(pool.clone())
@@ -247,9 +234,7 @@ fn a_check_outside_any_runtime_is_an_error() {
 fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let mut ending = Builder::new_multi_thread();
-    let ending = ending.worker_threads(2).enable_all().build();
-    let ending = ending.expect("a runtime");
+    let ending = multi_thread(2);
     let (begun, begins) = mpsc::channel();
     let (decided, decision) = mpsc::channel();
     ending.spawn(async move {
@@ -289,7 +274,7 @@ fn is_misconfigured_in(runtime: &mut Builder) {
     );
     let check = |limiter: &Limiter| limiter.check("key").into_future();
     // Also once it has connections, in another runtime.
-    let suitable = multi_thread();
+    let suitable = multi_thread(1);
     for used_units in [1, 2] {
         let decision = unsuitable.block_on(check(&rejects));
         assert!(!decision.is_admitted(), "{decision:?}");

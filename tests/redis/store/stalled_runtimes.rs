@@ -23,12 +23,6 @@ const KEY: Key = Key::global();
 
 const TIMEOUT: Duration = ms(200);
 
-fn multi_thread() -> Runtime {
-    let mut builder = Builder::new_multi_thread();
-    let builder = builder.worker_threads(1).enable_all();
-    builder.build().expect("a runtime")
-}
-
 fn store(server: &Server, deadline: Duration) -> RedisStore {
     let store = RedisStore::builder()
         .url(server.url())
@@ -48,7 +42,7 @@ fn single(server: &Server, deadline: Duration) -> Limiter {
 /// A check on this runtime that the store decides: the first may take longer than the timeout on a busy machine.
 fn connect(runtime: &Runtime, limiter: &Limiter) {
     runtime.block_on(until("it is connected", async || {
-        limiter.check(KEY).await.source() == DecisionSource::Store
+        limiter.check("first").await.source() == DecisionSource::Store
     }));
 }
 
@@ -85,7 +79,7 @@ fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
 #[test]
 fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
-    for other in [current_thread(), multi_thread()] {
+    for other in [current_thread(), multi_thread(1)] {
         for known in [false, true] {
             server.flush();
             let limiter = single(&server, TIMEOUT);
@@ -94,13 +88,12 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
             if known {
                 connect(&other, &limiter);
             }
-            let before = used_now(&server);
             let decision = awaited_in(&other, asked_in(&still, &limiter));
             assert!(matches!(store_error(&decision), StoreError::Timeout));
             // It is not sent when the runtime moves on.
             connect(&still, &single(&server, TEST_TIMEOUT));
             still.block_on(async { tokio::task::yield_now().await });
-            assert_eq!(used_now(&server), before + 1);
+            assert_eq!(used_now(&server), 0);
         }
     }
 }
@@ -108,7 +101,7 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
 #[test]
 fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let server = Server::start();
-    let (still, other) = (current_thread(), multi_thread());
+    let (still, other) = (current_thread(), multi_thread(1));
     let limiter = single(&server, TIMEOUT);
     connect(&still, &limiter);
     server.pause();
@@ -152,7 +145,7 @@ fn a_check_awaited_without_timers_completes_by_its_deadline() {
 #[test]
 fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
-    let (still, other) = (current_thread(), multi_thread());
+    let (still, other) = (current_thread(), multi_thread(1));
     let layer = RateLimitLayer::builder()
         .store(store(&server, TIMEOUT))
         .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
@@ -191,7 +184,7 @@ fn until_all_are_free(runtime: &Runtime, limiter: &Limiter) {
 #[test]
 fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
     let server = Server::start();
-    for other in [current_thread(), multi_thread()] {
+    for other in [current_thread(), multi_thread(1)] {
         server.flush();
         let limiter = permit_limiter(&server);
         // Either may have been the first.
@@ -304,7 +297,7 @@ impl Wake for Woken {
 #[test]
 fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() {
     let server = Server::start();
-    for runtime in [current_thread(), multi_thread()] {
+    for runtime in [current_thread(), multi_thread(1)] {
         server.flush();
         let limiter = single(&server, TEST_TIMEOUT);
         let check = runtime.block_on(async {
@@ -329,27 +322,23 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
 }
 
 /// The whole runtime is blocked for longer than the request has time, before it is sent. It has one more timeout, since the server
-/// is not to blame: on a machine that is too slow it fails all the same, and costs nothing.
+/// is not to blame: on a machine that is too slow it fails all the same.
 #[test]
 fn a_check_whose_runtime_is_blocked_past_its_deadline_costs_what_its_decision_says() {
     let server = Server::start();
     let runtime = current_thread();
     let limiter = single(&server, TIMEOUT);
-    runtime.block_on(async {
-        until("it is connected", async || {
-            limiter.check(KEY).await.source() == DecisionSource::Store
-        })
-        .await;
-        let patient = single(&server, TEST_TIMEOUT);
-        let before = used(&patient, KEY).await;
+    connect(&runtime, &limiter);
+    let decision = runtime.block_on(async {
         let mut check = limiter.check(KEY).into_future();
         poll_once(&mut check).await;
         thread::sleep(2 * TIMEOUT);
-        let decision = check.await;
-        let charged = u64::from(decision.source() == DecisionSource::Store);
-        until("nothing else is charged", async || {
-            used(&patient, KEY).await == [before[0] + charged]
-        })
-        .await;
+        check.await
     });
+    match decision.kind() {
+        DecisionKind::StoreFailed(StoreError::Timeout) => {}
+        _ => assert!(admitted_by_store(&decision), "{decision:?}"),
+    }
+    let charged = u64::from(decision.is_admitted());
+    assert!((charged..=1).contains(&used_now(&server)));
 }

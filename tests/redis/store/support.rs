@@ -1,6 +1,7 @@
 //! What the tests share.
 
 use testkit::Clock;
+use tollgate::store::deadpool_redis::{Manager, Pool, Runtime};
 use tollgate_tests::prelude::*;
 
 pub(crate) use crate::store::load::{hammer, limiter, used};
@@ -79,6 +80,16 @@ pub(crate) fn single(server: &Server, strategy: StrategyKind, quota: &str) -> Li
 pub(crate) fn pair(server: &Server, [first, second]: [StrategyKind; 2], quota: &str) -> Limiter {
     let policies = [first.policy("first", quota), second.policy("second", quota)];
     limiter(store(server), policies)
+}
+
+/// A pool of connections without timeouts: those that redis-rs sets are too short for a busy machine.
+pub(crate) fn pool_of(url: impl redis::IntoConnectionInfo, connections: usize) -> Pool {
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    let manager = Manager::new_with_config(url, config).expect("a URL");
+    let pool = Pool::builder(manager).max_size(connections);
+    pool.runtime(Runtime::Tokio1).build().expect("a pool")
 }
 
 /// A handler.

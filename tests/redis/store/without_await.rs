@@ -10,11 +10,16 @@ use crate::store::support::*;
 const KEY: Key = Key::global();
 
 fn builder(server: &Server) -> LimiterBuilder {
+    // A rejection stays cached, however busy the machine is.
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT)
+        .rejection_cache_staleness(secs(3_600));
     let policies = [
         StrategyKind::Gcra.policy("p", "20/month"),
         StrategyKind::Fixed.policy("q", "30/month"),
     ];
-    let builder = Limiter::builder().store(stores::redis(server));
+    let builder = Limiter::builder().store(store.built());
     let builder = builder.on_store_error(OnStoreError::Reject);
     policies.into_iter().fold(builder, LimiterBuilder::policy)
 }

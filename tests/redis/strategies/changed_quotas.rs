@@ -146,21 +146,6 @@ async fn a_clock_that_stepped_back_while_units_were_left_locks_no_key_out() {
     .await;
 }
 
-/// A rejected request charges nothing; still, units refill from the step on.
-#[tokio::test]
-async fn a_rejection_after_a_clock_stepped_back_has_an_exact_wait() {
-    use StrategyKind::{Bucket, Fixed, Gcra};
-    each_of(&[Gcra, Bucket, Fixed], "10/min", async |scene| {
-        scene.world.set(NOW + 3_600_000_000);
-        assert_eq!(scene.send(20).await, 10);
-        scene.world.set(NOW);
-        let wait = scene.check(1).await.retry_after().duration();
-        scene.world.advance(wait.expect("a wait"));
-        assert_eq!(scene.send(1).await, 1, "{wait:?}");
-    })
-    .await;
-}
-
 /// What the newest bucket holds may have been charged by another request.
 #[tokio::test]
 async fn a_refund_after_a_clock_stepped_back_takes_no_units_of_a_later_bucket() {

@@ -4,17 +4,6 @@ use tollgate_tests::prelude::*;
 
 use super::support::*;
 
-/// A GET, and an INCR if there is room, admit all that read before one of them counts.
-#[tokio::test]
-async fn requests_sent_at_once_share_what_is_left() {
-    each("10/h", async |scene| {
-        assert_eq!(scene.send(9).await, 9);
-        let admitted = send_concurrently(&scene.limiter, scene.key, 64).await;
-        assert_eq!(admitted, 1);
-    })
-    .await;
-}
-
 /// One request opens a window of a second; then all that are admitted at its end, and 200 ms later at the next one's beginning.
 #[tokio::test]
 async fn at_the_edge_of_two_windows_only_windows_admit_a_double_burst() {
@@ -70,13 +59,6 @@ async fn from_the_last_instant_of_a_list_window_on_each_admitted_caller_is_liste
             assert_eq!(after, before + 1, "{} at {}", world.name(), world.now());
         }
     }
-}
-
-/// An INCR that is not undone counts what it rejects.
-#[tokio::test]
-async fn rejected_requests_are_not_counted() {
-    let used_up = "10/min, cost 10: true, send 100: 0";
-    play("all", &format!("{used_up}, refund 2: 2, send 10: 2")).await;
 }
 
 #[tokio::test]
@@ -158,36 +140,5 @@ async fn a_charge_or_a_refund_after_the_window_ended_leaves_the_next_one_as_it_i
         "all",
         &format!("{twice}, refund 5: 0, left: 10, send 20: 10"),
     )
-    .await;
-}
-
-/// Those that are counted when they are done pass a check at once.
-#[tokio::test]
-async fn requests_are_charged_first_and_refunded_if_they_fail() {
-    each("10/min", async |scene| {
-        let checks = (0..64).map(|_| scene.limiter.check(scene.key).into_future());
-        let mut reserved = futures_util::future::join_all(checks).await;
-        reserved.retain(admitted_by_store);
-        assert_eq!(reserved.len(), 10);
-        for failed in &mut reserved[..4] {
-            assert_eq!(refund(failed, 1).await, 1);
-        }
-        assert_eq!(send_concurrently(&scene.limiter, scene.key, 64).await, 4);
-    })
-    .await;
-}
-
-/// A GETSET loses the end of what it resets.
-#[tokio::test]
-async fn a_reset_returns_what_was_left_and_leaves_no_key() {
-    each("10/min", async |scene| {
-        assert!(scene.admits(7).await);
-        let was = scene.limiter.reset(scene.key).await.expect("a response");
-        assert_eq!(was.policies().next().expect("a policy").remaining(), 3);
-        assert_eq!(scene.left().await, 10);
-        if let Some(server) = scene.world.redis_server() {
-            assert_eq!(server.keys(), [""; 0]);
-        }
-    })
     .await;
 }

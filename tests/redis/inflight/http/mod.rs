@@ -91,8 +91,7 @@ async fn five_hundred_requests(limiter: Limiter) {
             "{kind:?} passed and did not run"
         );
     }
-    let kinds = passed.iter().filter(|(request, _)| ran.contains(request));
-    let kinds: HashSet<_> = kinds.map(|(_, kind)| kind).collect();
+    let kinds: HashSet<_> = passed.iter().map(|(_, kind)| kind).collect();
     assert_eq!(kinds.len(), 7, "of every kind some passed: {kinds:?}");
     assert_eq!(work.now.load(Ordering::SeqCst), 0);
     drop(ran);
