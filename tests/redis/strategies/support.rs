@@ -12,6 +12,14 @@ pub(crate) use tollgate_tests::{
     world::START,
 };
 
+/// Plays scenarios, each under strategies: `even | 10/min, send 20: 10`.
+pub(crate) async fn play_each(rows: &[&str]) {
+    for row in rows {
+        let (strategies, script) = row.split_once(" | ").expect(row);
+        play(strategies, script).await;
+    }
+}
+
 /// The time to live of a key, in milliseconds.
 pub(crate) fn pttl(server: &Server, key: &str) -> i64 {
     server.command(&["PTTL", key]).int()
