@@ -18,7 +18,7 @@ pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) ->
         .url(server.url())
         .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
-    limiter_on(store.build().expect("a store"), policies)
+    limiter_on(store.built(), policies)
 }
 
 #[tokio::test]
