@@ -10,7 +10,7 @@ mod http;
 use tollgate_tests::log;
 mod merged;
 mod processes;
-mod renewals;
+pub(crate) mod renewals;
 mod responses;
 mod support;
 mod units;

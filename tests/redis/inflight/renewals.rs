@@ -14,21 +14,21 @@ const DELAY: Duration = ms(1);
 
 /// A store in process that takes a while to renew permits, and does not renew any while it fails.
 #[derive(Clone, Debug)]
-struct Slow {
+pub(crate) struct Slow {
     inner: MemoryStore,
-    renewals: Arc<Renewals>,
+    pub(crate) renewals: Arc<Renewals>,
 }
 
 #[derive(Debug, Default)]
-struct Renewals {
+pub(crate) struct Renewals {
     fails: AtomicBool,
-    done: AtomicUsize,
+    pub(crate) done: AtomicUsize,
     under_way: AtomicUsize,
     most_under_way: AtomicUsize,
 }
 
 impl Slow {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The runtime's clock, which tests do not wait for.
         Self {
             inner: MemoryStore::builder().clock(TokioClock::new()).build(),
