@@ -123,21 +123,3 @@ async fn a_shadow_candidate_is_credited_with_the_policy_that_is_named() {
         }
     }
 }
-
-#[tokio::test]
-async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
-    for world in World::both() {
-        let policy = || together(StrategyKind::Gcra, "p", "10/min");
-        let charged = world.limiter([policy()]).charge(KEY, 7).await;
-        let _ = charged.expect("a response");
-        let builder = || world.builder().policy(policy());
-        let list = || KeyList::new("p", [KEY]);
-        for (builder, left) in [(builder().allow(list()), 4), (builder().deny(list()), 5)] {
-            let limiter = builder.build().expect("a limiter");
-            let credited = limiter.policy("p").expect("a policy").credit(KEY, 1).await;
-            let credited = credited.expect("a credit");
-            assert_eq!(credited.units(), 1);
-            assert_eq!(credited.status().policy("p").expect("p").remaining(), left);
-        }
-    }
-}

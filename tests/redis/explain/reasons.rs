@@ -6,10 +6,7 @@ use tollgate::{
     explain::{Exemption, Explanation, NotApplied},
     extract::{self, PeerAddr},
 };
-use tollgate_tests::{
-    prelude::*,
-    stores::{frozen, limiter},
-};
+use tollgate_tests::{prelude::*, stores::limiter};
 
 fn hourly(name: &str) -> Policy {
     Policy::new(name, Quota::requests(2).per_hour()).key(extract::global())
@@ -138,23 +135,6 @@ async fn the_access_list_that_decides_is_named() {
     ] {
         assert_eq!(list(&parts).await, (outcome, name.to_owned()));
     }
-}
-
-#[tokio::test]
-async fn a_rejection_is_explained_by_the_policy_that_rejects_and_its_wait() {
-    let builder = Limiter::builder().store(frozen().0);
-    let limiter = limiter(builder, [hourly("p"), hourly("free").cost(0)]);
-    assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
-    let explanation = explain(&limiter, &head(Method::GET, "/")).await;
-    assert_eq!(explanation.outcome(), DecisionOutcome::Rejected);
-    let [p, free] = ["p", "free"].map(|name| explanation.policy(name).expect(name));
-    assert!(!p.would_admit() && free.would_admit());
-    let status = p.status().expect("it applies");
-    assert_eq!(status.key(), KEY);
-    assert_eq!((status.remaining(), status.limit()), (0, 2));
-    let half_an_hour = RetryAfter::In(secs(1_800));
-    assert_eq!(explanation.retry_after(), half_an_hour);
-    assert_eq!(status.retry_after(), half_an_hour);
 }
 
 #[tokio::test]
