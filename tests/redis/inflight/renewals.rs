@@ -55,9 +55,8 @@ impl Store for Slow {
         }
         let renewals = self.renewals.clone();
         let under_way = renewals.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-        renewals
-            .most_under_way
-            .fetch_max(under_way, Ordering::SeqCst);
+        let most = &renewals.most_under_way;
+        most.fetch_max(under_way, Ordering::SeqCst);
         let fails = renewals.fails.load(Ordering::SeqCst);
         let response = match fails {
             true => Err(StoreError::Timeout),
@@ -69,9 +68,8 @@ impl Store for Slow {
         StoreResponse::pending(async move {
             sleep(DELAY).await;
             renewals.under_way.fetch_sub(1, Ordering::SeqCst);
-            renewals
-                .done
-                .fetch_add(usize::from(!fails), Ordering::SeqCst);
+            let done = usize::from(!fails);
+            renewals.done.fetch_add(done, Ordering::SeqCst);
             response
         })
     }
