@@ -60,3 +60,17 @@ pub(crate) fn random_key(rng: &mut Rng) -> Key {
 pub(crate) fn file(path: &str) -> String {
     fs::read_to_string(tollgate_tests::repository(path)).expect(path)
 }
+
+/// The panels of the dashboard.
+pub(crate) fn panels() -> Vec<Value> {
+    let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
+    dashboard["panels"].as_array().expect("panels").clone()
+}
+
+/// The alert rules.
+pub(crate) fn rules() -> Vec<Value> {
+    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
+    let groups = rules["groups"].as_array().expect("groups").iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
+    rules.cloned().collect()
+}

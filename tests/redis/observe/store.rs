@@ -109,15 +109,6 @@ async fn the_state_of_a_memory_store_has_its_keys() {
 }
 
 #[tokio::test]
-async fn cached_rejections_are_in_the_state_of_the_store() {
-    let server = Server::start();
-    let limiter = on(&server).policy(limit("few", "1/month")).built();
-    assert!(limiter.check(KEY).await.is_admitted());
-    assert!(!limiter.check(KEY).await.is_admitted());
-    assert_eq!(limiter.stats().store.rejection_cache_entries, Some(1));
-}
-
-#[tokio::test]
 async fn a_handle_reads_the_state_for_as_long_as_the_limiter_lives() {
     let (limiter, recorder) = recorded(&World::memory(), [limit("p", "9/month")]);
     let handle = recorder.handle().expect("one");

@@ -134,24 +134,6 @@ async fn a_refund_after_a_clock_stepped_back_takes_no_units_of_a_later_bucket() 
     .await;
 }
 
-#[tokio::test]
-async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
-    let world = World::redis();
-    for quota in ["10/min", "10/day"] {
-        each_in(&world, &[StrategyKind::Calendar], quota, async |scene| {
-            assert_eq!(scene.send(20).await, 10);
-            let ends = scene.wait().await;
-            let key = world.server().only_key();
-            world.server().command(&["PERSIST", &key]).ok();
-            // In its first microsecond, the next window is as good as new.
-            world.advance(ends);
-            assert_eq!(scene.left().await, 10);
-            assert_eq!(scene.send(20).await, 10);
-        })
-        .await;
-    }
-}
-
 /// While a change is rolled out, processes with the old quota and with the new one send requests in turns.
 #[tokio::test]
 async fn alternating_quotas_admit_no_more_than_the_larger_one() {

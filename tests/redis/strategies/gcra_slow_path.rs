@@ -49,24 +49,6 @@ async fn a_peek_writes_nothing_unless_the_key_is_expired() {
 }
 
 #[tokio::test]
-async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
-    for world in World::both() {
-        // A unit takes 3,000,000.05 µs.
-        let quota = Quota::requests(20).per(Duration::from_micros(60_000_001));
-        let policies = [
-            StrategyKind::Gcra.count("p", quota),
-            StrategyKind::Fixed.policy("q", "99/h"),
-        ];
-        let limiter = world.limiter(policies);
-        assert_eq!(limiter.check(KEY).times(20).await.admitted(), 20);
-        world.advance(secs(3));
-        assert_eq!(send(&limiter, KEY, 1).await, 0);
-        world.advance(Duration::from_micros(1));
-        assert_eq!(send(&limiter, KEY, 2).await, 1);
-    }
-}
-
-#[tokio::test]
 async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
     let world = World::redis();
     world.set(START - 30_000_000);

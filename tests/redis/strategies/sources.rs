@@ -73,35 +73,3 @@ async fn a_server_that_lost_the_script_is_sent_it_once_more() {
     let calls = ["eval", "evalsha"].map(|command| server.calls(command));
     assert_eq!(calls, [0, 10]);
 }
-
-/// Counted as a hundred per tenth, a burst of 250 would be rejected.
-#[tokio::test]
-async fn a_thousand_a_second_in_ten_buckets_admit_a_burst_and_no_more_than_a_thousand() {
-    for world in World::both() {
-        let limiter = world.single(StrategyKind::Sliding(10), "1000/s");
-        let mut all = limiter.check(KEY).times(250).await.admitted();
-        assert_eq!(all, 250);
-        for _ in 0..9 {
-            world.advance(ms(100));
-            all += limiter.check(KEY).times(250).await.admitted();
-        }
-        assert_eq!(all, 1_000);
-        // The strict tenth is available as a second policy.
-        let strict = world.limiter([
-            StrategyKind::Sliding(10).policy("a", "1000/s"),
-            StrategyKind::Fixed.policy("b", "100/100ms"),
-        ]);
-        assert_eq!(strict.check(KEY).times(250).await.admitted(), 100);
-    }
-}
-
-/// A TTL in another unit than the rate is a thousand times too long.
-#[tokio::test]
-async fn a_bucket_lives_as_long_as_what_is_missing_takes() {
-    let world = World::redis();
-    let scene = world.scene(StrategyKind::Bucket, "10/s");
-    for used in 1..=10 {
-        assert_eq!(scene.send(1).await, 1);
-        assert_eq!(ttl(world.server()), 100 * used);
-    }
-}
