@@ -1,15 +1,7 @@
-//! The policies of the fixture's scenes.
+//! The policies and the store of each of the fixture's scenes, by its name.
 
 use tollgate::{store::RedisStoreBuilder, strategy::Strategy};
 use tollgate_tests::prelude::*;
-
-pub(crate) struct Scene {
-    /// As written in the fixture.
-    pub(crate) name: &'static str,
-    pub(crate) cluster: bool,
-    pub(crate) store: fn(RedisStoreBuilder) -> RedisStoreBuilder,
-    pub(crate) policies: Vec<Policy>,
-}
 
 #[track_caller]
 fn policy(name: &str, text: &str, strategy: impl Strategy) -> Policy {
@@ -79,119 +71,70 @@ fn clustered() -> Vec<Policy> {
     ]
 }
 
-/// Rejections are cached by this process's clock, and the server's is frozen.
-fn uncached(store: RedisStoreBuilder) -> RedisStoreBuilder {
-    store.rejection_cache_staleness(Duration::ZERO)
+/// Whether the scene is on a cluster.
+pub(crate) fn is_clustered(scene: &str) -> bool {
+    scene.starts_with("cluster")
 }
 
-/// A process whose clock is frozen caches rejections for good, and reads the epoch once.
-fn caching(store: RedisStoreBuilder) -> RedisStoreBuilder {
-    store.rejection_cache_clock(ManualClock::default())
+/// The settings of a scene's store.
+pub(crate) fn store(scene: &str, builder: RedisStoreBuilder) -> RedisStoreBuilder {
+    if scene.starts_with("epoch") {
+        // A process whose clock is frozen caches rejections for good, and reads the epoch once.
+        return builder.rejection_cache_clock(ManualClock::default());
+    }
+    // Rejections are cached by this process's clock, and the server's is frozen.
+    let uncached = builder.rejection_cache_staleness(Duration::ZERO);
+    match scene {
+        "another prefix" => uncached.prefix("my-app.eu:"),
+        "no prefix" => uncached.prefix(""),
+        "cluster, 1024 hash tags" => uncached.hash_tags(1_024),
+        _ => uncached,
+    }
 }
 
-/// In the order of the fixture.
-pub(crate) fn all() -> Vec<Scene> {
+/// The policies of a scene.
+pub(crate) fn policies(scene: &str) -> Vec<Policy> {
     let utc = CalendarWindow::utc;
+    let from_epoch = CalendarWindow::from_epoch();
+    let shanghai = CalendarWindow::zone("Asia/Shanghai");
     let sundays = CalendarWindow::west_of_utc(secs(5 * 3_600)).week_starts_on(Weekday::Sunday);
     let east = CalendarWindow::east_of_utc(secs(19_800));
     // Renewed three times in its TTL, so not while the test runs.
     let permits = Concurrency::with_ttl(secs(3_600));
-    let months = "calendar window, months in Shanghai";
-    let plain = [
-        ("gcra", one("5/min", Gcra)),
-        (
-            "gcra, 7 per minute and a burst of 20",
-            one("7/min burst 20", Gcra),
-        ),
-        ("gcra, 5 per month", one("5/month", Gcra)),
-        ("token bucket", one("5/min", TokenBucket)),
-        (
-            "token bucket, 7 per minute and a burst of 20",
-            one("7/min burst 20", TokenBucket),
-        ),
-        ("fixed window", one("5/min", FixedWindow)),
-        ("calendar window", one("5/min", utc())),
-        ("list window", one("5/min", ListWindow)),
-        ("sliding log", one("5/min", SlidingLog)),
-        (
-            "sliding window, 1 bucket",
-            one("5/min", SlidingWindow::new()),
-        ),
-        (
-            "sliding window, 10 buckets",
-            one("5/min", SlidingWindow::buckets(10)),
-        ),
-        ("calendar window, days in UTC", one("5/day", utc())),
-        (
-            months,
-            one("5/month", CalendarWindow::zone("Asia/Shanghai")),
-        ),
-        ("calendar window, years in UTC", one("5/year", utc())),
-        (
-            "calendar window, months from the epoch",
-            one("5/month", CalendarWindow::from_epoch()),
-        ),
-        (
-            "calendar window, weeks from Sunday, west of UTC",
-            one("5/week", sundays),
-        ),
-        (
-            "calendar window, 90 minutes, east of UTC",
-            one("5/90min", east),
-        ),
-        ("tiers of gcra", tiered(Gcra)),
-        ("tiers of a token bucket", tiered(TokenBucket)),
-        ("tiers of a fixed window", tiered(FixedWindow)),
-        ("tiers of a calendar window", tiered(utc())),
-        ("tiers of a list window", tiered(ListWindow)),
-        ("tiers of a sliding log", tiered(SlidingLog)),
-        (
-            "tiers of a sliding window",
-            tiered(SlidingWindow::buckets(6)),
-        ),
-        ("list window, with callers", one("5/min", ListWindow)),
-        ("concurrency", one("5 concurrent", permits)),
-        ("ban", banning()),
-        ("ban by hand", banning()),
-        ("several policies", several()),
-        ("charged rejections", charged_rejections()),
-        ("shadows", shadows()),
-        (
-            "keys",
-            named(["burst", "a policy: {100%}, v1"], FixedWindow),
-        ),
-    ];
-    let scene = |name, cluster, store, policies| Scene {
-        name,
-        cluster,
-        store,
-        policies,
-    };
-    let plain = plain.map(|(name, policies)| scene(name, false, uncached, policies));
-    let prefixed = || named(["p", "q"], TokenBucket);
-    let hourly = || one("1/h", FixedWindow);
-    let other = [
-        scene(
-            "another prefix",
-            false,
-            |store| uncached(store).prefix("my-app.eu:"),
-            prefixed(),
-        ),
-        scene(
-            "no prefix",
-            false,
-            |store| uncached(store).prefix(""),
-            prefixed(),
-        ),
-        scene("epoch", false, caching, hourly()),
-        scene("epoch, ended by a reset", false, caching, hourly()),
-        scene("cluster", true, uncached, clustered()),
-        scene(
-            "cluster, 1024 hash tags",
-            true,
-            |store| uncached(store).hash_tags(1_024),
-            clustered(),
-        ),
-    ];
-    plain.into_iter().chain(other).collect()
+    match scene {
+        "gcra" => one("5/min", Gcra),
+        "gcra, 7 per minute and a burst of 20" => one("7/min burst 20", Gcra),
+        "gcra, 5 per month" => one("5/month", Gcra),
+        "token bucket" => one("5/min", TokenBucket),
+        "token bucket, 7 per minute and a burst of 20" => one("7/min burst 20", TokenBucket),
+        "fixed window" => one("5/min", FixedWindow),
+        "calendar window" => one("5/min", utc()),
+        "list window" | "list window, with callers" => one("5/min", ListWindow),
+        "sliding log" => one("5/min", SlidingLog),
+        "sliding window, 1 bucket" => one("5/min", SlidingWindow::new()),
+        "sliding window, 10 buckets" => one("5/min", SlidingWindow::buckets(10)),
+        "calendar window, days in UTC" => one("5/day", utc()),
+        "calendar window, months in Shanghai" => one("5/month", shanghai),
+        "calendar window, years in UTC" => one("5/year", utc()),
+        "calendar window, months from the epoch" => one("5/month", from_epoch),
+        "calendar window, weeks from Sunday, west of UTC" => one("5/week", sundays),
+        "calendar window, 90 minutes, east of UTC" => one("5/90min", east),
+        "tiers of gcra" => tiered(Gcra),
+        "tiers of a token bucket" => tiered(TokenBucket),
+        "tiers of a fixed window" => tiered(FixedWindow),
+        "tiers of a calendar window" => tiered(utc()),
+        "tiers of a list window" => tiered(ListWindow),
+        "tiers of a sliding log" => tiered(SlidingLog),
+        "tiers of a sliding window" => tiered(SlidingWindow::buckets(6)),
+        "concurrency" => one("5 concurrent", permits),
+        "ban" | "ban by hand" => banning(),
+        "several policies" => several(),
+        "charged rejections" => charged_rejections(),
+        "shadows" => shadows(),
+        "keys" => named(["burst", "a policy: {100%}, v1"], FixedWindow),
+        "another prefix" | "no prefix" => named(["p", "q"], TokenBucket),
+        "epoch" | "epoch, ended by a reset" => one("1/h", FixedWindow),
+        "cluster" | "cluster, 1024 hash tags" => clustered(),
+        other => panic!("no policies of the scene {other:?}"),
+    }
 }
