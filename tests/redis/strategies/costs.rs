@@ -94,6 +94,10 @@ async fn never_admits(scene: &Scene<'_>, cost: u64) {
     assert!(!peeked.expect("a response").would_admit(), "{cost}");
     let many = scene.limiter.check(scene.key).cost(cost).times(cost).await;
     assert_eq!(many.admitted(), 0, "{cost}");
+    // Nor is it waited for.
+    let waited = scene.limiter.wait(scene.key, secs(5)).cost(cost).await;
+    let rejected = waited.expect_err("a cost above the capacity");
+    assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
     assert_eq!(scene.left().await, before, "{cost}");
 }
 
@@ -311,19 +315,6 @@ async fn huge_costs_are_rejected_in_process_while_the_store_fails() {
         assert_eq!(rejected.source(), DecisionSource::Fallback);
         assert!(!rejected.is_admitted(), "{cost}");
         assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
-    }
-}
-
-#[tokio::test]
-async fn a_huge_cost_is_not_waited_for() {
-    for world in World::both() {
-        let scene = world.scene(StrategyKind::Gcra, "10/min");
-        for cost in huge() {
-            let waited = scene.limiter.wait(scene.key, secs(5)).cost(cost).await;
-            let rejected = waited.expect_err("a cost above the capacity");
-            assert_eq!(rejected.retry_after(), RetryAfter::Never, "{cost}");
-            assert_eq!(scene.left().await, 10, "{cost}");
-        }
     }
 }
 
