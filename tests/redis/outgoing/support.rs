@@ -4,7 +4,6 @@ use tokio::time::Instant;
 use tollgate::clock::Clock;
 pub(crate) use tollgate::limiter::Wait;
 use tollgate_tests::prelude::*;
-pub(crate) use tollgate_tests::world::ms;
 
 /// Longer than any test waits.
 pub(crate) const TEST_TIMEOUT: Duration = secs(3_600);
