@@ -6,7 +6,8 @@ use super::support::*;
 
 /// The calls of the commands of scripts.
 fn calls(server: &Server) -> u64 {
-    let commands = "lindex llen lpos lrange lrem lset ltrim rpush del pexpireat pexpiretime pttl zadd zcount zmscore zrangebyscore zrem zscore";
+    let commands = "lindex llen lpos lrange lrem lset ltrim rpush del pexpireat pexpiretime pttl \
+                    zadd zcount zmscore zrangebyscore zrem zscore";
     commands
         .split(' ')
         .map(|command| server.calls(command))
