@@ -23,7 +23,6 @@ mod settle_each;
 mod settle_responses;
 mod shadow;
 mod shadow_charges;
-use tollgate_tests::strategy_kind;
 mod support;
 mod tiers;
 use tollgate_tests::world;

@@ -9,7 +9,7 @@ use http_body::{Body as _, Frame};
 use http_body_util::{Full, StreamBody, combinators::UnsyncBoxBody};
 use tollgate::layer::ResponseBody;
 use tollgate_tests::prelude::*;
-pub(crate) use tollgate_tests::world::{KEY, World, secs};
+pub(crate) use tollgate_tests::world::{KEY, World};
 
 /// The keys under which something is counted: all but the epoch.
 pub(crate) fn counter_keys(server: &Server) -> Vec<String> {

@@ -82,11 +82,12 @@ pub(crate) fn pair(server: &Server, [first, second]: [StrategyKind; 2], quota: &
     limiter(store(server), policies)
 }
 
-/// A pool of connections without timeouts: those that redis-rs sets are too short for a busy machine.
+/// A pool of connections with timeouts that are long enough for a busy machine. A command that is lost with its connection ends
+/// by them.
 pub(crate) fn pool_of(url: impl redis::IntoConnectionInfo, connections: usize) -> Pool {
     let config = redis::AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None);
+        .set_connection_timeout(Some(secs(10)))
+        .set_response_timeout(Some(secs(10)));
     let manager = Manager::new_with_config(url, config).expect("a URL");
     let pool = Pool::builder(manager).max_size(connections);
     pool.runtime(Runtime::Tokio1).build().expect("a pool")

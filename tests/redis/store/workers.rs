@@ -28,9 +28,9 @@ async fn ten_thousand_concurrent_requests_on_one_key_take_far_fewer_calls() {
         let keys = (0..10_000).map(|_| Key::new("hot"));
         assert_eq!(all_at_once(&server, &limiter, keys).await, 100);
         let calls = server.calls("evalsha");
-        assert!((1..=1_000).contains(&calls), "{strategy:?}: {calls} calls");
+        assert!((1..=50).contains(&calls), "{strategy:?}: {calls} calls");
         let gets = server.calls("get");
-        assert!(gets <= 1_000, "{strategy:?}: {gets} reads");
+        assert!(gets <= 50, "{strategy:?}: {gets} reads");
     }
 }
 
@@ -45,7 +45,7 @@ async fn ten_thousand_concurrent_requests_on_as_many_keys_share_calls() {
         assert_eq!(all_at_once(&server, &limiter, keys).await, 10_000);
         let calls = server.calls("evalsha");
         // 128 keys a call at most.
-        assert!((79..1_500).contains(&calls), "{strategy:?}: {calls} calls");
+        assert!((79..=150).contains(&calls), "{strategy:?}: {calls} calls");
         assert_eq!(server.keys().len(), 10_000);
     }
 }
