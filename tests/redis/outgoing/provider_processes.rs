@@ -181,7 +181,9 @@ async fn no_process_sends_a_call_before_the_end_of_a_refusal_that_is_in_the_stor
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let all = Arc::new(Barrier::new(processes));
-        let ready = async move || drop(all.wait().await);
+        let ready = async move || {
+            let _leader = all.wait().await;
+        };
         let app = Router::new().route("/ready", get(ready));
         let app = app.fallback(respond).with_state(provider.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, app).await });
