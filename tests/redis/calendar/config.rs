@@ -1,6 +1,5 @@
 //! Mistakes are found when a limiter is built.
 
-use tollgate::ConfigError;
 use tollgate_tests::prelude::*;
 
 fn build(quota: Quota, windows: CalendarWindow) -> Result<Limiter, ConfigError> {
@@ -28,13 +27,8 @@ fn an_unknown_zone_is_an_error_that_names_it_and_shows_a_valid_one() {
         "../../etc/passwd",
         "EST5EDT4",
     ] {
-        let value = format!("{name:?}");
-        is_mistake(
-            "1/day",
-            CalendarWindow::zone(name),
-            &value,
-            &["IANA", "Europe/Berlin"],
-        );
+        let (zone, value) = (CalendarWindow::zone(name), format!("{name:?}"));
+        is_mistake("1/day", zone, &value, &["IANA", "Europe/Berlin"]);
     }
 }
 

@@ -19,6 +19,7 @@ struct Scene<'a> {
 /// Windows of each length, on both stores.
 async fn each(play: impl AsyncFn(&Scene<'_>)) {
     let utc = CalendarWindow::utc;
+    let zone = CalendarWindow::zone;
     // 2026-09-01 00:00 UTC, a Tuesday.
     let tuesday = 1_788_220_800;
     for world in worlds(tuesday * SECOND) {
@@ -30,17 +31,9 @@ async fn each(play: impl AsyncFn(&Scene<'_>)) {
             ("10/week", utc().week_starts_on(Weekday::Tuesday), tuesday),
             ("10/month", utc(), tuesday),
             // 2027-03-28 00:00 +01:00, before a day of 23 hours
-            (
-                "10/day",
-                CalendarWindow::zone("Europe/Berlin"),
-                1_806_188_400,
-            ),
+            ("10/day", zone("Europe/Berlin"), 1_806_188_400),
             // 2026-11-02 00:00 -05:00, after a day of 25 hours
-            (
-                "10/day",
-                CalendarWindow::zone("America/New_York"),
-                1_793_595_600,
-            ),
+            ("10/day", zone("America/New_York"), 1_793_595_600),
         ] {
             let _case = Case(format!("{quota}, {windows:?}"));
             let policy = Policy::new("p", quota.parse().expect(quota)).strategy(windows);
@@ -92,11 +85,7 @@ async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
 
             world.set(scene.ends - step);
             // What the next window holds is all there is, and of a next window that was not used nothing.
-            let rest = if used_after > 0 {
-                QUOTA - used_after
-            } else {
-                0
-            };
+            let rest = (QUOTA - used_after) * u64::from(used_after > 0);
             let (admitted, wait) = scene.exhaust().await;
             assert_eq!(admitted, rest);
             // The wait is exact: to the end of the next window, if that is used up.
@@ -121,10 +110,8 @@ async fn a_clock_that_steps_back_and_forth_over_the_end_gives_two_windows_and_no
                 scene.world.set(scene.ends + step / 2);
                 admitted += scene.up_to(3).await;
             }
-            assert!(
-                (QUOTA..=2 * QUOTA).contains(&admitted),
-                "{step}: {admitted}"
-            );
+            let bounds = QUOTA..=2 * QUOTA;
+            assert!(bounds.contains(&admitted), "{step}: {admitted}");
         })
         .await;
     }

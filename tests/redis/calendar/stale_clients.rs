@@ -8,31 +8,22 @@ use tollgate_tests::{prelude::*, scene::refund};
 
 use super::support::*;
 
-const KEY: Key = Key::global();
-
 /// Policies of every kind of window, each with a quota of 2, and when their windows end that are open at [`THEN`].
 fn policies() -> [(Policy, u64); 5] {
-    let two = || Quota::requests(2);
-    let policy =
-        |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
     let zone = CalendarWindow::zone;
     let sunday = zone("Europe/Berlin").week_starts_on(Weekday::Sunday);
     let kolkata = CalendarWindow::east_of_utc(secs(330 * 60));
+    let policy = |name: &str, text, windows: CalendarWindow| {
+        Policy::new(name, quota(text)).strategy(windows)
+    };
+    let day = policy("day", "2/day", zone("America/New_York"));
+    let gap = policy("gap", "2/day", zone("America/Sao_Paulo"));
     [
-        (
-            policy("day", two().per_day(), zone("America/New_York")),
-            1_541_394_000,
-        ), // 2018-11-05 00:00 -05:00
-        (policy("week", two().per_week(), sunday), 1_541_890_800), // 2018-11-11 Sun 00:00 +01:00
-        (policy("month", two().per_month(), kolkata), 1_543_602_600), // 2018-12-01 00:00 +05:30
-        (
-            policy("hour", two().per_hour(), CalendarWindow::utc()),
-            1_541_329_200,
-        ), // 11:00
-        (
-            policy("gap", two().per_day(), zone("America/Sao_Paulo")),
-            1_541_383_200,
-        ), // 2018-11-05 00:00 -02:00
+        (day, 1_541_394_000),                                 // 2018-11-05 00:00 -05:00
+        (policy("week", "2/week", sunday), 1_541_890_800),    // 2018-11-11 Sun 00:00 +01:00
+        (policy("month", "2/month", kolkata), 1_543_602_600), // 2018-12-01 00:00 +05:30
+        (policy("hour", "2/h", CalendarWindow::utc()), 1_541_329_200), // 11:00
+        (gap, 1_541_383_200),                                 // 2018-11-05 00:00 -02:00
     ]
 }
 
@@ -122,23 +113,23 @@ async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
 /// refunded each time, the units of another charge would be lost.
 #[tokio::test]
 async fn a_refund_that_is_sent_again_refunds_each_limit_once() {
+    let sliding = SlidingWindow::buckets(1);
     let strategies: [&dyn Strategy; 6] = [
         &Gcra,
         &TokenBucket,
         &FixedWindow,
         &ListWindow,
         &SlidingLog,
-        &SlidingWindow::buckets(1),
+        &sliding,
     ];
     for strategy in strategies {
         let world = world_then();
         let store = RedisStore::builder().url(world.server().url());
-        let store = store.timeout(TEST_TIMEOUT).build();
-        let store = store.expect("a store");
+        let store = store.timeout(TEST_TIMEOUT).built();
         let terms = Terms::default();
         let yearly = strategy.bind(&Quota::requests(100).per(365 * secs(86_400)), &terms);
-        let daily =
-            CalendarWindow::zone("America/New_York").bind(&Quota::requests(50).per_day(), &terms);
+        let new_york = CalendarWindow::zone("America/New_York");
+        let daily = new_york.bind(&quota("50/day"), &terms);
         let limits = [("yearly", yearly), ("daily", daily)].map(|(name, rule)| {
             let rule = rule.expect("a rule");
             store.register(name, rule).expect("a limit")
@@ -211,8 +202,7 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
 #[tokio::test]
 async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
     let world = world_then();
-    let skipping =
-        |(policy, _): (Policy, u64)| policy.missing_key(tollgate::extract::MissingKey::Skip);
+    let skipping = |(policy, _): (Policy, u64)| policy.missing_key(MissingKey::Skip);
     let limiter = world.limiter(policies().map(skipping));
     let check = |name: &str, n: usize| {
         let key = Key::new(format!("key{n}"));
@@ -223,25 +213,16 @@ async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
         tokio::spawn(limiter.check(keys).into_future())
     };
     let names = ["hour", "all", "month", "hour", "gap"];
-    let tasks: Vec<_> = (0..100).map(|n| (n, check(names[n % 5], n))).collect();
-    for (n, task) in tasks {
+    let tasks: Vec<_> = (0..100).map(|n| check(names[n % 5], n)).collect();
+    for task in tasks {
         let decision = task.await.expect("a task that ends well");
-        assert!(
-            admitted_by_store(&decision),
-            "{} {decision:?}",
-            names[n % 5]
-        );
+        assert!(admitted_by_store(&decision), "{decision:?}");
         for verdict in decision.policies() {
             let all = policies();
-            let (_, ends) = all
-                .iter()
-                .find(|(p, _)| p.name() == verdict.policy())
-                .expect("it");
-            assert_eq!(
-                verdict.reset_after().as_micros() as u64,
-                ends * SECOND - THEN
-            );
-            assert_eq!(verdict.remaining(), 1, "{verdict:?}");
+            let own = all.iter().find(|(p, _)| p.name() == verdict.policy());
+            let ends_in = own.expect("it").1 * SECOND - THEN;
+            let reset = verdict.reset_after().as_micros() as u64;
+            assert_eq!((reset, verdict.remaining()), (ends_in, 1), "{verdict:?}");
         }
     }
 }

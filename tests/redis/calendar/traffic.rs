@@ -26,11 +26,8 @@ impl Rule {
 
     /// Moves on to the current window; returns what is left in it, and its end.
     fn turn(&mut self, now: u64) -> (u64, u64) {
-        let next = self
-            .begins
-            .iter()
-            .position(|begins| *begins > now)
-            .expect("a boundary");
+        let next = self.begins.iter().position(|begins| *begins > now);
+        let next = next.expect("a boundary");
         if self.window != next {
             (self.window, self.used) = (next, 0);
         }
@@ -81,10 +78,7 @@ async fn eight_days(mut rules: Vec<Rule>, from: u64) {
             }
         }
     }
-    assert!(
-        admitted > 100 && rejected > 100,
-        "{admitted} admitted, {rejected} rejected"
-    );
+    assert!(admitted > 100 && rejected > 100, "{admitted}, {rejected}");
     stores.iter().for_each(World::no_key_is_immortal);
 }
 
@@ -94,10 +88,8 @@ fn compare(decision: &Decision, outlook: &[(u64, u64)], now: u64, passed: bool) 
         assert_eq!(policy.remaining(), left, "{policy:?}");
         let wait = policy.retry_after().duration().expect("a wait").as_micros() as u64;
         let honest = if left > 0 { 0 } else { ends - now };
-        assert!(
-            (honest..=honest + 2_000).contains(&wait),
-            "{policy:?}, not {honest}"
-        );
+        let bounds = honest..=honest + 2_000;
+        assert!(bounds.contains(&wait), "{policy:?}, not {honest}");
     }
     assert_eq!(decision.policies().len(), outlook.len());
 }

@@ -7,7 +7,6 @@ use tollgate_tests::{prelude::*, two_clocks::TwoClocks};
 
 use super::support::exhaust as exhaust_micros;
 
-const KEY: Key = Key::global();
 const QUOTA: u64 = 10;
 const SECOND: i64 = 1_000_000;
 const HOUR: i64 = 3_600 * SECOND;
@@ -19,19 +18,15 @@ const STEPS: [i64; 6] = [HOUR, -HOUR, DAY, -DAY, -START, 60 * 365 * DAY];
 
 fn limiter(clock: &TwoClocks, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let builder = Limiter::builder().store(store);
-    let builder = policies
-        .into_iter()
-        .fold(builder, |b, policy| b.policy(policy));
-    builder.build().expect("a limiter")
+    stores::limiter(Limiter::builder().store(store), policies)
 }
 
 fn policy() -> Policy {
-    Policy::new("p", Quota::requests(QUOTA).per_hour())
+    Policy::new("p", quota("10/h"))
 }
 
 fn calendar() -> Policy {
-    Policy::new("calendar", Quota::requests(QUOTA).per_hour()).strategy(CalendarWindow::utc())
+    Policy::new("calendar", quota("10/h")).strategy(CalendarWindow::utc())
 }
 
 fn rates() -> [Policy; 6] {
@@ -119,26 +114,22 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         let limiter = limiter(&clock, [rate, calendar()]);
         let mut decision = limiter.check(KEY).cost(QUOTA).await;
         assert!(decision.is_admitted(), "{step}");
-        let reset = |decision: &tollgate::Decision, name: &str| {
-            let verdict = decision.policy(name).expect("a policy");
-            verdict.reset_after().as_micros() as i64
-        };
-        assert_eq!(reset(&decision, "p"), HOUR, "{step}");
+        let reset = |name| decision.count(name).reset_after().as_micros() as i64;
+        assert_eq!(reset("p"), HOUR, "{step}");
         let left = HOUR - clock.wall().as_micros() % HOUR;
-        assert_eq!(reset(&decision, "calendar"), left, "{step}");
+        assert_eq!(reset("calendar"), left, "{step}");
 
         clock.pass(SECOND);
         let _ = decision.refund(4).await.expect("a response");
-        let seen = limiter.peek(KEY).await.expect("a response");
-        let remaining = seen.policies().map(|verdict| verdict.remaining());
-        assert_eq!(remaining.collect::<Vec<_>>(), [4, 4], "{step}");
-
+        let remaining = async || {
+            let seen = limiter.peek(KEY).await.expect("a response");
+            (seen.left("p"), seen.left("calendar"))
+        };
+        assert_eq!(remaining().await, (4, 4), "{step}");
         // One has begun anew, and the other not yet.
         clock.pass(left - SECOND);
-        let seen = limiter.peek(KEY).await.expect("a response");
-        let remaining = seen.policies().map(|verdict| verdict.remaining());
         let rate = if left == HOUR { QUOTA } else { 4 };
-        assert_eq!(remaining.collect::<Vec<_>>(), [rate, QUOTA], "{step}");
+        assert_eq!(remaining().await, (rate, QUOTA), "{step}");
     }
 }
 
@@ -152,10 +143,7 @@ async fn a_full_store_evicts_no_window_by_the_time_of_the_other_clock() {
             .clock(clock.clone())
             .max_keys(NonZeroUsize::new(64).expect("a number"))
             .build();
-        let limiter = |policy| {
-            let builder = Limiter::builder().store(store.clone()).policy(policy);
-            builder.build().expect("a limiter")
-        };
+        let limiter = |policy| stores::limiter(Limiter::builder().store(store.clone()), [policy]);
         // Used up for up to two hours by the calendar, and by a window of an hour.
         let calendar = limiter(calendar());
         let window = limiter(policy().strategy(FixedWindow));
@@ -164,9 +152,8 @@ async fn a_full_store_evicts_no_window_by_the_time_of_the_other_clock() {
             assert!(admitted_by_store(&limiter.check(KEY).cost(QUOTA).await));
         }
         for key in 0..500 {
-            assert!(admitted_by_store(
-                &short.check(Key::new(key.to_string())).await
-            ));
+            let admitted = short.check(Key::new(key.to_string())).await;
+            assert!(admitted_by_store(&admitted));
         }
         assert!(store.keys() <= 64 && store.dropped() > 0);
         for limiter in [&calendar, &window] {
@@ -181,9 +168,9 @@ const CHILD: &str = "TOLLGATE_TEST_WALL_CLOCK";
 fn set_wall(micros: i64) {
     let file = env::var_os("TESTKIT_CLOCK").expect("a clock");
     let file = OpenOptions::new().write(true).open(file);
-    let file = file.expect("the clock's file");
-    file.write_all_at(&micros.to_ne_bytes(), 0)
-        .expect("a write");
+    let written = file.expect("the clock's file");
+    let written = written.write_all_at(&micros.to_ne_bytes(), 0);
+    written.expect("a write");
 }
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
@@ -193,12 +180,7 @@ async fn child_process_with_a_stepping_wall_clock() {
         return;
     }
     let started = 1_000 * SECOND;
-    let limiter = |policy| {
-        Limiter::builder()
-            .policy(policy)
-            .build()
-            .expect("a limiter")
-    };
+    let limiter = |policy| stores::limiter(Limiter::builder(), [policy]);
     let rates: Vec<_> = rates().into_iter().map(limiter).collect();
     let calendar = limiter(calendar());
     for limiter in &rates {
@@ -222,14 +204,11 @@ async fn child_process_with_a_stepping_wall_clock() {
 #[test]
 fn the_system_clock_counts_rates_by_monotonic_time_and_calendar_windows_by_the_wall_clock() {
     let clock = testkit::Clock::at(1_000 * SECOND as u64);
-    let mut child =
-        tollgate_tests::child::test(module_path!(), "child_process_with_a_stepping_wall_clock");
+    let name = "child_process_with_a_stepping_wall_clock";
+    let mut child = tollgate_tests::child::test(module_path!(), name);
     clock.put_in(child.env(CHILD, "1"));
     let output = child.output().expect("a process");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success() && text.contains("as it should be"),
-        "{text}{errors}"
-    );
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let passed = output.status.success() && text.contains("as it should be");
+    assert!(passed, "{text}");
 }

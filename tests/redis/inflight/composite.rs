@@ -25,10 +25,8 @@ async fn a_request_that_one_policy_rejects_is_charged_by_neither() {
                 for _ in 0..3 {
                     let rejected = check(&limiter).await;
                     let by = |name| rejected.policy(name).expect("a policy").rejected();
-                    assert_eq!(
-                        (by("rate"), by("permits")),
-                        (units < permits, permits < units)
-                    );
+                    let rejecting = (by("rate"), by("permits"));
+                    assert_eq!(rejecting, (units < permits, permits < units));
                 }
                 assert_eq!(free(&limiter).await, permits - admitted);
                 drop(held);

@@ -2,23 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::inflight::{
-    log::Log,
-    support::{World, *},
-};
-
-#[tokio::test]
-async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let decision = check(&limiter).await;
-        let clone = decision.clone();
-        drop(decision);
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
-        drop(clone);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
+use crate::inflight::support::{World, *};
 
 #[tokio::test]
 async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
@@ -77,42 +61,21 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
     }
 }
 
-#[tokio::test]
-async fn peeks_and_rejections_hold_no_permit() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let look = limiter.peek(KEY).await.expect("a response");
-        let held = fill(&limiter).await;
-        assert_eq!(held.len() as u64, MAX_PERMITS);
-        let rejected = check(&limiter).await;
-        assert!(matches!(rejected.kind(), DecisionKind::Rejected));
-        drop(held);
-        until_free(&limiter, MAX_PERMITS).await;
-        drop((look, rejected));
-    }
-}
-
-/// A thread of the application's own, where nothing can be spawned.
+/// Also on a thread of the application's own, where nothing can be spawned.
 #[test]
-fn a_permit_dropped_outside_of_the_runtime_is_released() {
-    for world in World::both() {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let held = runtime.block_on(fill(&limiter));
-        assert_eq!(held.len() as u64, MAX_PERMITS);
-        drop(held);
-        runtime.block_on(until_free(&limiter, MAX_PERMITS));
-    }
-}
-
-#[test]
-fn a_permit_dropped_in_another_runtime_is_released() {
+fn a_permit_dropped_outside_of_its_runtime_is_released() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
-        let held = one.block_on(fill(&limiter));
-        other.block_on(async { drop(held) });
-        other.block_on(until_free(&limiter, MAX_PERMITS));
+        let [one, other] = [0, 1].map(|_| Runtime::new().expect("a runtime"));
+        for is_inside in [true, false] {
+            let held = one.block_on(fill(&limiter));
+            assert_eq!(held.len() as u64, MAX_PERMITS);
+            match is_inside {
+                true => other.block_on(async { drop(held) }),
+                false => drop(held),
+            }
+            other.block_on(until_free(&limiter, MAX_PERMITS));
+        }
         let held = one.block_on(fill(&limiter));
         assert_eq!(held.len() as u64, MAX_PERMITS);
         drop(one);

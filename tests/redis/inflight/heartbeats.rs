@@ -3,67 +3,29 @@
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::inflight::{
-    log::Log,
+    script::play_each,
     support::{World, *},
 };
 
+/// `PERMIT_TTL` is 300 ms.
 #[tokio::test]
-async fn a_held_permit_is_renewed_beyond_its_ttl() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let held = fill(&limiter).await;
-        for _ in 0..3 {
-            world.advance(PERMIT_TTL * 9 / 10);
-            world.until_heartbeats(MAX_PERMITS).await;
-            assert!(!admitted_by_store(&check(&limiter).await));
-        }
-        drop(held);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn all_permits_of_a_request_for_several_are_renewed() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL).cost(2)]);
-        let several = limiter.check(KEY).times(3).await;
-        assert_eq!(several.admitted(), 3);
-        for _ in 0..2 {
-            world.advance(PERMIT_TTL * 9 / 10);
-            world.until_heartbeats(6).await;
-        }
-        assert_eq!(free(&limiter).await, 4);
-        drop(several);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn a_heartbeat_that_comes_too_late_revives_nothing() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let late = fill(&limiter).await;
-        world.advance(PERMIT_TTL);
-        world.until_heartbeats(MAX_PERMITS).await;
-        assert_eq!(free(&limiter).await, MAX_PERMITS);
-        let next = fill(&limiter).await;
-        assert_eq!(next.len() as u64, MAX_PERMITS);
-        drop(late);
-        assert_eq!(free(&limiter).await, 0, "theirs are not others' permits");
-        drop(next);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-fn runtime() -> Runtime {
-    multi_thread(1)
+async fn held_permits_are_renewed_beyond_their_ttl_and_those_that_expired_are_not() {
+    let scripts = [
+        "fill a: 10, +270ms, beat 10, take b: false, +270ms, beat 10, take b: false, +270ms, beat 10, \
+         take b: false, drop a, until free: 10",
+        // All of a request for several.
+        "take a cost 2 times 3: 3, +270ms, beat 6, +270ms, beat 6, free: 4, drop a, until free: 10",
+        // A heartbeat that comes too late revives nothing, and takes no others' permits.
+        "fill a: 10, +300ms, beat 10, free: 10, fill b: 10, drop a, free: 0, drop b, until free: 10",
+    ];
+    play_each(permit_policy(PERMIT_TTL), &scripts).await;
 }
 
 #[test]
 fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let [one, other] = [(); 2].map(|()| runtime());
+        let [one, other] = [(); 2].map(|()| multi_thread(1));
         let held = one.block_on(fill(&limiter));
         drop(one);
         other.block_on(async {
@@ -87,7 +49,7 @@ async fn advance_several_ttls(world: &World, held: u64) {
     }
 }
 
-async fn acquire(limiter: &tollgate::Limiter) -> Decision {
+async fn acquire(limiter: &Limiter) -> Decision {
     let decision = check(limiter).await;
     assert!(admitted_by_store(&decision), "{decision:?}");
     decision
@@ -100,7 +62,7 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_
     for world in World::both() {
         for ends in [true, false] {
             let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-            let (one, other) = (current_thread(), runtime());
+            let (one, other) = (current_thread(), multi_thread(1));
             let first = one.block_on(acquire(&limiter));
             let second = other.block_on(acquire(&limiter));
             one.block_on(async { drop(first) });
@@ -120,7 +82,7 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         for _ in 0..2 {
-            let runtime = runtime();
+            let runtime = multi_thread(1);
             let held = runtime.block_on(acquire(&limiter));
             runtime.block_on(advance_several_ttls(&world, 1));
             assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 1);
@@ -139,7 +101,7 @@ fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
 fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let [one, other] = [(); 2].map(|()| runtime());
+        let [one, other] = [(); 2].map(|()| multi_thread(1));
         let moved = one.block_on(acquire(&limiter));
         let own = other.block_on(acquire(&limiter));
         drop(one);
@@ -169,7 +131,7 @@ async fn nothing_is_sent_while_nothing_is_held() {
 #[test]
 fn a_runtime_that_ends_with_requests_in_flight_does_end() {
     for world in World::both() {
-        for own_runtime in [current_thread, runtime] {
+        for own_runtime in [current_thread, || multi_thread(1)] {
             let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
             let held = limiter.clone();
             on_bare_thread(move || {
@@ -186,7 +148,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 });
             });
             world.advance(PERMIT_TTL);
-            assert_eq!(runtime().block_on(free(&limiter)), MAX_PERMITS);
+            assert_eq!(current_thread().block_on(free(&limiter)), MAX_PERMITS);
         }
     }
 }
@@ -203,7 +165,7 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
     };
     let (log, _guard) = Log::of_warnings();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
-    let other = runtime();
+    let other = multi_thread(1);
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         for in_runtime in [false, true] {

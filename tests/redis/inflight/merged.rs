@@ -1,6 +1,7 @@
 //! Requests of one batch, some of which are dropped before their result.
 
 use futures_util::future::join3;
+use tollgate::limiter::Check;
 use tollgate_tests::prelude::*;
 
 use crate::{
@@ -10,14 +11,11 @@ use crate::{
 
 /// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
-    let tasks: Vec<_> = (0..n)
-        .map(|_| tokio::spawn(limiter.check(KEY).into_future()))
-        .collect();
-    let mut decisions = Vec::new();
-    for task in tasks {
-        decisions.push(task.await.expect("a task that ends well"));
-    }
-    decisions
+    let spawn = |_| tokio::spawn(limiter.check(KEY).into_future());
+    let tasks: Vec<_> = (0..n).map(spawn).collect();
+    let decisions = join_all(tasks).await.into_iter();
+    let decisions = decisions.map(|decision| decision.expect("a task that ends well"));
+    decisions.collect()
 }
 
 fn members(server: &Server) -> HashSet<String> {
@@ -44,11 +42,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
         drop(held.pop());
         until_free(&limiter, MAX_PERMITS - left).await;
         let now = members(server);
-        assert_eq!(
-            known.difference(&now).count(),
-            1,
-            "one permit went, and no other"
-        );
+        assert_eq!(known.difference(&now).count(), 1, "one went, no other");
         assert!(now.is_subset(&known));
         known = now;
     }
@@ -62,11 +56,8 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
     let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
     let (four, three) = tokio::join!(limiter.check(KEY).times(4), limiter.check(KEY).times(3));
-    assert_eq!(
-        (four.admitted(), three.admitted()),
-        (4, 1),
-        "first come, first served"
-    );
+    // First come, first served.
+    assert_eq!((four.admitted(), three.admitted()), (4, 1));
     assert_eq!(stored_permits(server), 10);
     drop(three);
     until_free(&limiter, 2).await;
@@ -79,8 +70,8 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
 async fn a_request_finds_the_permit_that_was_released_before_it() {
     let world = World::redis();
     let server = world.server();
-    let one =
-        Policy::new("permits", Quota::concurrent(1)).strategy(Concurrency::with_ttl(LONG_TTL));
+    let one = Policy::new("permits", Quota::concurrent(1));
+    let one = one.strategy(Concurrency::with_ttl(LONG_TTL));
     let limiter = build(Limiter::builder().store(store(server.url())), [one]);
     let held = limiter.check("k").await;
     assert!(admitted_by_store(&held));
@@ -96,21 +87,18 @@ async fn a_request_finds_the_permit_that_was_released_before_it() {
     }
 }
 
-/// Sends the calls of `ask`, all of which are dropped when the result comes.
-async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
+/// Makes calls, of which the server sends no results before this returns.
+async fn sent(
+    server: &Server,
+    ask: impl Fn(usize) -> Check,
+    calls: usize,
+) -> Vec<tokio::task::JoinHandle<Decision>> {
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
-    let tasks = ask();
-    until("the questions have been sent", async || {
-        a_client_waits(server)
-    })
-    .await;
-    for task in &tasks {
-        task.abort();
-    }
-    for task in tasks {
-        assert!(task.await.expect_err("it was aborted").is_cancelled());
-    }
-    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    let tasks = (0..calls).map(|n| tokio::spawn(ask(n).into_future()));
+    let tasks = tasks.collect();
+    let are_sent = async || a_client_waits(server);
+    until("the questions have been sent", are_sent).await;
+    tasks
 }
 
 /// A server on which nothing has been done but to open the limiter's connection and load its script.
@@ -128,11 +116,15 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permits() {
     for (calls, times, cost) in [(50, 1, 1), (1, 4, 2)] {
         let (server, limiter) = warm([permit_policy(LONG_TTL).cost(cost)]).await;
         server.reset_stats();
-        ask_and_go(&server, || {
-            let ask = |_| tokio::spawn(limiter.check(KEY).times(times).into_future());
-            (0..calls).map(ask).collect()
-        })
-        .await;
+        let ask = |_| limiter.check(KEY).times(times);
+        let tasks = sent(&server, ask, calls).await;
+        for task in &tasks {
+            task.abort();
+        }
+        for task in tasks {
+            assert!(task.await.expect_err("it was aborted").is_cancelled());
+        }
+        server.command(&["CLIENT", "UNPAUSE"]).ok();
         until("they were taken", async || server.calls("zadd") > 0).await;
         until_free(&limiter, MAX_PERMITS).await;
         assert_eq!(server.keys(), [""; 0]);
@@ -143,14 +135,7 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permits() {
 #[tokio::test]
 async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
     let (server, limiter) = warm([permit_policy(LONG_TTL)]).await;
-    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
-    let tasks: Vec<_> = (0..8)
-        .map(|_| tokio::spawn(limiter.check(KEY).into_future()))
-        .collect();
-    until("the questions have been sent", async || {
-        a_client_waits(&server)
-    })
-    .await;
+    let tasks = sent(&server, |_| limiter.check(KEY), 8).await;
     for task in tasks.iter().step_by(2) {
         task.abort();
     }
@@ -174,10 +159,8 @@ async fn merged_requests_that_fail_half_way_hold_no_permit() {
         let rate = Policy::new("rate", Quota::requests(1_000).per_hour());
         let rate = rate.key(extract::global()).strategy(Gcra);
         let store = store(server.url_as("half", "secret"));
-        let limiter = build(
-            Limiter::builder().store(store),
-            [permit_policy(LONG_TTL), rate],
-        );
+        let policies = [permit_policy(LONG_TTL), rate];
+        let limiter = build(Limiter::builder().store(store), policies);
         for decision in at_once(&limiter, n).await {
             assert!(!decision.is_admitted(), "{decision:?}");
         }

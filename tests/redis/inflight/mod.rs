@@ -2,15 +2,14 @@
 
 mod clocks;
 mod composite;
-use tollgate_tests::counting_clock;
 mod foreign_values;
 mod handles;
 mod heartbeats;
 mod http;
-use tollgate_tests::log;
 mod merged;
 mod processes;
-mod renewals;
+pub(crate) mod renewals;
 mod responses;
+mod script;
 mod support;
 mod units;

@@ -23,29 +23,23 @@ fn child(test: &str, server: &Server) -> Child {
 }
 
 fn limiter(url: String) -> Limiter {
-    build(
-        Limiter::builder().store(store(url)),
-        [permit_policy(PERMIT_TTL)],
-    )
+    let builder = Limiter::builder().store(store(url));
+    build(builder, [permit_policy(PERMIT_TTL)])
 }
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[test]
 fn child_process_that_holds_six_permits() {
     let Ok(url) = env::var(URL) else { return };
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let limiter = limiter(url);
         let mut held = Vec::new();
         for _ in 0..6 {
             held.push(check(&limiter).await);
         }
-        println!(
-            "holds={}",
-            held.iter()
-                .filter(|decision| admitted_by_store(decision))
-                .count()
-        );
+        let admitted = held.iter().filter(|decision| admitted_by_store(decision));
+        println!("holds={}", admitted.count());
         // Until its parent kills it, or has gone.
         drop(std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new())).join());
         drop(held);
@@ -63,20 +57,14 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     let mut line = String::new();
     while !line.contains("holds=") {
         line.clear();
-        assert!(
-            said.read_line(&mut line).expect("its output") > 0,
-            "it ended early"
-        );
+        let read = said.read_line(&mut line).expect("its output");
+        assert!(read > 0, "it ended early");
     }
     assert!(line.contains("holds=6"), "{line}");
 
     let limiter = limiter(server.url());
     let own = fill(&limiter).await;
-    assert_eq!(
-        own.len() as u64,
-        MAX_PERMITS - 6,
-        "two processes share the limit"
-    );
+    assert_eq!(own.len(), 4, "two processes share the limit");
     let renewed = async || {
         let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
         until("both processes' heartbeats come", async || {
@@ -103,10 +91,8 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     })
     .await;
     clock.advance(PERMIT_TTL - half - Duration::from_micros(1));
-    assert!(
-        !admitted_by_store(&check(&limiter).await),
-        "not a microsecond before"
-    );
+    let early = check(&limiter).await;
+    assert!(!admitted_by_store(&early), "not a microsecond before");
     clock.advance(Duration::from_micros(1));
     let more = fill(&limiter).await;
     assert_eq!(more.len(), 6, "what it held, and no more");
@@ -125,13 +111,11 @@ fn child_process_that_takes_turns() {
         .next()
         .and_then(|port| port.parse().ok())
         .expect("a port");
-    let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
     let most = multi_thread(2).block_on(async {
-        let limiter = build(
-            Limiter::builder().store(store(url)),
-            // The machine may stand still for a while; that is another test's matter.
-            [permit_policy(LONG_TTL)],
-        );
+        // The machine may stand still for a while; that is another test's matter.
+        let policy = permit_policy(LONG_TTL);
+        let limiter = build(Limiter::builder().store(store(url)), [policy]);
         hold_half(&limiter, address).await;
         let tasks: Vec<_> = (0..16)
             .map(|_| tokio::spawn(take_turns(limiter.clone(), address)))
@@ -148,7 +132,7 @@ fn child_process_that_takes_turns() {
 }
 
 /// Holds half of all permits until the other process holds the other half: so both are known to use the limit at once.
-async fn hold_half(limiter: &Limiter, address: std::net::SocketAddr) {
+async fn hold_half(limiter: &Limiter, address: SocketAddr) {
     let mut counter = Connection::open(address, TEST_TIMEOUT).expect("a connection");
     let mut held = Vec::new();
     for _ in 0..MAX_PERMITS / 2 {
@@ -165,7 +149,7 @@ async fn hold_half(limiter: &Limiter, address: std::net::SocketAddr) {
 }
 
 /// Is admitted so often; returns the most of both processes that were in flight at once.
-async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> i64 {
+async fn take_turns(limiter: Limiter, address: SocketAddr) -> i64 {
     let mut counter = Connection::open(address, TEST_TIMEOUT).expect("a connection");
     let (mut most, mut turns) = (0, 0);
     while turns < TURNS {

@@ -14,21 +14,21 @@ const DELAY: Duration = ms(1);
 
 /// A store in process that takes a while to renew permits, and does not renew any while it fails.
 #[derive(Clone, Debug)]
-struct Slow {
+pub(crate) struct Slow {
     inner: MemoryStore,
-    renewals: Arc<Renewals>,
+    pub(crate) renewals: Arc<Renewals>,
 }
 
 #[derive(Debug, Default)]
-struct Renewals {
+pub(crate) struct Renewals {
     fails: AtomicBool,
-    done: AtomicUsize,
+    pub(crate) done: AtomicUsize,
     under_way: AtomicUsize,
     most_under_way: AtomicUsize,
 }
 
 impl Slow {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The runtime's clock, which tests do not wait for.
         Self {
             inner: MemoryStore::builder().clock(TokioClock::new()).build(),
@@ -55,9 +55,8 @@ impl Store for Slow {
         }
         let renewals = self.renewals.clone();
         let under_way = renewals.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-        renewals
-            .most_under_way
-            .fetch_max(under_way, Ordering::SeqCst);
+        let most = &renewals.most_under_way;
+        most.fetch_max(under_way, Ordering::SeqCst);
         let fails = renewals.fails.load(Ordering::SeqCst);
         let response = match fails {
             true => Err(StoreError::Timeout),
@@ -69,9 +68,8 @@ impl Store for Slow {
         StoreResponse::pending(async move {
             sleep(DELAY).await;
             renewals.under_way.fetch_sub(1, Ordering::SeqCst);
-            renewals
-                .done
-                .fetch_add(usize::from(!fails), Ordering::SeqCst);
+            let done = usize::from(!fails);
+            renewals.done.fetch_add(done, Ordering::SeqCst);
             response
         })
     }

@@ -2,10 +2,9 @@
 
 use std::task::{Context, Poll};
 
-use axum::{body::Body, extract::State, routing::get};
+use axum::extract::State;
 use tollgate::limiter::PermitGuard;
 use tollgate_tests::prelude::*;
-use tower::Service;
 
 use crate::inflight::support::{World, *};
 
@@ -26,10 +25,8 @@ struct Kept {
 }
 
 async fn hold(State(kept): State<Kept>, admission: Admission) -> &'static str {
-    kept.holds
-        .lock()
-        .expect("no panic")
-        .push(admission.hold_permits());
+    let guard = admission.hold_permits();
+    kept.holds.lock().expect("no panic").push(guard);
     "held"
 }
 
@@ -52,11 +49,8 @@ async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alo
             ("/hold", MAX_PERMITS - 1),
             ("/hold", MAX_PERMITS - 2),
         ] {
-            let response = app
-                .clone()
-                .oneshot(request(path))
-                .await
-                .expect("infallible");
+            let response = app.clone().oneshot(request(path)).await;
+            let response = response.expect("infallible");
             assert_eq!(response.status(), 200);
             drop(response.into_body().collect().await.expect("a body"));
             until_free(&limiter, left).await;
@@ -99,11 +93,8 @@ async fn an_error_of_the_inner_service_releases_the_permit() {
         let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
         let service = layer.layer(failing);
         for _ in 0..3 * MAX_PERMITS {
-            let error = service
-                .clone()
-                .oneshot(request("/"))
-                .await
-                .expect_err("an error");
+            let error = service.clone().oneshot(request("/")).await;
+            let error = error.expect_err("an error");
             assert_eq!(error, "broken");
             until_free(&limiter, MAX_PERMITS).await;
         }
@@ -115,7 +106,7 @@ async fn an_error_of_the_inner_service_releases_the_permit() {
 async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for world in World::both() {
         let (outer, limiter) = layer(&world);
-        let narrow = crate::inflight::support::permit_policy_of(1, LONG_TTL);
+        let narrow = permit_policy_of(1, LONG_TTL);
         let inner = World::memory().limiter([narrow]);
         let taken = check(&inner).await;
         let app = Router::new().route("/", get(async || "hello"));
@@ -146,15 +137,9 @@ struct FreePermitsOnDrop {
 impl Drop for FreePermitsOnDrop {
     fn drop(&mut self) {
         // In process the decision is there at once.
-        let mut look = std::pin::pin!(self.limiter.peek(KEY).into_future());
-        let Poll::Ready(decision) = look
-            .as_mut()
-            .poll(&mut Context::from_waker(std::task::Waker::noop()))
-        else {
-            panic!("an answer at once");
-        };
-        let free = decision.expect("a response");
-        let free = free.policy("permits").expect("a policy").remaining();
+        let peek = self.limiter.peek(KEY).into_future().now_or_never();
+        let free = peek.expect("an answer at once").expect("a response");
+        let free = free.left("permits");
         self.seen.lock().expect("no panic").push(free);
     }
 }
@@ -184,14 +169,8 @@ async fn a_cancelled_request_drops_its_work_before_its_permit() {
             })
         }
     });
-    let mut service = layer.layer(endless);
-    let mut work = Box::pin(service.call(request("/")));
-    let waker = std::task::Waker::noop();
-    assert!(
-        work.as_mut()
-            .poll(&mut Context::from_waker(waker))
-            .is_pending()
-    );
+    let mut work = Box::pin(layer.layer(endless).call(request("/")));
+    assert!((&mut work).now_or_never().is_none());
     assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
     drop(work);
     assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
@@ -237,22 +216,16 @@ async fn a_dropped_body_drops_its_work_before_its_permit() {
             async { Ok::<_, Infallible>(Response::new(body)) }
         }
     }));
-    let response = service
-        .clone()
-        .oneshot(request("/"))
-        .await
-        .expect("infallible");
-    drop(response);
+    let send = async || {
+        let response = service.clone().oneshot(request("/")).await;
+        response.expect("infallible")
+    };
+    drop(send().await);
     assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
     assert!(admitted_by_store(&check(&limiter).await));
 
     // One that breaks is as good as sent.
-    let response = service
-        .clone()
-        .oneshot(request("/"))
-        .await
-        .expect("infallible");
-    let mut body = response.into_body();
+    let mut body = send().await.into_body();
     assert!(body.frame().await.expect("an error").is_err());
     assert_eq!(free(&limiter).await, MAX_PERMITS);
 }

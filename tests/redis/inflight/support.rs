@@ -2,9 +2,7 @@
 
 use testkit::Clock as ServerClock;
 use tollgate::clock::Clock;
-use tollgate_tests::prelude::*;
-
-use crate::inflight::counting_clock::CountingClock;
+use tollgate_tests::{counting_clock::CountingClock, prelude::*};
 
 /// Permits for requests in flight.
 pub(crate) const MAX_PERMITS: u64 = 10;
@@ -119,16 +117,14 @@ pub(crate) fn store(url: String) -> RedisStore {
         .timeout(TEST_TIMEOUT)
         .connections(1)
         .rejection_cache_staleness(Duration::ZERO);
-    store.build().expect("a store")
+    store.built()
 }
 
 pub(crate) fn build(
-    builder: tollgate::limiter::LimiterBuilder,
+    builder: LimiterBuilder,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Limiter {
-    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
-    let builder = builder.on_store_error(OnStoreError::Reject);
-    builder.build().expect("a limiter")
+    stores::limiter(builder.on_store_error(OnStoreError::Reject), policies)
 }
 
 pub(crate) async fn check(limiter: &Limiter) -> Decision {
@@ -144,10 +140,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
             return held;
         }
         held.push(decision);
-        assert!(
-            held.len() <= 2 * MAX_PERMITS as usize,
-            "there is no end to it"
-        );
+        assert!(held.len() <= 2 * MAX_PERMITS as usize, "no end to it");
     }
 }
 
@@ -155,7 +148,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await.expect("a response");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
-    seen.policy(policy).expect("its policy").remaining()
+    seen.left(policy)
 }
 
 /// How many permits are free.

@@ -1,140 +1,37 @@
 //! Requests that take several permits each.
 
-use tollgate::limiter::Refund;
 use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{World, *};
+use crate::inflight::{
+    script::play_each,
+    support::{World, *},
+};
 
 #[tokio::test]
-async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
-        let mut held = fill(&limiter).await;
-        assert_eq!(held.len(), 3, "9 of 10 permits are theirs");
-        assert_eq!(free(&limiter).await, 1);
-        if let World::Redis(server, _) = &world {
-            assert_eq!(stored_permits(server), 9);
-        }
-        held.pop();
-        until_free(&limiter, 4).await;
-        assert!(
-            admitted_by_store(&check(&limiter).await),
-            "the next takes what it left"
-        );
-        drop(held);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let decision = limiter.check(KEY).cost(MAX_PERMITS + 1).await;
-        assert!(!admitted_by_store(&decision));
-        assert_eq!(decision.retry_after(), RetryAfter::Never);
-        let all = limiter.check(KEY).cost(MAX_PERMITS).await;
-        assert!(admitted_by_store(&all), "just as many as there are do fit");
-        assert!(matches!(
-            check(&limiter).await.retry_after(),
-            RetryAfter::In(_)
-        ));
-    }
-}
-
-#[tokio::test]
-async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_together() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL).cost(3)]);
-        let several = limiter.check(KEY).times(5).await;
-        assert_eq!(several.admitted(), 3);
-        assert_eq!(free(&limiter).await, 1);
-        let clone = several.clone();
-        drop(several);
-        assert_eq!(free(&limiter).await, 1, "a clone is left");
-        drop(clone);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-async fn refund(decision: &mut Decision, units: u64) -> u64 {
-    let refunds = decision.refund(units).await.expect("a response");
-    refunds.iter().map(Refund::units).sum()
-}
-
-#[tokio::test]
-async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let mut first = limiter.check(KEY).cost(2).times(3).await;
-        let second = limiter.check(KEY).cost(4).await;
-        assert_eq!((first.admitted(), free(&limiter).await), (3, 0));
-
-        assert_eq!(refund(&mut first, 1).await, 1);
-        assert_eq!(free(&limiter).await, 1);
-        assert_eq!(refund(&mut first, 2).await, 2);
-        assert_eq!(free(&limiter).await, 3);
-        let mut clone = first.clone();
-        assert_eq!(refund(&mut first, 99).await, 3, "all that was left");
-        assert_eq!(refund(&mut first, 99).await, 0);
-        assert_eq!(
-            refund(&mut clone, 99).await,
-            0,
-            "a clone can't give it again"
-        );
-        assert_eq!(free(&limiter).await, 6);
-
-        let third = limiter.check(KEY).cost(6).await;
-        assert!(admitted_by_store(&third));
-        drop((first, clone));
-        // The release by the drop is sent ahead of this peek, on the same connection.
-        assert_eq!(free(&limiter).await, 0, "not others' permits");
-        drop((second, third));
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let held = fill(&limiter).await;
-        let free_of_charge = limiter.check(KEY).cost(0).await;
-        assert!(admitted_by_store(&free_of_charge));
-        assert_eq!(held.len() as u64, MAX_PERMITS);
-        drop(held);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy_of(10_000, LONG_TTL)]);
-        // The names of two million requests alone would be some 50 MB on the wire.
-        for (cost, times) in [(10_000, 1), (1, 2_000_000)] {
-            let all = limiter.check(KEY).cost(cost).times(times).await;
-            assert_eq!(all.admitted() * cost, 10_000);
-            assert_eq!(free(&limiter).await, 0);
-            drop(all);
-            until_free(&limiter, 10_000).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let before = fill(&limiter).await;
-        let _ = limiter.reset(KEY).await.expect("a response");
-        let after = fill(&limiter).await;
-        assert_eq!(after.len() as u64, MAX_PERMITS);
-        drop(before);
-        assert_eq!(free(&limiter).await, 0);
-        drop(after);
-        until_free(&limiter, MAX_PERMITS).await;
-    }
+async fn each_request_acquires_what_it_costs_and_releases_that_and_no_others_permits() {
+    let scripts = [
+        "take a cost 3: true, take b cost 3: true, take c cost 3: true, take d cost 3: false, free: 1, \
+         stored: 9, drop a, until free: 4, take d cost 3: true, drop b, drop c, drop d, until free: 10",
+        // As many as there are do fit.
+        "take a cost 11: never, take a cost 10: true, take b: false",
+        // Several at once, which are released together, when the last clone is dropped.
+        "take a cost 3 times 5: 3, free: 1, clone a b, drop a, free: 1, drop b, until free: 10",
+        "take a: true, clone a b, drop a, free: 9, drop b, until free: 10",
+        // A partial refund, and the release of the rest, once, also of a clone: not of others' permits. The release by a drop is sent
+        // ahead of a peek, on the same connection.
+        "take a cost 2 times 3: 3, take b cost 4: true, free: 0, refund a 1: 1, free: 1, refund a 2: 2, \
+         free: 3, clone a c, refund a 99: 3, refund a 99: 0, refund c 99: 0, free: 6, \
+         take d cost 6: true, drop a, drop c, free: 0, drop b, drop d, until free: 10",
+        // A free request passes when all permits are taken, and holds none; nor does a rejected one.
+        "fill a: 10, take b cost 0: true, take c: false, drop a, until free: 10",
+        // Late releases after a reset free no others.
+        "fill a: 10, reset, fill b: 10, drop a, free: 0, drop b, until free: 10",
+    ];
+    play_each(permit_policy(LONG_TTL), &scripts).await;
+    // More than a script's stack holds: the names of two million requests alone would be some 50 MB on the wire.
+    let script = "take a cost 10000: true, free: 0, drop a, until free: 10000, \
+                  take a times 2000000: 10000, free: 0, drop a, until free: 10000";
+    play_each(permit_policy_of(10_000, LONG_TTL), &[script]).await;
 }
 
 /// A handler that settles its request's true cost, such as its tokens, means what is counted.

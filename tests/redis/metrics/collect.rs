@@ -11,8 +11,7 @@ use tollgate_tests::prelude::*;
 use crate::metrics::support::*;
 
 fn one(builder: LimiterBuilder) -> Limiter {
-    let policy = Policy::new("one", Quota::requests(3).per_day());
-    builder.policy(policy).build().expect("a limiter")
+    stores::limiter(builder, [daily("one", 3)])
 }
 
 /// While one collection has read the state and not used it yet, another one begins, which reads more.
@@ -40,7 +39,7 @@ fn two_collections_at_once_count_what_happened_once() {
         state
     });
     let _limiter = one(observed.limiter().store(store));
-    let evictions = || observed.value("tollgate_memory_evictions_total", &[]);
+    let evictions = || value_now(&observed, "memory_evictions_total");
     assert!(evictions() <= 12.0);
     assert_eq!(evictions(), 12.0);
 }
@@ -62,11 +61,14 @@ async fn the_servers_that_share_a_label_show_the_worst_circuit_breaker_and_all_c
     });
     let _limiter = one(observed.limiter().store(store));
     let exposition = observed.exposition();
-    let other = [("node", "other")];
-    let state = |labels| exposition.value("tollgate_circuit_breaker_state", labels);
-    assert_eq!((state(&other), state(&[])), (2.0, 2.0));
-    let connections = |labels| exposition.value("tollgate_store_connections", labels);
-    assert_eq!((connections(&other), connections(&[])), (10.0, 42.0));
+    for (series, expected) in [
+        ("circuit_breaker_state node=other", 2.0),
+        ("circuit_breaker_state", 2.0),
+        ("store_connections node=other", 10.0),
+        ("store_connections", 42.0),
+    ] {
+        assert_eq!(value(&exposition, series), expected, "{series}");
+    }
 }
 
 #[tokio::test]
@@ -78,11 +80,12 @@ async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
     let waiting = limiter.wait("alice", secs(60)).into_future();
     assert!(waiting.now_or_never().is_none());
     let exposition = observed.exposition();
-    let cancelled = [("outcome", "cancelled")];
-    assert_eq!(exposition.value("tollgate_requests_total", &cancelled), 2.0);
-    for metric in ["decision", "wait"] {
-        let name = format!("tollgate_{metric}_seconds_count");
-        assert_eq!(exposition.value(&name, &[]), 0.0, "{metric}");
+    for (series, expected) in [
+        ("requests_total outcome=cancelled", 2.0),
+        ("decision_seconds_count", 0.0),
+        ("wait_seconds_count", 0.0),
+    ] {
+        assert_eq!(value(&exposition, series), expected, "{series}");
     }
 }
 
@@ -100,9 +103,8 @@ impl Observer for Collects {
 
 /// A policy, and a shadow of it that is changed by its quota.
 fn with_shadow(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
-    let next = Policy::new("next", Quota::requests(quota).per_day());
-    let one = Policy::new("one", Quota::requests(100).per_day());
-    builder.policy(one).policy(next.shadow_of("one"))
+    let next = daily("next", quota).shadow_of("one");
+    builder.policy(daily("one", 100)).policy(next)
 }
 
 #[tokio::test]
@@ -114,17 +116,13 @@ async fn shadow_policies_that_are_replaced_lose_no_request_and_count_none_twice(
             builder = builder.observe(Arc::new(Collects(observed.metrics.clone())));
         }
         let limiter = builder.build().expect("a limiter");
-        let evaluated = async |n: u64| {
-            for _ in 0..n {
-                assert!(limiter.check("alice").await.is_admitted());
-            }
-            observed.value("tollgate_shadow_requests_total", &[("policy", "next")])
+        let evaluated = async |n: usize| {
+            send(&limiter, n).await;
+            value_now(&observed, "shadow_requests_total policy=next")
         };
         assert_eq!(evaluated(10).await, 10.0);
         for quota in 2..5 {
-            for _ in 0..7 {
-                assert!(limiter.check("alice").await.is_admitted());
-            }
+            send(&limiter, 7).await;
             let next = with_shadow(Limiter::builder(), quota);
             limiter.reconfigure(next).expect("valid policies");
         }

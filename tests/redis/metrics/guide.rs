@@ -7,9 +7,8 @@ use crate::metrics::support::*;
 /// The guide's metrics, and the labels of each.
 pub(crate) fn metrics() -> BTreeMap<String, Metric> {
     let guide = file("docs/metrics.md");
-    let rows = guide
-        .lines()
-        .filter(|line| line.starts_with("| `tollgate_"));
+    let lines = guide.lines();
+    let rows = lines.filter(|line| line.starts_with("| `tollgate_"));
     let metrics = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let labels = cells[3]
@@ -42,15 +41,11 @@ pub(crate) fn formula() -> [usize; 4] {
     let line = line.expect("a formula");
     let words: Vec<&str> = line.split(" + ").collect();
     let names = ["", " * policies", " * shadow policies", " * servers"];
-    let numbers: Vec<usize> = words
-        .iter()
-        .zip(names)
-        .map(|(word, name)| {
-            word.strip_suffix(name)
-                .and_then(|word| word.parse().ok())
-                .expect(line)
-        })
-        .collect();
+    let number = |(word, name): (&&str, &str)| {
+        let number = word.strip_suffix(name).expect(line);
+        number.parse::<usize>().expect(line)
+    };
+    let numbers: Vec<usize> = words.iter().zip(names).map(number).collect();
     numbers.try_into().expect(line)
 }
 
@@ -65,9 +60,9 @@ fn the_guide_names_panels_and_alerts_that_exist_and_all_alerts() {
         .collect();
     assert!(rows.len() > 5, "{section}");
 
-    let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels").iter();
-    let panels: BTreeSet<&str> = panels.filter_map(|panel| panel["title"].as_str()).collect();
+    let panels = panels();
+    let panels = panels.iter().filter_map(|panel| panel["title"].as_str());
+    let panels: BTreeSet<&str> = panels.collect();
     for row in &rows {
         let named = row.split('*').skip(1).step_by(2);
         for panel in named {
@@ -75,10 +70,11 @@ fn the_guide_names_panels_and_alerts_that_exist_and_all_alerts() {
         }
     }
 
-    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
-    let groups = rules["groups"].as_array().expect("groups").iter();
-    let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
-    let alerts: BTreeSet<&str> = rules.filter_map(|rule| rule["alert"].as_str()).collect();
+    let rules = rules();
+    let alerts: BTreeSet<&str> = rules
+        .iter()
+        .filter_map(|rule| rule["alert"].as_str())
+        .collect();
     let named: BTreeSet<&str> = section
         .split('`')
         .filter(|word| word.starts_with("Tollgate"))

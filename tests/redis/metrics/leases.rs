@@ -16,10 +16,10 @@ fn policy(name: &str) -> Policy {
 /// The units of a policy's leases by kind, and those that are held.
 fn units(exposition: &Exposition, policy: &str) -> ([f64; 4], f64) {
     let by_kind = KINDS.map(|kind| {
-        let labels = [("policy", policy), ("kind", kind)];
-        exposition.value("tollgate_lease_units_total", &labels)
+        let series = format!("lease_units_total policy={policy} kind={kind}");
+        value(exposition, &series)
     });
-    let held = exposition.value("tollgate_lease_units_held", &[("policy", policy)]);
+    let held = value(exposition, &format!("lease_units_held policy={policy}"));
     (by_kind, held)
 }
 
@@ -33,7 +33,7 @@ async fn make_hot(limiter: &Limiter, observed: &Observed) {
         let fell = before.iter().zip(now).any(|(before, now)| *before > now);
         assert!(!fell, "{before:?}, then {now:?}");
         before = now;
-        exposition.value("tollgate_requests_total", &[("source", "lease")]) >= 500.0
+        value(&exposition, "requests_total source=lease") >= 500.0
     })
     .await;
 }
@@ -57,19 +57,17 @@ async fn units_of_leases_add_up_and_requests_by_them_have_a_source_of_their_own(
     let exposition = observed.exposition();
     let ([_, spent, _, lapsed], _) = units(&exposition, "api");
     let admitted = |source| {
-        let labels = [("outcome", "admitted"), ("source", source)];
-        exposition.value("tollgate_requests_total", &labels)
+        let series = format!("requests_total outcome=admitted source={source}");
+        value(&exposition, &series)
     };
     assert_eq!(spent, admitted("lease"));
-    let charged = [("policy", "api"), ("kind", "charged")];
-    let charged = exposition.value("tollgate_policy_units_total", &charged);
+    let charged = value(&exposition, "policy_units_total policy=api kind=charged");
     assert_eq!(charged, admitted("lease") + admitted("store"));
     // Under a fixed window, whatever is not refunded is used.
     let status = limiter.peek("hot").await.expect("a status");
-    let api = status.policy("api").expect("the policy");
-    let used = (api.limit() - api.remaining()) as f64;
+    let used = status.used("api") as f64;
     assert_eq!(used, admitted("store") + spent + lapsed);
-    let timed = exposition.value("tollgate_decision_seconds_count", &[("source", "lease")]);
+    let timed = value(&exposition, "decision_seconds_count source=lease");
     assert!(timed <= admitted("lease"), "{timed}");
 }
 
@@ -82,8 +80,7 @@ async fn policies_without_leases_have_the_value_0() {
     }
     let exposition = observed.exposition();
     assert_eq!(units(&exposition, "api"), ([0.0; 4], 0.0));
-    let by_lease = [("source", "lease")];
-    assert_eq!(exposition.value("tollgate_requests_total", &by_lease), 0.0);
+    assert_eq!(value(&exposition, "requests_total source=lease"), 0.0);
 }
 
 /// The state of a store whose leases under the policies of these names have had so many units.
@@ -102,12 +99,8 @@ fn state(policies: &[&str], units: u64) -> StoreStats {
 #[tokio::test]
 async fn units_go_on_in_a_limiter_with_another_store() {
     let observed = Observed::default();
-    let on = |store| {
-        limiter(
-            observed.limiter().store(store),
-            ["api", "other"].map(policy),
-        )
-    };
+    let policies = || ["api", "other"].map(policy);
+    let on = |store| limiter(observed.limiter().store(store), policies());
     let first = on(StubStore::with_stats(|| state(&["api"], 7)));
     let api = || units(&observed.exposition(), "api");
     assert_eq!(api(), ([70.0, 42.0, 14.0, 7.0], 7.0));

@@ -68,7 +68,7 @@ fn promtool_accepts_the_queries_of_the_dashboard() {
     let queries = queries::of_dashboard().into_iter().enumerate();
     let rules = queries.map(rule).collect::<String>();
     let text = format!("groups:\n  - name: dashboard\n    rules:\n{rules}");
-    std::fs::write(&path, text).expect("a file");
+    fs::write(&path, text).expect("a file");
     let path = path.to_str().expect("a path");
     assert_eq!(promtool(&["check", "rules", path], ""), Ok(()));
 }

@@ -10,9 +10,10 @@ const OTHER_LABELS: [&str; 4] = ["job", "instance", "le", "quota"];
 
 /// The dashboard's queries, with intervals and selections in place of its variables.
 pub(crate) fn of_dashboard() -> Vec<String> {
-    let dashboard: Value = serde_json::from_str(&file("ops/grafana-dashboard.json")).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels").iter();
-    let targets = panels.filter_map(|panel| panel["targets"].as_array());
+    let panels = panels();
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array());
     let queries = targets.flatten().map(|target| {
         let query = target["expr"].as_str().expect("a query");
         let query = query.replace("$__rate_interval", "5m");
@@ -25,11 +26,11 @@ pub(crate) fn of_dashboard() -> Vec<String> {
 
 /// The expressions of the alert rules.
 fn of_rules() -> Vec<String> {
-    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
-    let groups = rules["groups"].as_array().expect("groups").iter();
-    let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
-    let expressions = rules.map(|rule| rule["expr"].as_str().expect("an expression").to_owned());
-    expressions.collect()
+    let rules = rules();
+    let expressions = rules
+        .iter()
+        .map(|rule| rule["expr"].as_str().expect("an expression"));
+    expressions.map(str::to_owned).collect()
 }
 
 /// Metrics with a series of each kind.

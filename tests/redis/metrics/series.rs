@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 
-use testkit::Cluster;
 use tollgate_tests::{prelude::*, stores::limiter};
 
 use crate::metrics::{guide, support::*};
@@ -38,7 +37,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn a_hundred_thousand_keys_leave_the_series_that_the_guide_says() {
     let observed = Observed::default();
     let store = MemoryStore::builder().max_keys(MAX_KEYS).build();
-    let refunding = policy("two").refund_unless(tollgate::outcome::success);
+    let refunding = policy("two").refund_unless(outcome::success);
     let policies = [policy("one"), refunding, policy("next").shadow_of("one")];
     let limiter = limiter(observed.limiter().store(store), policies);
     let before = series(&observed.exposition());
@@ -57,9 +56,9 @@ fn a_hundred_thousand_keys_leave_the_series_that_the_guide_says() {
     thread::scope(|scope| (0..2).for_each(|seed| drop(scope.spawn(move || check(seed)))));
     let after = observed.exposition();
     assert_eq!(series(&after), before);
-    assert!(after.value("tollgate_requests_total", &[]) >= 100_000.0);
-    assert!(after.value("tollgate_memory_evictions_total", &[]) > 0.0);
-    assert!(after.value("tollgate_decision_seconds_count", &[("source", "store")]) > 1_000.0);
+    assert!(value(&after, "requests_total") >= 100_000.0);
+    assert!(value(&after, "memory_evictions_total") > 0.0);
+    assert!(value(&after, "decision_seconds_count source=store") > 1_000.0);
 }
 
 /// Checks so many keys at once.
@@ -67,7 +66,7 @@ fn check_keys(limiter: &Limiter, keys: usize) {
     let mut rng = Rng::new(1);
     block_on(async {
         let checks = (0..keys).map(|_| limiter.check(random_key(&mut rng)).into_future());
-        let decisions = futures_util::future::join_all(checks).await;
+        let decisions = join_all(checks).await;
         let is_by_store = |decision: &Decision| decision.source() == DecisionSource::Store;
         assert!(decisions.iter().all(is_by_store));
     });
@@ -94,7 +93,7 @@ fn each_node_of_a_cluster_adds_what_the_guide_says() {
     let cluster = Cluster::start(3, 0);
     let observed = Observed::default();
     let store = RedisStore::builder().cluster(cluster.urls());
-    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
+    let store = store.timeout(TEST_TIMEOUT).built();
     let limiter = limiter(observed.limiter().store(store), [policy("one")]);
     check_keys(&limiter, 1_000);
     let exposition = observed.exposition();
@@ -103,16 +102,12 @@ fn each_node_of_a_cluster_adds_what_the_guide_says() {
     // Each node has its own calls and its own circuit breaker.
     for node in cluster.nodes() {
         let node = node.addr().to_string();
-        let calls = |result| {
-            let labels = [("node", &*node), ("result", result)];
-            exposition.value("tollgate_store_calls_total", &labels)
-        };
-        assert!(calls("ok") >= 1.0, "{node}");
-        assert_eq!(calls("error"), 0.0, "{node}");
-        let breaker = exposition.value("tollgate_circuit_breaker_state", &[("node", &node)]);
-        assert_eq!(breaker, 0.0, "{node}");
+        let of_node = |series: &str| value(&exposition, &format!("{series} node={node}"));
+        assert!(of_node("store_calls_total result=ok") >= 1.0, "{node}");
+        assert_eq!(of_node("store_calls_total result=error"), 0.0, "{node}");
+        assert_eq!(of_node("circuit_breaker_state"), 0.0, "{node}");
     }
-    let requests = exposition.value("tollgate_batch_requests_sum", &[]);
+    let requests = value(&exposition, "batch_requests_sum");
     assert_eq!(requests, 1_000.0);
 }
 

@@ -4,42 +4,24 @@ use tollgate_tests::prelude::*;
 
 use crate::metrics::support::*;
 
-fn policy(name: &str, quota: u64) -> Policy {
-    Policy::new(name, Quota::requests(quota).per_day())
-}
-
-/// Checks so many requests.
-async fn send(limiter: &Limiter, requests: usize) {
-    for _ in 0..requests {
-        drop(limiter.check("alice").await);
-    }
-}
-
 /// The requests within and over the limits of policies, and those that were admitted and rejected.
 #[track_caller]
 fn counted(observed: &Observed, policy: &str) -> [f64; 4] {
     let exposition = observed.exposition();
-    let requests = |outcome| {
-        let labels = [("outcome", outcome)];
-        exposition.value("tollgate_requests_total", &labels)
-    };
+    let requests = |outcome| value(&exposition, &format!("requests_total outcome={outcome}"));
     let [within, near, over] = ["within", "near", "over"].map(|result| {
-        let labels = [("policy", policy), ("result", result)];
-        exposition.value("tollgate_policy_requests_total", &labels)
+        let series = format!("policy_requests_total policy={policy} result={result}");
+        value(&exposition, &series)
     });
-    [
-        within + near,
-        over,
-        requests("admitted"),
-        requests("rejected"),
-    ]
+    let (admitted, rejected) = (requests("admitted"), requests("rejected"));
+    [within + near, over, admitted, rejected]
 }
 
 #[tokio::test]
 async fn requests_of_two_limiters_are_counted_together_and_stay_counted() {
     let observed = Observed::default();
-    let first = in_process(&observed, [policy("api", 5), policy("one", 100)]);
-    let second = in_process(&observed, [policy("api", 2), policy("two", 100)]);
+    let first = in_process(&observed, [daily("api", 5), daily("one", 100)]);
+    let second = in_process(&observed, [daily("api", 2), daily("two", 100)]);
     send(&first, 7).await;
     send(&second, 3).await;
     assert_eq!(counted(&observed, "api"), [7.0, 3.0, 7.0, 3.0]);
@@ -60,7 +42,7 @@ async fn requests_of_two_limiters_are_counted_together_and_stay_counted() {
     }
 
     // The next one goes on with them.
-    let third = in_process(&observed, [policy("api", 1)]);
+    let third = in_process(&observed, [daily("api", 1)]);
     assert_eq!(counted(&observed, "api"), [7.0, 5.0, 7.0, 5.0]);
     send(&third, 3).await;
     assert_eq!(counted(&observed, "api"), [8.0, 7.0, 8.0, 7.0]);
@@ -69,10 +51,10 @@ async fn requests_of_two_limiters_are_counted_together_and_stay_counted() {
 #[tokio::test]
 async fn the_older_of_two_limiters_still_counts_when_the_newer_is_dropped() {
     let observed = Observed::default();
-    let first = in_process(&observed, [policy("api", 5)]);
-    let second = in_process(&observed, [policy("api", 2)]);
+    let first = in_process(&observed, [daily("api", 5)]);
+    let second = in_process(&observed, [daily("api", 2)]);
     send(&second, 3).await;
-    let quota = || observed.value("tollgate_policy_quota_units", &[("policy", "api")]);
+    let quota = || value_now(&observed, "policy_quota_units policy=api");
     assert_eq!(quota(), 2.0, "that of the limiter that was built last");
     drop(second);
     assert_eq!(counted(&observed, "api"), [2.0, 1.0, 2.0, 1.0]);
@@ -80,7 +62,7 @@ async fn the_older_of_two_limiters_still_counts_when_the_newer_is_dropped() {
     assert_eq!(counted(&observed, "api"), [7.0, 2.0, 7.0, 2.0]);
     // A limiter that is reconfigured is the last one again.
     let next = Limiter::builder().observe(observed.metrics.clone());
-    let next = next.policy(policy("api", 9));
+    let next = next.policy(daily("api", 9));
     first.reconfigure(next).expect("valid policies");
     assert_eq!(quota(), 9.0);
     assert_eq!(counted(&observed, "api"), [7.0, 2.0, 7.0, 2.0]);
@@ -89,8 +71,8 @@ async fn the_older_of_two_limiters_still_counts_when_the_newer_is_dropped() {
 #[tokio::test]
 async fn shadow_policies_of_limiters_one_after_the_other_are_counted_together() {
     let observed = Observed::default();
-    let policies = || [policy("api", 9), policy("next", 1).shadow_of("api")];
-    let evaluated = || observed.value("tollgate_shadow_requests_total", &[("policy", "next")]);
+    let policies = || [daily("api", 9), daily("next", 1).shadow_of("api")];
+    let evaluated = || value_now(&observed, "shadow_requests_total policy=next");
     for (requests, total) in [(3, 3.0), (2, 5.0)] {
         let limiter = in_process(&observed, policies());
         send(&limiter, requests).await;

@@ -11,7 +11,13 @@ use tollgate_tests::{prelude::*, stores::limiter};
 use crate::metrics::support::*;
 
 fn policy() -> Policy {
-    Policy::new("api", Quota::requests(3).per_day())
+    daily("api", 3)
+}
+
+/// A limiter that rejects while its store fails.
+fn rejecting(observed: &Observed, store: impl Store) -> Limiter {
+    let builder = observed.limiter().store(store);
+    limiter(builder.on_store_error(OnStoreError::Reject), [policy()])
 }
 
 #[tokio::test]
@@ -20,13 +26,11 @@ async fn calls_their_time_and_the_requests_in_them_are_counted_by_server() {
     let limiter = on(&server, &observed, [policy()]);
     let mut rng = Rng::new(0);
     let checks = (0..100).map(|_| limiter.check(random_key(&mut rng)).into_future());
-    futures_util::future::join_all(checks).await;
+    join_all(checks).await;
     let exposition = observed.exposition();
     let node = server.addr().to_string();
-    let value = |name, labels: &[(&str, &str)]| {
-        exposition.value(name, &[labels, &[("node", &*node)]].concat())
-    };
-    let calls = |result| value("tollgate_store_calls_total", &[("result", result)]);
+    let of_node = |series: &str| value(&exposition, &format!("{series} node={node}"));
+    let calls = |result: &str| of_node(&format!("store_calls_total result={result}"));
     // The server did not know the script at first, which is no failure.
     let scripts = server.calls("eval");
     assert!(scripts >= 1);
@@ -34,31 +38,27 @@ async fn calls_their_time_and_the_requests_in_them_are_counted_by_server() {
         [calls("ok"), calls("repeated"), calls("error")],
         [server.calls("evalsha") as f64, scripts as f64, 0.0]
     );
-    assert_eq!(exposition.value("tollgate_store_errors_total", &[]), 0.0);
-    assert_eq!(value("tollgate_batch_requests_sum", &[]), 100.0);
-    assert_eq!(value("tollgate_batch_requests_count", &[]), calls("ok"));
-    let timed = value("tollgate_store_call_seconds_count", &[]);
+    assert_eq!(value(&exposition, "store_errors_total"), 0.0);
+    assert_eq!(of_node("batch_requests_sum"), 100.0);
+    assert_eq!(of_node("batch_requests_count"), calls("ok"));
+    let timed = of_node("store_call_seconds_count");
     assert_eq!(timed, calls("ok") + calls("repeated"));
-    assert_eq!(value("tollgate_circuit_breaker_state", &[]), 0.0);
-    assert!(value("tollgate_store_connections", &[]) >= 1.0);
-    let decided = exposition.value("tollgate_decision_seconds_count", &[("source", "store")]);
+    assert_eq!(of_node("circuit_breaker_state"), 0.0);
+    assert!(of_node("store_connections") >= 1.0);
+    let decided = value(&exposition, "decision_seconds_count source=store");
     assert_eq!(decided, 100.0);
 }
 
 /// The value of a metric of calls that failed, and of those by code.
 fn failures(observed: &Observed, code: &str) -> [f64; 2] {
-    let exposition = observed.exposition();
-    [
-        exposition.value("tollgate_store_calls_total", &[("result", "error")]),
-        exposition.value("tollgate_store_errors_total", &[("code", code)]),
-    ]
+    let of_code = format!("store_errors_total code={code}");
+    ["store_calls_total result=error", &of_code].map(|series| value_now(observed, series))
 }
 
 #[tokio::test]
 async fn a_call_whose_requests_fail_within_the_script_is_counted_as_a_failure() {
     let (server, observed) = (Server::start(), Observed::default());
-    let builder = observed.limiter().store(redis(&server));
-    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
+    let limiter = rejecting(&observed, redis(&server));
     assert!(limiter.check("alice").await.is_admitted());
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
     assert!(!limiter.check("bob").await.is_admitted());
@@ -97,11 +97,9 @@ fn server_of_nonsense() -> SocketAddr {
 async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
     let observed = Observed::default();
     let store = RedisStore::builder().url(format!("redis://{}", server_of_nonsense()));
-    let store = store.timeout(TEST_TIMEOUT).build().expect("a store");
-    let builder = observed.limiter().store(store);
-    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
+    let limiter = rejecting(&observed, store.timeout(TEST_TIMEOUT).built());
     assert!(!limiter.check("alice").await.is_admitted());
-    let failed = observed.value("tollgate_requests_total", &[("outcome", "store_failed")]);
+    let failed = value_now(&observed, "requests_total outcome=store_failed");
     assert_eq!((failed, failures(&observed, "garbled")), (1.0, [1.0, 1.0]));
 }
 
@@ -109,16 +107,14 @@ async fn a_reply_that_cannot_be_read_is_counted_as_a_failure() {
 async fn cached_rejections_are_counted_and_have_a_source_of_their_own() {
     let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy()]);
-    for _ in 0..10 {
-        drop(limiter.check("alice").await);
-    }
+    send(&limiter, 10).await;
     let rejected = |source| {
-        let labels = [("outcome", "rejected"), ("source", source)];
-        observed.value("tollgate_requests_total", &labels)
+        let series = format!("requests_total outcome=rejected source={source}");
+        value_now(&observed, &series)
     };
     assert_eq!(rejected("store") + rejected("rejection_cache"), 7.0);
     assert!(rejected("rejection_cache") >= 1.0);
-    assert_eq!(observed.value("tollgate_rejection_cache_entries", &[]), 1.0);
+    assert_eq!(value_now(&observed, "rejection_cache_entries"), 1.0);
 }
 
 #[tokio::test]
@@ -127,7 +123,7 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
     let limiter = on(&server, &observed, [policy()]);
     assert!(limiter.check("alice").await.is_admitted());
     let node = server.addr().to_string();
-    let state = || observed.value("tollgate_circuit_breaker_state", &[("node", &node)]);
+    let state = || value_now(&observed, &format!("circuit_breaker_state node={node}"));
     assert_eq!(state(), 0.0);
     server.kill();
     let mut asked = 0;
@@ -138,14 +134,15 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
     })
     .await;
     let exposition = observed.exposition();
-    let uncounted = exposition.value("tollgate_admitted_uncounted_total", &[]);
-    assert_eq!(uncounted, f64::from(asked));
-    let fallback = [("outcome", "admitted"), ("source", "fallback")];
-    let by_fallback = exposition.value("tollgate_requests_total", &fallback);
-    assert_eq!(by_fallback, f64::from(asked));
-    let failed = [("node", &*node), ("result", "error")];
-    let failed = exposition.value("tollgate_store_calls_total", &failed);
-    let by_code = exposition.value("tollgate_store_errors_total", &[]);
+    let uncounted = value(&exposition, "admitted_uncounted_total");
+    let by_fallback = value(
+        &exposition,
+        "requests_total outcome=admitted source=fallback",
+    );
+    assert_eq!([uncounted, by_fallback], [f64::from(asked); 2]);
+    let series = format!("store_calls_total node={node} result=error");
+    let failed = value(&exposition, &series);
+    let by_code = value(&exposition, "store_errors_total");
     assert!(failed >= 1.0 && by_code == failed, "{failed}, {by_code}");
     server.restart();
     until("the circuit breaker closes", async || {
@@ -158,13 +155,11 @@ async fn a_failing_store_shows_by_errors_its_circuit_breaker_and_uncounted_reque
 #[tokio::test]
 async fn requests_that_are_rejected_for_a_failed_store_have_an_outcome_of_their_own() {
     let observed = Observed::default();
-    let builder = observed.limiter().store(StubStore::unreachable());
-    let limiter = limiter(builder.on_store_error(OnStoreError::Reject), [policy()]);
+    let limiter = rejecting(&observed, StubStore::unreachable());
     assert!(limiter.admit("alice").await.is_err());
-    let failed = [("outcome", "store_failed")];
-    assert_eq!(observed.value("tollgate_requests_total", &failed), 1.0);
-    let uncounted = observed.value("tollgate_admitted_uncounted_total", &[]);
-    assert_eq!(uncounted, 0.0);
+    let failed = value_now(&observed, "requests_total outcome=store_failed");
+    let uncounted = value_now(&observed, "admitted_uncounted_total");
+    assert_eq!((failed, uncounted), (1.0, 0.0));
 }
 
 #[tokio::test]
@@ -178,14 +173,16 @@ async fn servers_beyond_the_64th_share_a_label() {
         observed.metrics.on_store_call(&call.with_error(&error));
     }
     let exposition = observed.exposition();
-    let calls = |labels: &[(&str, &str)]| exposition.value("tollgate_store_calls_total", labels);
     let connections = exposition.find("tollgate_store_connections", &[]);
     assert_eq!(connections.count(), 65);
-    assert_eq!(calls(&[("node", "10.0.0.63:6379")]), 2.0);
-    assert_eq!(calls(&[("node", "other"), ("result", "ok")]), 136.0);
-    assert_eq!(calls(&[]), 400.0);
-    let errors = exposition.value("tollgate_store_errors_total", &[("code", "oom")]);
-    assert_eq!(errors, 200.0);
+    for (series, expected) in [
+        ("store_calls_total node=10.0.0.63:6379", 2.0),
+        ("store_calls_total node=other result=ok", 136.0),
+        ("store_calls_total", 400.0),
+        ("store_errors_total code=oom", 200.0),
+    ] {
+        assert_eq!(value(&exposition, series), expected, "{series}");
+    }
 }
 
 #[tokio::test]
@@ -196,9 +193,7 @@ async fn refunds_that_were_dropped_and_unconfirmed_ones_are_counters_of_their_ow
         (state.dropped_refunds, state.unconfirmed_refunds) = (3, 5);
         state
     });
-    let builder = observed.limiter().store(store).policy(policy());
-    let _limiter = builder.build().expect("a limiter");
-    let value = |name| observed.value(name, &[]);
-    assert_eq!(value("tollgate_refunds_dropped_total"), 3.0);
-    assert_eq!(value("tollgate_refunds_unconfirmed_total"), 5.0);
+    let _limiter = rejecting(&observed, store);
+    assert_eq!(value_now(&observed, "refunds_dropped_total"), 3.0);
+    assert_eq!(value_now(&observed, "refunds_unconfirmed_total"), 5.0);
 }

@@ -37,7 +37,7 @@ async fn load(limiter: &Limiter) -> Seen {
     for names in [["two", "three"], ["three", "one"], ["one", "two"]] {
         tokio::time::sleep(ms(1)).await;
         let next = policies(names).into_iter();
-        let next = next.fold(Limiter::builder(), |all, one| all.policy(one));
+        let next = next.fold(Limiter::builder(), LimiterBuilder::policy);
         limiter.reconfigure(next).expect("valid policies");
     }
     tasks.join_all().await;
@@ -78,7 +78,7 @@ async fn request(limiter: &Limiter, seen: &Seen, rng: &mut Rng) {
 /// Sends requests under `load`, and compares what is exposed with what the callers saw.
 async fn outcomes_add_up(observed: &Observed, limiter: &Limiter) {
     let (seen, exposition) = (load(limiter).await, observed.exposition());
-    let of = |labels: &[(&str, &str)]| exposition.value("tollgate_requests_total", labels) as u64;
+    let of = |series: &str| value(&exposition, series) as u64;
     for (outcome, expected) in [
         ("admitted", &seen.admitted),
         ("rejected", &seen.rejected),
@@ -86,9 +86,10 @@ async fn outcomes_add_up(observed: &Observed, limiter: &Limiter) {
         ("invalid", &seen.invalid),
     ] {
         let expected = expected.load(Relaxed);
-        assert_eq!(of(&[("outcome", outcome)]), expected, "{outcome}: {seen:?}");
+        let found = of(&format!("requests_total outcome={outcome}"));
+        assert_eq!(found, expected, "{outcome}: {seen:?}");
     }
-    assert_eq!(of(&[]), seen.asked.load(Relaxed), "{seen:?}");
+    assert_eq!(of("requests_total"), seen.asked.load(Relaxed), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,13 +117,13 @@ async fn units_charged_less_those_given_back_are_those_in_use() {
     let handle = limiter.policy("tokens").expect("the policy");
     handle.credit("alice", 12).await.expect("credited");
     let units = |kind| {
-        let labels = [("policy", "tokens"), ("kind", kind)];
-        observed.value("tollgate_policy_units_total", &labels)
+        let series = format!("policy_units_total policy=tokens kind={kind}");
+        value_now(&observed, &series)
     };
     let (more, less) = (units("settled_more"), units("settled_less"));
     let (charged, refunded, credited) = (units("charged"), units("refunded"), units("credited"));
     let status = limiter.peek("alice").await.expect("a status");
-    let used = 1_000 - status.policy("tokens").expect("the policy").remaining();
+    let used = status.used("tokens");
     assert_eq!((charged + more - less - refunded - credited) as u64, used);
     assert_eq!((more, less, credited), (30.0, 50.0, 12.0));
 }
@@ -130,22 +131,20 @@ async fn units_charged_less_those_given_back_are_those_in_use() {
 #[tokio::test]
 async fn units_that_rejected_requests_are_charged_are_not_counted() {
     let server = Server::start();
-    let strict = || Policy::new("strict", Quota::requests(5).per_day()).charge_rejected(true);
+    let strict = || daily("strict", 5).charge_rejected(true);
     for is_on_redis in [false, true] {
         let observed = Observed::default();
         let limiter = match is_on_redis {
             true => on(&server, &observed, [strict()]),
             false => in_process(&observed, [strict()]),
         };
-        for _ in 0..8 {
-            drop(limiter.check("alice").await);
-        }
-        let by = |name, label, value| observed.value(name, &[("policy", "strict"), (label, value)]);
-        assert_eq!(by("tollgate_policy_units_total", "kind", "charged"), 5.0);
-        assert_eq!(by("tollgate_policy_requests_total", "result", "over"), 3.0);
+        send(&limiter, 8).await;
+        let charged = value_now(&observed, "policy_units_total policy=strict kind=charged");
+        let over = value_now(&observed, "policy_requests_total policy=strict result=over");
+        assert_eq!((charged, over), (5.0, 3.0));
         // They are in the store, and hold the key back for longer.
         let status = limiter.peek("alice").await.expect("a status");
-        let wait = status.policy("strict").expect("the policy").retry_after();
+        let wait = status.count("strict").retry_after();
         let wait = wait.duration().expect("a wait");
         assert!(wait > 3 * secs(86_400 / 5), "{wait:?}");
     }

@@ -14,8 +14,11 @@ async fn several_requests_at_once_are_reported_as_admitted_and_rejected() {
         assert_eq!(limiter.check(KEY).times(8).await.admitted(), 5);
         assert!(limiter.admit(KEY).await.is_err());
         let record = recorder.record();
-        assert_eq!(record.outcome(DecisionOutcome::Admitted), 5);
-        assert_eq!(record.outcome(DecisionOutcome::Rejected), 4);
+        let expected = [
+            (DecisionOutcome::Admitted, 5),
+            (DecisionOutcome::Rejected, 4),
+        ];
+        assert_eq!(record.outcomes, expected.into());
         assert_eq!(record.result("p", PolicyResult::Near), 5);
         assert_eq!(record.result("p", PolicyResult::Over), 4);
         assert_eq!(record.charged("p"), 5);
@@ -24,16 +27,11 @@ async fn several_requests_at_once_are_reported_as_admitted_and_rejected() {
 
 #[tokio::test]
 async fn requests_that_no_policy_decides_are_reported_with_the_reason() {
-    let recorder = Recorder::new();
-    let address = AddressList::new(["192.0.2.0/24"]).expect("a list");
-    let limiter = Limiter::builder()
-        .policy(Policy::new("p", Quota::requests(5).per_hour()))
+    let builder = Limiter::builder()
         .deny(KeyList::new("p", [Key::new("mallory")]))
-        .allow(address)
-        .skip_path("/health")
-        .observe(recorder.clone())
-        .build()
-        .expect("valid");
+        .allow(AddressList::new(["192.0.2.0/24"]).expect("a list"))
+        .skip_path("/health");
+    let (limiter, recorder) = recorded_by(builder, [Policy::new("p", quota("5/h"))]);
     let health = Request::get("/health").body(()).expect("a request");
     let (health, ()) = health.into_parts();
     let allowed = [192, 0, 2, 1].into();
@@ -44,16 +42,13 @@ async fn requests_that_no_policy_decides_are_reported_with_the_reason() {
     // Not a request.
     assert!(limiter.peek("alice").await.is_ok());
     assert!(limiter.reset("alice").await.is_ok());
-    let record = recorder.record();
-    for outcome in [
-        DecisionOutcome::AllowListed,
-        DecisionOutcome::DenyListed,
-        DecisionOutcome::Skipped,
-        DecisionOutcome::Invalid,
-    ] {
-        assert_eq!(record.outcome(outcome), 1, "{outcome:?}");
-    }
-    assert_eq!(record.requests(), 4);
+    let expected = [
+        (DecisionOutcome::AllowListed, 1),
+        (DecisionOutcome::DenyListed, 1),
+        (DecisionOutcome::Skipped, 1),
+        (DecisionOutcome::Invalid, 1),
+    ];
+    assert_eq!(recorder.record().outcomes, expected.into());
 }
 
 #[tokio::test]
@@ -63,18 +58,15 @@ async fn a_request_that_is_dropped_before_its_decision_is_cancelled() {
     assert!(pending.now_or_never().is_none());
     // Never polled, it was not made.
     drop(limiter.check(KEY).into_future());
-    let record = recorder.record();
-    assert_eq!(record.outcome(DecisionOutcome::Cancelled), 3);
-    assert_eq!(record.requests(), 3);
+    let cancelled = [(DecisionOutcome::Cancelled, 3)];
+    assert_eq!(recorder.record().outcomes, cancelled.into());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_is_reported_once() {
-    let recorder = Recorder::new();
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
-    let limiter = Limiter::builder().store(store);
-    let limiter = limiter.policy(limit("p", "1/s burst 1"));
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let builder = Limiter::builder().store(store);
+    let (limiter, recorder) = recorded_by(builder, [limit("p", "1/s burst 1")]);
     let patience = secs(10);
     for _ in 0..3 {
         assert!(limiter.wait(KEY, patience).await.is_ok());
@@ -83,10 +75,13 @@ async fn a_request_that_waits_is_reported_once() {
     let waiting = limiter.wait(KEY, patience).into_future();
     assert!(waiting.now_or_never().is_none());
     let record = recorder.record();
-    assert_eq!(record.outcome(DecisionOutcome::Admitted), 3);
-    assert_eq!(record.outcome(DecisionOutcome::Rejected), 1);
-    assert_eq!(record.outcome(DecisionOutcome::Cancelled), 1);
-    assert_eq!((record.requests(), record.waits, record.timed), (5, 5, 5));
+    let expected = [
+        (DecisionOutcome::Admitted, 3),
+        (DecisionOutcome::Rejected, 1),
+        (DecisionOutcome::Cancelled, 1),
+    ];
+    assert_eq!(record.outcomes, expected.into());
+    assert_eq!((record.waits, record.timed), (5, 5));
     assert_eq!(record.charged("p"), 3);
 }
 
@@ -112,15 +107,12 @@ async fn observers_are_kept_when_the_policies_are_replaced_unless_there_are_new_
 
 #[tokio::test]
 async fn requests_of_a_layer_are_reported_also_if_their_client_disconnects() {
-    let world = World::redis();
-    let recorder = Recorder::new();
     let by_header = limit("p", "2/month").key(extract::header("x-user"));
-    let limiter = world
-        .builder()
-        .policy(by_header.missing_key(extract::MissingKey::Reject))
-        .skip_path("/health")
-        .observe(recorder.clone());
-    let layer = RateLimitLayer::new(limiter.build().expect("valid"));
+    let world = World::redis();
+    let builder = world.builder().skip_path("/health");
+    let policies = [by_header.missing_key(MissingKey::Reject)];
+    let (limiter, recorder) = recorded_by(builder, policies);
+    let layer = RateLimitLayer::new(limiter);
     let by = |user: &str| Request::get("/").header("x-user", user);
     assert_eq!(send(&layer, Request::get("/health")).await, 200);
     assert_eq!(send(&layer, Request::get("/")).await, 400);
@@ -129,7 +121,6 @@ async fn requests_of_a_layer_are_reported_also_if_their_client_disconnects() {
     }
     tokio::task::yield_now().await;
     assert!(send(&layer, by("bob")).now_or_never().is_none());
-    let record = recorder.record();
     let expected = [
         (DecisionOutcome::Admitted, 2),
         (DecisionOutcome::Rejected, 1),
@@ -137,7 +128,7 @@ async fn requests_of_a_layer_are_reported_also_if_their_client_disconnects() {
         (DecisionOutcome::MissingKey, 1),
         (DecisionOutcome::Cancelled, 1),
     ];
-    assert_eq!(record.outcomes, expected.into());
+    assert_eq!(recorder.record().outcomes, expected.into());
 }
 
 #[tokio::test]
@@ -173,12 +164,11 @@ async fn decisions_of_each_of_several_limiters_that_decide_in_turns_are_timed() 
 
 #[tokio::test]
 async fn a_request_is_reported_also_if_code_of_the_application_panics() {
-    let recorder = Recorder::new();
     let by_code = limit("p", "2/month").key(extract::from_fn(|_| -> Option<Key> {
         panic!("of an extractor")
     }));
-    let limiter = Limiter::builder().policy(by_code).observe(recorder.clone());
-    let layer = RateLimitLayer::new(limiter.build().expect("valid"));
+    let (limiter, recorder) = recorded_by(Limiter::builder(), [by_code]);
+    let layer = RateLimitLayer::new(limiter);
     let response = send(&layer, Request::get("/"));
     assert!(AssertUnwindSafe(response).catch_unwind().await.is_err());
     let record = recorder.record();

@@ -5,6 +5,15 @@ use tollgate_tests::prelude::*;
 
 use crate::observe::support::*;
 
+/// As many events as parts, each with its own.
+#[track_caller]
+fn each_contains(events: &[String], parts: &[&str]) {
+    assert_eq!(events.len(), parts.len(), "{events:?}");
+    for (event, part) in events.iter().zip(parts) {
+        assert_contains(event, [*part]);
+    }
+}
+
 #[tokio::test]
 async fn a_ban_is_reported_when_it_begins_and_once() {
     for world in World::both() {
@@ -24,10 +33,8 @@ async fn a_ban_is_reported_when_it_begins_and_once() {
         assert_eq!(bans().len(), 1);
         let by_hand = limiter.block(("abuse", KEY), secs(60));
         by_hand.await.expect("a response");
-        let bans = bans();
-        assert_eq!(bans.len(), 2);
-        assert!(bans[0].contains("lasts: 600s, by_hand: false"), "{bans:?}");
-        assert!(bans[1].contains("lasts: 60s, by_hand: true"), "{bans:?}");
+        let lasts = ["lasts: 600s, by_hand: false", "lasts: 60s, by_hand: true"];
+        each_contains(&bans(), &lasts);
     }
 }
 
@@ -39,10 +46,8 @@ async fn a_block_that_is_prolonged_is_reported_unless_the_ban_in_force_is_longer
             let prolonged = limiter.prolong_block(KEY, secs(seconds));
             prolonged.await.expect("a response");
         }
-        let bans = recorder.events("BanBegan");
-        assert_eq!(bans.len(), 2, "{bans:?}");
-        assert!(bans[0].contains("lasts: 60s, by_hand: true"), "{bans:?}");
-        assert!(bans[1].contains("lasts: 90s, by_hand: true"), "{bans:?}");
+        let lasts = ["lasts: 60s, by_hand: true", "lasts: 90s, by_hand: true"];
+        each_contains(&recorder.events("BanBegan"), &lasts);
     }
 }
 
@@ -71,16 +76,14 @@ async fn permits_are_reported_and_counted_while_they_are_held() {
 #[tokio::test(start_paused = true)]
 async fn waiters_are_counted_while_they_wait() {
     let store = MemoryStore::builder().clock(TokioClock::new()).build();
-    let limiter = Limiter::builder().store(store);
-    let limiter = limiter.policy(limit("p", "1/min burst 1")).build();
-    let limiter = limiter.expect("valid");
+    let builder = Limiter::builder().store(store);
+    let limiter = stores::limiter(builder, [limit("p", "1/min burst 1")]);
     let waiters = || limiter.stats().policies[0].waiters;
     let long = secs(3_600);
     assert!(limiter.wait(KEY, long).await.is_ok());
     assert_eq!(waiters(), 0);
-    let mut waiting: Vec<_> = (0..3)
-        .map(|_| limiter.wait(KEY, long).into_future())
-        .collect();
+    let wait = |_| limiter.wait(KEY, long).into_future();
+    let mut waiting: Vec<_> = (0..3).map(wait).collect();
     for waiting in &mut waiting {
         assert!(waiting.now_or_never().is_none());
     }
@@ -93,13 +96,10 @@ async fn waiters_are_counted_while_they_wait() {
 
 #[tokio::test]
 async fn each_charge_that_is_not_written_back_is_reported() {
-    let recorder = Recorder::new();
-    let limiter = Limiter::builder()
-        .store(StubStore::unreachable())
-        .on_store_error(LocalFallback::shared_by(2).write_back(true))
-        .policy(Policy::new("p", Quota::requests(9).per_month()))
-        .observe(recorder.clone());
-    let limiter = limiter.build().expect("valid");
+    let fallback = LocalFallback::shared_by(2).write_back(true);
+    let builder = Limiter::builder().store(StubStore::unreachable());
+    let policy = Policy::new("p", quota("9/month"));
+    let (limiter, recorder) = recorded_by(builder.on_store_error(fallback), [policy]);
     for key in 0..10_007_u64 {
         assert!(limiter.check(key).await.is_admitted());
     }
@@ -135,12 +135,8 @@ impl Observer for Panicking {
 #[tokio::test]
 async fn an_observer_that_panics_changes_no_count_and_hides_nothing_from_others() {
     for world in World::both() {
-        let recorder = Recorder::new();
         let builder = world.builder().observe(Arc::new(Panicking));
-        let limiter = builder
-            .policy(limit("p", "5/month"))
-            .observe(recorder.clone());
-        let limiter = limiter.build().expect("valid");
+        let (limiter, recorder) = recorded_by(builder, [limit("p", "5/month")]);
         for _ in 0..2 {
             let admission = limiter.admit(KEY).await.expect("admitted");
             let p = admission.policy("p").expect("known");
@@ -152,6 +148,6 @@ async fn an_observer_that_panics_changes_no_count_and_hides_nothing_from_others(
         assert_eq!(record.outcome(DecisionOutcome::Admitted), 5);
         assert_eq!(record.outcome(DecisionOutcome::Rejected), 6);
         let status = limiter.peek(KEY).await.expect("a response");
-        assert_eq!(status.policy("p").expect("known").remaining(), 0);
+        assert_eq!(status.left("p"), 0);
     }
 }

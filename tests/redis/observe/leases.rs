@@ -23,8 +23,7 @@ fn on(server: &Server) -> LimiterBuilder {
 
 /// A limiter under a policy `tenant` with leases.
 fn leasing(server: &Server) -> Limiter {
-    let builder = on(server).policy(leased("tenant"));
-    builder.build().expect("valid")
+    stores::limiter(on(server), [leased("tenant")])
 }
 
 fn stats(limiter: &Limiter, policy: &str) -> Option<LeaseStats> {
@@ -98,16 +97,9 @@ impl Observer for Recorded {
 async fn a_request_that_a_lease_admits_is_reported_like_others() {
     let server = Server::start();
     let recorded = Arc::new(Recorded::default());
-    let recorder = Recorder::new();
     let ban = limit("abuse", "1000/day").strategy(Ban::for_duration(secs(60)));
-    let limiter = on(&server)
-        .policy(leased("tenant"))
-        .policy(leased("all"))
-        .policy(ban)
-        .observe(recorded.clone())
-        .observe(recorder.clone())
-        .build()
-        .expect("valid");
+    let builder = on(&server).observe(recorded.clone());
+    let (limiter, recorder) = recorded_by(builder, [leased("tenant"), leased("all"), ban]);
     until_leased(&limiter, KEY, COST).await;
     assert!(limiter.check(KEY).cost(COST).await.is_admitted());
 
@@ -152,10 +144,7 @@ async fn a_request_that_a_lease_admits_is_reported_like_others() {
 #[tokio::test]
 async fn leases_are_in_the_state_of_the_store() {
     let server = Server::start();
-    let limiter = on(&server)
-        .policy(leased("tenant"))
-        .policy(limit("cold", "9000/day"));
-    let limiter = limiter.build().expect("valid");
+    let limiter = stores::limiter(on(&server), [leased("tenant"), limit("cold", "9000/day")]);
     assert!(limiter.stats().store.leases.is_empty());
     // A policy without leases beside it: all requests are counted in the store.
     for _ in 0..100 {
@@ -223,16 +212,13 @@ async fn units_whose_refund_fails_lapse() {
     let server = Server::start();
     let limiter = leasing(&server);
     // From then on no refund succeeds.
-    until(
-        "units are held when the server stops responding",
-        async || {
-            server.resume();
-            until_leased(&limiter, KEY, COST).await;
-            server.pause();
-            stats(&limiter, "tenant").is_some_and(|leases| leases.held > 0)
-        },
-    )
-    .await;
+    let are_held = async || {
+        server.resume();
+        until_leased(&limiter, KEY, COST).await;
+        server.pause();
+        stats(&limiter, "tenant").is_some_and(|leases| leases.held > 0)
+    };
+    until("units are held when the server stops responding", are_held).await;
     server.kill();
     // Refunds of leases are sent once.
     let _ = limiter.shutdown(TEST_TIMEOUT).await;

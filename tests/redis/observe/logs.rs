@@ -11,8 +11,7 @@ const MESSAGE: &str = "a request was rejected";
 async fn each_rejection_is_logged_once_and_no_admission() {
     let log = Log::default();
     let _guard = log.at(Level::DEBUG);
-    let limiter = Limiter::builder().policy(limit("p", "2/month")).build();
-    let limiter = limiter.expect("valid");
+    let limiter = stores::limiter(Limiter::builder(), [limit("p", "2/month")]);
     for _ in 0..2 {
         assert!(limiter.check(KEY).await.is_admitted());
     }
@@ -32,8 +31,8 @@ async fn each_rejection_is_logged_once_and_no_admission() {
     let fields = r#"outcome="rejected" policy="p" key=* retry_after="#;
     assert!(rejected.contains(fields), "{rejected}");
     assert!(invalid.contains(r#"outcome="invalid""#) && !invalid.contains("policy="));
-    let secret = Limiter::builder().policy(limit("s", "1/month").key(tollgate::extract::path()));
-    let secret = secret.build().expect("valid");
+    let secret = limit("s", "1/month").key(extract::path());
+    let secret = stores::limiter(Limiter::builder(), [secret]);
     let key = Key::secret("sk_live_abc");
     for _ in 0..2 {
         let _ = secret.check(key).await;

@@ -8,7 +8,7 @@ use crate::observe::support::*;
 fn on(server: &Server) -> LimiterBuilder {
     let store = RedisStore::builder().url(server.url());
     let store = store.timeout(TEST_TIMEOUT).connections(1);
-    let builder = Limiter::builder().store(store.build().expect("a store"));
+    let builder = Limiter::builder().store(store.built());
     builder.policy(limit("p", "1000/month"))
 }
 
@@ -20,12 +20,10 @@ fn requests_of_calls(record: &Record) -> usize {
 #[tokio::test]
 async fn one_event_is_reported_for_each_round_trip_with_all_its_requests() {
     let server = Server::start();
-    let recorder = Recorder::new();
-    let limiter = on(&server).observe(recorder.clone());
-    let limiter = limiter.build().expect("valid");
-    let checks =
-        join_all((0..50).map(|key| limiter.check(format!("key-{}", key % 25)).into_future()));
-    assert!(checks.await.iter().all(|decision| decision.is_admitted()));
+    let (limiter, recorder) = recorded_by(on(&server), []);
+    let check = |key| limiter.check(format!("key-{}", key % 25)).into_future();
+    let checks = join_all((0..50).map(check)).await;
+    assert!(checks.iter().all(Decision::is_admitted));
     let record = recorder.record();
     assert_eq!(requests_of_calls(&record), 50);
     assert!(record.calls.len() < 50, "{} calls", record.calls.len());
@@ -51,8 +49,7 @@ async fn a_store_that_two_limiters_share_calls_their_observer_once() {
     let store = redis(&server);
     let limiter = |name: &str, observer: Arc<Recorder>| {
         let builder = Limiter::builder().store(store.clone());
-        let builder = builder.policy(limit(name, "9/month")).observe(observer);
-        builder.build().expect("valid")
+        stores::limiter(builder.observe(observer), [limit(name, "9/month")])
     };
     let limiters = [
         limiter("a", recorder.clone()),
@@ -68,18 +65,13 @@ async fn a_store_that_two_limiters_share_calls_their_observer_once() {
     assert_eq!(other.record().requests(), 0);
     let weak = Arc::downgrade(&other);
     drop((limiters, other));
-    assert!(
-        weak.upgrade().is_none(),
-        "the store keeps an observer alive"
-    );
+    assert!(weak.upgrade().is_none(), "the store keeps an observer");
 }
 
 #[tokio::test]
 async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
     let server = Server::start();
-    let recorder = Recorder::new();
-    let limiter = on(&server).on_store_error(OnStoreError::Admit);
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let (limiter, recorder) = recorded_by(on(&server).on_store_error(OnStoreError::Admit), []);
     assert!(limiter.check(KEY).await.is_admitted());
     server.kill();
     until("the breaker is open", async || {
@@ -105,9 +97,7 @@ async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
 #[tokio::test]
 async fn the_state_of_a_memory_store_has_its_keys() {
     let store = MemoryStore::new();
-    let limiter = Limiter::builder().store(store.clone());
-    let limiter = limiter.policy(limit("p", "9/month")).build();
-    let limiter = limiter.expect("valid");
+    let limiter = stores::limiter(Limiter::builder().store(store), [limit("p", "9/month")]);
     for key in ["a", "b", "c"] {
         let _ = limiter.check(("p", key)).await;
     }
@@ -116,16 +106,6 @@ async fn the_state_of_a_memory_store_has_its_keys() {
     assert_eq!(stats.store.memory_evictions, Some(0));
     let p = &stats.policies[0];
     assert_eq!((stats.generation, &*p.policy, p.limit), (0, "p", 9));
-}
-
-#[tokio::test]
-async fn cached_rejections_are_in_the_state_of_the_store() {
-    let server = Server::start();
-    let limiter = on(&server).policy(limit("few", "1/month"));
-    let limiter = limiter.build().expect("valid");
-    assert!(limiter.check(KEY).await.is_admitted());
-    assert!(!limiter.check(KEY).await.is_admitted());
-    assert_eq!(limiter.stats().store.rejection_cache_entries, Some(1));
 }
 
 #[tokio::test]

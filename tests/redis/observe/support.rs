@@ -49,8 +49,7 @@ pub(crate) struct Recorder(Mutex<Record>, OnceLock<StatsHandle>);
 
 /// A policy that counts all clients together.
 pub(crate) fn limit(name: &str, quota: &str) -> Policy {
-    let quota = quota.parse::<Quota>().expect(quota);
-    Policy::new(name, quota).key(extract::global())
+    Policy::new(name, stores::quota(quota)).key(extract::global())
 }
 
 /// A limiter in this world, and a record of its events.
@@ -58,8 +57,15 @@ pub(crate) fn recorded(
     world: &World,
     policies: impl IntoIterator<Item = Policy>,
 ) -> (Limiter, Arc<Recorder>) {
+    recorded_by(world.builder(), policies)
+}
+
+pub(crate) fn recorded_by(
+    builder: LimiterBuilder,
+    policies: impl IntoIterator<Item = Policy>,
+) -> (Limiter, Arc<Recorder>) {
     let recorder = Recorder::new();
-    let builder = world.builder().observe(recorder.clone());
+    let builder = builder.observe(recorder.clone());
     (stores::limiter(builder, policies), recorder)
 }
 

@@ -110,10 +110,8 @@ async fn request(limiter: &Limiter, rng: &mut Rng, seen: &mut Seen) {
 async fn outcomes_and_units_of_random_requests_are_those_that_callers_see() {
     for world in World::both() {
         for seed in 1..=6 {
-            let recorder = Recorder::new();
             let (mut rng, mut seen) = (Rng::new(seed), Seen::default());
-            let limiter = policies(world.builder(), 20).observe(recorder.clone());
-            let limiter = limiter.build().expect("valid");
+            let (limiter, recorder) = recorded_by(policies(world.builder(), 20), []);
             for key in ["a", "b", "c", "d"] {
                 limiter.reset(key).await.expect("a response");
             }
@@ -131,7 +129,7 @@ async fn outcomes_and_units_of_random_requests_are_those_that_callers_see() {
             // Refunds of cancelled requests are sent when their batch is answered.
             until("cancelled requests are refunded", async || {
                 let status = all.peek(KEY).await.expect("a response");
-                let used = 100_000 - status.policy("all").expect("known").remaining();
+                let used = status.used("all");
                 used == recorder.record().charged("all")
             })
             .await;
@@ -161,26 +159,18 @@ async fn outcomes_and_units_of_random_requests_are_those_that_callers_see() {
 
 #[tokio::test]
 async fn requests_in_an_outage_are_reported_as_counted_in_process_or_not_at_all() {
-    let build = |action: OnStoreError, recorder: &Arc<Recorder>| {
+    let build = |action: OnStoreError| {
         let builder = Limiter::builder().store(StubStore::unreachable());
-        let builder = builder.on_store_error(action).observe(recorder.clone());
-        builder
-            .policy(limit("p", "5/month"))
-            .build()
-            .expect("valid")
+        recorded_by(builder.on_store_error(action), [limit("p", "5/month")])
     };
-    let recorders = [Recorder::new(), Recorder::new(), Recorder::new()];
-    let limiters = [
-        build(OnStoreError::Admit, &recorders[0]),
-        build(OnStoreError::Reject, &recorders[1]),
-        build(LocalFallback::shared_by(1).into(), &recorders[2]),
-    ];
-    for limiter in &limiters {
+    let local = LocalFallback::shared_by(1).into();
+    let limiters = [OnStoreError::Admit, OnStoreError::Reject, local].map(build);
+    for (limiter, _) in &limiters {
         for _ in 0..4 {
             let _ = limiter.check(KEY).times(2).await;
         }
     }
-    let [admitting, rejecting, local] = recorders.map(|recorder| recorder.record());
+    let [admitting, rejecting, local] = limiters.map(|(_, recorder)| recorder.record());
     let fallback = |requests| BTreeMap::from([(DecisionSource::Fallback, requests)]);
     for record in [&admitting, &rejecting, &local] {
         assert_eq!((record.requests(), &record.sources), (8, &fallback(8)));

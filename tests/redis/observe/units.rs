@@ -9,9 +9,8 @@ use crate::observe::support::*;
 
 /// 100 units a month, of which each request costs 10.
 fn policy() -> Policy {
-    Policy::new("units", Quota::units(100).per_month())
-        .cost(10)
-        .key(extract::global())
+    let policy = Policy::new("units", Quota::units(100).per_month());
+    policy.cost(10).key(extract::global())
 }
 
 #[tokio::test]
@@ -41,13 +40,12 @@ async fn each_kind_of_units_is_reported_as_the_store_counts_it() {
         assert_eq!(record.unconfirmed_units, 0);
         // What is charged in sum is what the store says is in use.
         let status = limiter.peek(KEY).await.expect("a response");
-        let used = 100 - status.policy("units").expect("known").remaining();
-        assert_eq!(used, 10 + 12 + 7 - 6 - 4 - 3);
+        assert_eq!(status.used("units"), 10 + 12 + 7 - 6 - 4 - 3);
     }
 }
 
 #[tokio::test]
-async fn a_lowered_count_is_reported_as_a_charge_of_what_it_took() {
+async fn lowered_counts_and_credits_are_reported_as_what_they_took_and_gave() {
     for world in World::both() {
         let (limiter, recorder) = recorded(&world, [policy()]);
         let units = limiter.policy("units").expect("known");
@@ -55,24 +53,15 @@ async fn a_lowered_count_is_reported_as_a_charge_of_what_it_took() {
             let lowered = units.lower_to(KEY, remaining, None).await;
             assert_eq!(lowered.expect("a response"), charged);
         }
-        let record = recorder.record();
-        assert_eq!(record.units("units", UnitsKind::Charged), 35);
-        assert_eq!(record.unconfirmed_units, 0);
-    }
-}
-
-#[tokio::test]
-async fn a_credit_of_more_than_is_in_use_is_reported_as_what_was_in_use() {
-    for world in World::both() {
-        let (limiter, recorder) = recorded(&world, [policy()]);
-        let _ = limiter.charge(KEY, 30).await.expect("a response");
-        let units = limiter.policy("units").expect("known");
-        for (requested, credited) in [(1_000, 30), (1_000, 0), (0, 0)] {
+        // Of more than is in use.
+        for (requested, credited) in [(1_000, 35), (1_000, 0), (0, 0)] {
             let credit = units.credit(KEY, requested).await.expect("a response");
             assert_eq!(credit.units(), credited);
         }
         let record = recorder.record();
-        assert_eq!(record.units("units", UnitsKind::Credited), 30);
+        assert_eq!(record.units("units", UnitsKind::Charged), 35);
+        assert_eq!(record.units("units", UnitsKind::Credited), 35);
+        assert_eq!(record.unconfirmed_units, 0);
     }
 }
 
@@ -108,25 +97,20 @@ async fn keys_of_secrets_are_hashes_in_every_event() {
 
 #[tokio::test]
 async fn a_charge_by_hand_that_is_dropped_before_it_is_sent_is_not_reported() {
-    let recorder = Recorder::new();
     let tiered = policy().quota_lookup(secs(60), |_| pending());
-    let limiter = World::memory().builder().policy(tiered);
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let (limiter, recorder) = recorded(&World::memory(), [tiered]);
     let (parts, ()) = Request::new(()).into_parts();
     let charge = limiter.charge(KEY, 7).parts(&parts).into_future();
     assert!(charge.now_or_never().is_none());
-    let record = recorder.record();
-    assert_eq!(record.units, [].into());
+    assert_eq!(recorder.record().units, [].into());
     let peek = limiter.peek(KEY).parts(&parts).into_future();
     assert!(peek.now_or_never().is_none());
 }
 
 #[tokio::test]
 async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
-    let recorder = Recorder::new();
-    let store = StubStore::failing(StoreError::Timeout);
-    let limiter = Limiter::builder().store(store).policy(policy());
-    let limiter = limiter.observe(recorder.clone()).build().expect("valid");
+    let builder = Limiter::builder().store(StubStore::failing(StoreError::Timeout));
+    let (limiter, recorder) = recorded_by(builder, [policy()]);
     assert!(limiter.charge(KEY, 7).await.is_err());
     let record = recorder.record();
     assert_eq!(record.units("units", UnitsKind::Charged), 7);
@@ -142,7 +126,7 @@ async fn what_a_shadow_is_charged_for_a_waiter_that_is_rejected_is_reported() {
         limiter.charge(("units", KEY), 85).await.expect("charged");
         assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_err());
         let status = limiter.peek(KEY).await.expect("a response");
-        let used = 500 - status.policy("next").expect("known").remaining();
+        let used = status.used("next");
         assert_eq!(used, 10 + 85 + 10);
         let record = recorder.record();
         let charged = record.charged("next") + record.units("next", UnitsKind::Charged);

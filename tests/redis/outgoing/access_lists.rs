@@ -2,16 +2,21 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::{TEST_TIMEOUT, *};
+use crate::outgoing::support::*;
 
 /// One a second, and no names on its lists.
 fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {
+    listed_under(policy("p", "1/s burst 1"), list)
+}
+
+fn listed_under(
+    policy: Policy,
+    list: impl FnOnce(LimiterBuilder) -> LimiterBuilder,
+) -> (Limiter, Time) {
     let time = Time::start();
     let store = MemoryStore::builder().clock(time.clone()).build();
-    let limiter = Limiter::builder()
-        .store(store)
-        .policy(policy("p", "1/s burst 1"));
-    (list(limiter).build().expect("a limiter"), time)
+    let builder = list(Limiter::builder().store(store));
+    (stores::limiter(builder, [policy]), time)
 }
 
 fn is_denied(rejected: &Rejected) -> bool {
@@ -94,45 +99,28 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
     assert!(is_denied(&rejected.expect_err("denied")));
     let _ = poll_once(&mut second).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
-    let rejected = limiter
-        .wait(KEY, TEST_TIMEOUT)
-        .address([198, 51, 100, 1].into());
-    assert!(is_denied(&rejected.await.expect_err("denied")));
+    let rejected = from(1).await.expect_err("denied");
+    assert!(is_denied(&rejected));
     assert_eq!(time.passed(), ms(1_000));
 }
 
 /// Requests with a head are not merged where there are lists, which may find something in it.
 #[tokio::test(start_paused = true)]
 async fn a_request_with_a_head_that_is_on_no_list_waits_for_its_turn() {
-    let head = || http::Request::new(()).into_parts().0;
-    let policies = [
-        policy("p", "1/s burst 1"),
-        policy("p", "1/s burst 1").charge_rejected(true),
-    ];
-    for limit in policies {
-        let time = Time::start();
-        let store = MemoryStore::builder().clock(time.clone()).build();
-        let limiter = Limiter::builder()
-            .store(store)
-            .policy(limit)
-            .deny(KeyList::new("p", [Key::new("mallory")]));
-        let limiter = limiter.build().expect("a limiter");
-        let waits = || wait(&limiter).parts(&head()).into_future();
+    let head = Request::new(()).into_parts().0;
+    let others = || KeyList::new("p", [Key::new("mallory")]);
+    let one = || policy("p", "1/s burst 1");
+    for policy in [one(), one().charge_rejected(true)] {
+        let (limiter, time) = listed_under(policy, |limiter| limiter.deny(others()));
+        let waits = || wait(&limiter).parts(&head).into_future();
         let _ = waits().await.expect("the first");
         let turns = join_all((0..3).map(|_| waits())).await;
         assert!(turns.iter().all(Result::is_ok), "{turns:?}");
         assert!(time.passed() >= ms(3_000));
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_with_a_head_waits_for_a_permit_also_where_there_are_lists() {
-    let head = http::Request::new(()).into_parts().0;
-    let limiter = Limiter::builder()
-        .store(MemoryStore::new())
-        .policy(Policy::new("p", Quota::concurrent(1)).key(extract::global()))
-        .deny(KeyList::new("p", [Key::new("mallory")]));
-    let limiter = limiter.build().expect("a limiter");
+    // For a permit, too.
+    let others = KeyList::new("permits", [Key::new("mallory")]);
+    let (limiter, _) = listed_under(permits(1), |limiter| limiter.deny(others));
     let held = wait(&limiter).parts(&head).await.expect("a permit");
     let next = queued(wait(&limiter).parts(&head));
     drop(held);

@@ -1,16 +1,14 @@
 //! A stand-in for an account at a provider, which says in the provider's own fields what is left of it.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
-use http::Response;
 use jiff::Timestamp;
 use tollgate::provider::Provider;
+use tollgate_tests::prelude::{Duration, Response, ms, secs};
 use tonic_types::{ErrorDetails, StatusExt};
 
-type Fields = Vec<(&'static str, String)>;
-
-/// How a provider says what is left: the names of its fields, and their values as they are sent.
+/// How a provider says what is left: the fields of its responses, one a line, as they are sent.
 pub(crate) struct Dialect {
     name: &'static str,
     /// Its limit is counted by the policy `calls`.
@@ -18,9 +16,9 @@ pub(crate) struct Dialect {
     /// A time is sent in whole units of so much, rounded up.
     unit: Duration,
     /// The fields of each response: of the limit, what is left of it, and the time until the window ends.
-    report: fn(u64, u64, Duration) -> Fields,
+    report: fn(u64, u64, Duration) -> String,
     /// The status of a refusal, and its further fields, of the time until the window ends.
-    refusal: (u16, fn(Duration) -> Fields),
+    refusal: (u16, fn(Duration) -> String),
 }
 
 impl fmt::Debug for Dialect {
@@ -29,14 +27,11 @@ impl fmt::Debug for Dialect {
     }
 }
 
-const MILLISECOND: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-
 pub(crate) static DIALECTS: [Dialect; 7] = [
     Dialect {
         name: "OpenAI",
         provider: || Provider::openai().limit("requests", "calls"),
-        unit: SECOND,
+        unit: secs(1),
         report: openai,
         refusal: (429, retry_after),
     },
@@ -44,88 +39,77 @@ pub(crate) static DIALECTS: [Dialect; 7] = [
     Dialect {
         name: "Anthropic",
         provider: || Provider::anthropic().limit("requests", "calls"),
-        unit: SECOND,
+        unit: secs(1),
         report: |limit, left, ends_in| {
-            vec![
-                date(),
-                ("anthropic-ratelimit-requests-limit", limit.to_string()),
-                ("anthropic-ratelimit-requests-remaining", left.to_string()),
-                (
-                    "anthropic-ratelimit-requests-reset",
-                    at(ends_in).to_string(),
-                ),
-            ]
+            let reset = at(ends_in);
+            format!(
+                "{DATE}
+                 anthropic-ratelimit-requests-limit: {limit}
+                 anthropic-ratelimit-requests-remaining: {left}
+                 anthropic-ratelimit-requests-reset: {reset}"
+            )
         },
         refusal: (429, retry_after),
     },
     Dialect {
         name: "a plan of Anthropic",
         provider: Provider::anthropic,
-        unit: SECOND,
+        unit: secs(1),
         report: |limit, left, ends_in| {
-            let used = (limit - left) as f64 / limit as f64;
-            vec![
-                date(),
-                (
-                    "anthropic-ratelimit-unified-5h-utilization",
-                    used.to_string(),
-                ),
-                (
-                    "anthropic-ratelimit-unified-5h-reset",
-                    at(ends_in).as_second().to_string(),
-                ),
-            ]
+            let (used, reset) = (limit - left, at(ends_in).as_second());
+            format!(
+                "{DATE}
+                 anthropic-ratelimit-unified-5h-utilization: {}
+                 anthropic-ratelimit-unified-5h-reset: {reset}",
+                used as f64 / limit as f64
+            )
         },
         refusal: (429, |ends_in| {
-            vec![
-                ("anthropic-ratelimit-unified-status", "rejected".into()),
-                (
-                    "anthropic-ratelimit-unified-reset",
-                    at(ends_in).as_second().to_string(),
-                ),
-            ]
+            format!(
+                "anthropic-ratelimit-unified-status: rejected
+                 anthropic-ratelimit-unified-reset: {}",
+                at(ends_in).as_second()
+            )
         }),
     },
     Dialect {
         name: "GitHub",
         provider: || Provider::github().limit("core", "calls"),
-        unit: SECOND,
+        unit: secs(1),
         report: |limit, left, ends_in| {
-            vec![
-                date(),
-                ("x-ratelimit-limit", limit.to_string()),
-                ("x-ratelimit-remaining", left.to_string()),
-                ("x-ratelimit-used", (limit - left).to_string()),
-                ("x-ratelimit-resource", "core".into()),
-                ("x-ratelimit-reset", at(ends_in).as_second().to_string()),
-            ]
+            let (used, reset) = (limit - left, at(ends_in).as_second());
+            format!(
+                "{DATE}
+                 x-ratelimit-limit: {limit}
+                 x-ratelimit-remaining: {left}
+                 x-ratelimit-used: {used}
+                 x-ratelimit-resource: core
+                 x-ratelimit-reset: {reset}"
+            )
         },
-        refusal: (403, |_| Fields::new()),
+        refusal: (403, |_| String::new()),
     },
     Dialect {
         name: "the drafts of the IETF",
         provider: || Provider::standard().limit("default", "calls"),
-        unit: SECOND,
+        unit: secs(1),
         report: |_, left, ends_in| {
             let seconds = ends_in.as_secs();
-            vec![("ratelimit", format!("\"default\";r={left};t={seconds}"))]
+            format!("ratelimit: \"default\";r={left};t={seconds}")
         },
         refusal: (429, retry_after),
     },
     Dialect {
         name: "gRPC",
         provider: Provider::grpc,
-        unit: MILLISECOND,
-        report: |_, _, _| Fields::new(),
+        unit: ms(1),
+        report: |_, _, _| String::new(),
         refusal: (200, |ends_in| {
             let info = ErrorDetails::with_retry_info(Some(ends_in));
-            let status =
-                tonic::Status::with_error_details(tonic::Code::ResourceExhausted, "", info);
+            let exhausted = tonic::Code::ResourceExhausted;
+            let status = tonic::Status::with_error_details(exhausted, "", info);
             let details = BASE64_STANDARD_NO_PAD.encode(status.details());
-            vec![
-                ("grpc-status", "8".into()),
-                ("grpc-status-details-bin", details),
-            ]
+            format!("grpc-status: 8\ngrpc-status-details-bin: {details}")
         }),
     },
 ];
@@ -134,14 +118,14 @@ pub(crate) static DIALECTS: [Dialect; 7] = [
 pub(crate) const AZURE: Dialect = Dialect {
     name: "Azure OpenAI",
     provider: || Provider::azure_openai().limit("requests", "calls"),
-    unit: MILLISECOND,
+    unit: ms(1),
     report: openai,
     refusal: (429, |ends_in| {
-        vec![("retry-after-ms", ends_in.as_millis().to_string())]
+        format!("retry-after-ms: {}", ends_in.as_millis())
     }),
 };
 
-fn openai(limit: u64, left: u64, ends_in: Duration) -> Fields {
+fn openai(limit: u64, left: u64, ends_in: Duration) -> String {
     // Durations of Go: `12ms`, `1s`, `6m0s`.
     let (minutes, seconds) = (ends_in.as_secs() / 60, ends_in.as_secs_f64() % 60.0);
     let reset = match (minutes, ends_in.as_secs()) {
@@ -149,26 +133,23 @@ fn openai(limit: u64, left: u64, ends_in: Duration) -> Fields {
         (0, _) => format!("{seconds}s"),
         _ => format!("{minutes}m{seconds}s"),
     };
-    vec![
-        ("x-ratelimit-limit-requests", limit.to_string()),
-        ("x-ratelimit-remaining-requests", left.to_string()),
-        ("x-ratelimit-reset-requests", reset),
-    ]
+    format!(
+        "x-ratelimit-limit-requests: {limit}
+         x-ratelimit-remaining-requests: {left}
+         x-ratelimit-reset-requests: {reset}"
+    )
 }
 
-fn retry_after(ends_in: Duration) -> Fields {
-    vec![("retry-after", ends_in.as_secs().to_string())]
+fn retry_after(ends_in: Duration) -> String {
+    format!("retry-after: {}", ends_in.as_secs())
 }
 
 /// When each response is made by its provider's clock.
-const MADE_AT: Timestamp = Timestamp::constant(1_750_000_000, 0);
+const DATE: &str = "date: Sun, 15 Jun 2025 15:06:40 GMT";
 
-fn date() -> (&'static str, String) {
-    ("date", "Sun, 15 Jun 2025 15:06:40 GMT".into())
-}
-
+/// The end by that clock.
 fn at(ends_in: Duration) -> Timestamp {
-    MADE_AT + ends_in
+    Timestamp::constant(1_750_000_000, 0) + ends_in
 }
 
 /// An account that has so many calls in each period.
@@ -211,7 +192,7 @@ impl Account {
         let told = unit * ends_in.as_nanos().div_ceil(unit.as_nanos()) as u32;
         let mut response = Response::builder();
         let (status, refusal) = self.dialect.refusal;
-        let mut further = Fields::new();
+        let mut further = String::new();
         if refused {
             self.refused += 1;
             response = response.status(status).extension(RefusedFor(told));
@@ -221,7 +202,8 @@ impl Account {
             self.answered += 1;
         }
         let report = (self.dialect.report)(self.limit, self.limit - self.window.1, told);
-        for (name, value) in report.into_iter().chain(further) {
+        for line in report.lines().chain(further.lines()) {
+            let (name, value) = line.trim().split_once(": ").expect(line);
             response = response.header(name, value);
         }
         response.body(()).expect("a response")

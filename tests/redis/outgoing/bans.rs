@@ -4,6 +4,7 @@ use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
 use crate::outgoing::{
     redis::{on, server},
+    script::play,
     support::*,
 };
 
@@ -16,7 +17,14 @@ fn abuse() -> Policy {
 
 async fn rejections_left(limiter: &Limiter) -> u64 {
     let seen = limiter.peek([("abuse", KEY)]).await.expect("a response");
-    seen.policy("abuse").expect("its policy").remaining()
+    seen.left("abuse")
+}
+
+/// The policies that reject.
+fn rejecting(rejected: &Rejected) -> Vec<&str> {
+    let policies = rejected.decision().policies();
+    let rejecting = policies.filter(PolicyDecision::rejected);
+    rejecting.map(|policy| policy.policy()).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,9 +57,7 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
 
     let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
     assert_eq!(crowded.retry_after(), RetryAfter::In(TEN_MINUTES));
-    let rejected = crowded.decision().policies().filter(|v| v.rejected());
-    let names: Vec<_> = rejected.map(|verdict| verdict.policy()).collect();
-    assert_eq!(names, ["p", "abuse"]);
+    assert_eq!(rejecting(&crowded), ["p", "abuse"]);
     // The waiter is banned with it, and waits for that too.
     assert!(poll_once(&mut head).is_none());
     let _ = head.await.expect("a turn");
@@ -65,62 +71,38 @@ async fn a_waiter_that_is_rejected_is_counted_by_the_quota_of_its_call() {
     let _ = wait(&limiter).await.expect("the first");
     let late = limiter.wait(KEY, ms(500)).quota_for("abuse", strict).await;
     let late = late.expect_err("too late");
-    let rejected = late
-        .decision()
-        .policies()
-        .filter(|policy| policy.rejected());
-    let names: Vec<_> = rejected.map(|policy| policy.policy()).collect();
-    assert_eq!(names, ["p", "abuse"]);
+    assert_eq!(rejecting(&late), ["p", "abuse"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_retried() {
-    let (limiter, _) = limiter([
-        policy("p", "1/hour burst 1"),
-        Policy::new("permits", Quota::concurrent(1)).key(extract::global()),
-        abuse(),
-    ]);
+async fn a_waiter_is_counted_once_at_its_deadline_however_often_it_retried_and_waits_for_a_ban() {
     // Waiting for a permit polls the store again and again.
-    let held = wait(&limiter).await.expect("a permit");
-    let _ = limiter.reset([("p", KEY)]).await.expect("a response");
-    let rejected = limiter.wait(KEY, ms(5_000)).await;
-    rejected.expect_err("no permit");
-    assert_eq!(rejections_left(&limiter).await, 1);
-    drop(held);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
-    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    limiter.block(KEY, TEN_MINUTES).await.expect("a ban");
-    let hurried = limiter.wait(KEY, TEN_MINUTES - ms(1)).await;
-    let rejected = hurried.expect_err("banned");
-    assert_eq!(rejected.retry_after(), RetryAfter::In(TEN_MINUTES));
-    assert_eq!(time.passed(), ms(0));
-    let _ = wait(&limiter).await.expect("a turn");
-    assert_eq!(time.passed(), TEN_MINUTES);
-    assert_eq!(left(&limiter, "p").await, 4);
-    assert_eq!(rejections_left(&limiter).await, 2);
+    let policies = [policy("p", "1/hour burst 1"), permits(1), abuse()];
+    let script =
+        "send held: admitted, reset p, send a for 5s: waits, await a: rejected, left abuse: 1";
+    play(limiter(policies), script).await;
+    for script in [
+        // Until the ban ends, or it is rejected at once.
+        "block 600s, send a for 599999ms: rejected 600000ms, passed: 0ms, send b: waits, \
+         await b: admitted, passed: 600s, left p: 4, left abuse: 2",
+        // Its cost may exceed the quota of the ban.
+        "send a cost 5: admitted, send b cost 5: waits, await b: admitted, passed: 1s, left abuse: 2",
+    ] {
+        play(limiter([window("p", "5/s"), abuse()]), script).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_waits_until_the_end_of_a_ban_that_was_prolonged_meanwhile() {
-    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    let key = KEY;
-    limiter.prolong_block(key, ms(1_000)).await.expect("a ban");
-    let mut head = queued(wait(&limiter));
-    tokio::time::advance(ms(400)).await;
-    limiter.prolong_block(key, ms(3_000)).await.expect("a ban");
-    limiter.prolong_block(key, ms(100)).await.expect("a ban");
-    assert!(poll_once(&mut head).is_none());
-    let _ = head.await.expect("a turn");
-    assert_eq!(time.passed(), ms(3_400));
+    let script = "prolong 1s, send a: waits, +400ms, prolong 3s, prolong 100ms, poll a: waits, \
+                  await a: admitted, passed: 3400ms";
+    play(limiter([window("p", "5/s"), abuse()]), script).await;
 }
 
 #[tokio::test]
 async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
     let (clock, server) = server();
-    let process = || on(&server, [policy("p", "5/s").strategy(FixedWindow), abuse()]);
+    let process = || on(&server, [window("p", "5/s"), abuse()]);
     let (a, b) = (process(), process());
     a.prolong_block(KEY, ms(20)).await.expect("a ban");
     let waiter = tokio::spawn(wait(&a).into_future());
@@ -137,54 +119,22 @@ async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
-    let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
-    let key = KEY;
-    for round in 0..2 {
-        limiter.block(key, TEN_MINUTES).await.expect("a ban");
-        let mut head = queued(wait(&limiter));
-        // Nothing that concerns it.
-        limiter
-            .unblock([("abuse", Key::new("other"))])
-            .await
-            .expect("a response");
-        let sent = time.calls();
-        assert!(poll_once(&mut head).is_none());
-        assert_eq!(time.calls(), sent);
-        match round {
-            0 => drop(limiter.unblock(key).await.expect("a response")),
-            _ => drop(limiter.reset([("abuse", key)]).await.expect("a response")),
-        }
-        // No result has the ban any more, however short the timeout.
-        let mut hurried = queued(limiter.wait(key, ms(0)));
-        let _ = poll_once(&mut head).expect("its turn").expect("admitted");
-        let _ = poll_once(&mut hurried)
-            .expect("its turn")
-            .expect("admitted");
-        let _ = limiter.reset([("p", key)]).await.expect("a response");
+    for script in [
+        // Another key is no concern of it. No result has the ban any more, however short the timeout.
+        "block 600s, send a: waits, unblock other, calls, poll a: waits, calls: 0, unblock, \
+         send b for 0ms: waits, poll a: admitted, poll b: admitted, passed: 0ms",
+        "block 600s, send a: waits, calls, poll a: waits, calls: 0, reset abuse, \
+         send b for 0ms: waits, poll a: admitted, poll b: admitted, passed: 0ms",
+        "send all cost 2: admitted, send a: waits, reset p, await a: admitted, passed: 0ms",
+    ] {
+        play(limiter([window("p", "2/hour"), abuse()]), script).await;
     }
-    let _ = wait(&limiter).cost(2).await.expect("all");
-    let head = queued(wait(&limiter));
-    let _ = limiter.reset([("p", key)]).await.expect("a response");
-    let _ = head.await.expect("admitted");
-    assert_eq!(time.passed(), ms(0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_whose_cost_exceeds_the_quota_of_the_ban_waits_like_any_other() {
-    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    let _ = wait(&limiter).cost(5).await.expect("all");
-    let _ = wait(&limiter).cost(5).await.expect("a turn");
-    assert_eq!(time.passed(), ms(1_000));
-    assert_eq!(rejections_left(&limiter).await, 2);
 }
 
 #[tokio::test]
 async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     let (clock, server) = server();
-    let limiter = on(
-        &server,
-        [policy("p", "2/300ms").strategy(FixedWindow), abuse()],
-    );
+    let limiter = on(&server, [window("p", "2/300ms"), abuse()]);
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..10)
         .map(|_| tokio::spawn(limiter.wait(KEY, TEST_TIMEOUT).into_future()))

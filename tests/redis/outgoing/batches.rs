@@ -2,11 +2,11 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::outgoing::support::*;
+use crate::outgoing::{script::play, support::*};
 
 #[tokio::test(start_paused = true)]
 async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
-    let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
+    let (limiter, time) = limiter([window("p", "3/s")]);
     let waiters = (0..8).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
         let _ = turn.expect("a turn");
@@ -22,25 +22,16 @@ async fn waiters_admitted_together_have_separate_charges() {
     let (limiter, _) = limiter([policy("p", "9/s").strategy(SlidingLog)]);
     let _ = wait(&limiter).cost(9).await.expect("all");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter).cost(3))).collect();
-    let turns = join_all(waiters).await;
-    let admissions: Vec<_> = turns
-        .into_iter()
-        .map(|turn| turn.expect("a turn"))
-        .collect();
+    let turns = join_all(waiters).await.into_iter();
+    let admissions: Vec<_> = turns.map(|turn| turn.expect("a turn")).collect();
     let shown = admissions.iter().map(|a| {
         let decision = &a.decisions()[0];
-        assert_eq!(decision.admitted(), 1);
-        let verdict = decision.policy("p").expect("its policy");
-        (
-            verdict.remaining(),
-            verdict.retry_after() == RetryAfter::Now,
-        )
+        let has_room = decision.count("p").retry_after() == RetryAfter::Now;
+        (decision.admitted(), decision.left("p"), has_room)
     });
-    assert_eq!(
-        shown.collect::<Vec<_>>(),
-        [(6, true), (3, true), (0, false)],
-        "as if they had come one after the other"
-    );
+    // As if they had come one after the other.
+    let expected = [(1, 6, true), (1, 3, true), (1, 0, false)];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
     // No admission can refund another's charge.
     let of = |admission: &Admission| admission.policy("p").expect("a policy");
     of(&admissions[1]).refund(100).await.expect("a response");
@@ -55,21 +46,12 @@ async fn waiters_admitted_together_have_separate_charges() {
 
 #[tokio::test(start_paused = true)]
 async fn the_charge_of_a_dropped_waiter_is_refunded() {
-    let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
-    let _ = wait(&limiter).cost(3).await.expect("all");
-    let mut head = queued(wait(&limiter));
-    let [gone, mut next, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
-    tokio::time::advance(ms(1_000)).await;
-    let _ = poll_once(&mut head).expect("its turn").expect("admitted");
-    // Three were admitted together; the second has not been polled since, and never will be.
-    assert_eq!(left(&limiter, "p").await, 0);
-    assert!(poll_once(&mut last).is_none());
-    drop(gone);
-    // So there is one for the last, which slept until the window ends.
-    let _ = poll_once(&mut next).expect("its turn").expect("admitted");
-    let _ = poll_once(&mut last).expect("its turn").expect("admitted");
-    assert_eq!(left(&limiter, "p").await, 0);
-    assert_eq!(time.passed(), ms(1_000));
+    // Three are admitted together, of which one is never polled again: so there is a unit for the last, which slept until the window
+    // ends.
+    let script = "send first cost 3: admitted, send a: waits, send gone: waits, send b: waits, send c: waits, \
+                  +1s, poll a: admitted, left p: 0, poll c: waits, drop gone, poll b: admitted, \
+                  poll c: admitted, left p: 0, passed: 1s";
+    play(limiter([window("p", "3/s")]), script).await;
 }
 
 /// Each waiter with a request of its own is recorded as the caller that the policy finds there.

@@ -1,16 +1,13 @@
 //! Clients as they are in use, over real sockets, and the types that they make.
 
-use axum::{body::Body, routing::get};
+use axum::body::Bytes;
 use http_body_util::Empty;
-use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
-    rt::TokioExecutor,
-};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::net::TcpListener;
 use tollgate::outgoing::InExtensions;
 use tollgate_tests::prelude::*;
 use tonic::transport::{Channel, Endpoint};
-use tower::{Service, retry::Retry, util::BoxCloneService};
+use tower::{BoxError, retry, util::BoxCloneService};
 
 use crate::outgoing::support::*;
 
@@ -26,7 +23,7 @@ async fn upstream() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, served)
 }
 
-fn to(address: SocketAddr) -> Request<Empty<axum::body::Bytes>> {
+fn to(address: SocketAddr) -> Request<Empty<Bytes>> {
     let request = Request::get(format!("http://{address}/"));
     request.body(Empty::new()).expect("a request")
 }
@@ -34,22 +31,15 @@ fn to(address: SocketAddr) -> Request<Empty<axum::body::Bytes>> {
 #[tokio::test]
 async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() {
     let (address, served) = upstream().await;
-    let policies = [
-        policy("burst", "1/20ms burst 1"),
-        policy("daily", "3/day burst 3"),
-    ];
-    let (limiter, time) = limiter(policies);
-    let client: Client<HttpConnector, Empty<axum::body::Bytes>> =
-        Client::builder(TokioExecutor::new()).build_http();
+    let daily = policy("daily", "3/day burst 3");
+    let (limiter, time) = limiter([policy("burst", "1/20ms burst 1"), daily]);
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let client = ServiceBuilder::new()
         .layer(OutgoingLayer::new(limiter.clone()).attach(InExtensions))
         .service(client);
     for n in 0..3 {
-        let response = client
-            .clone()
-            .oneshot(to(address))
-            .await
-            .expect("a response");
+        let response = client.clone().oneshot(to(address)).await;
+        let response = response.expect("a response");
         assert!(response.extensions().get::<Admission>().is_some());
         let body = response.into_body().collect().await.expect("a body");
         assert_eq!(body.to_bytes(), format!("hello {n}"));
@@ -71,11 +61,8 @@ async fn requests_of_any_type_are_limited() {
         .service(service_fn(async |lookup: Lookup| {
             Ok::<_, Infallible>(lookup.0 * 2)
         }));
-    let [first, second] = tokio::join!(
-        database.clone().oneshot(Lookup(1)),
-        database.clone().oneshot(Lookup(2)),
-    )
-    .into();
+    let ask = |n| database.clone().oneshot(Lookup(n));
+    let (first, second) = tokio::join!(ask(1), ask(2));
     assert_eq!((first.expect("found"), second.expect("found")), (2, 4));
     assert_eq!(time.passed(), ms(1_000));
 }
@@ -84,14 +71,10 @@ async fn requests_of_any_type_are_limited() {
 async fn a_client_that_retries_waits_for_each_attempt() {
     #[derive(Clone)]
     struct Three(u32);
-    impl tower::retry::Policy<(), (), tower::BoxError> for Three {
+    impl retry::Policy<(), (), BoxError> for Three {
         type Future = std::future::Ready<()>;
 
-        fn retry(
-            &mut self,
-            (): &mut (),
-            _: &mut Result<(), tower::BoxError>,
-        ) -> Option<Self::Future> {
+        fn retry(&mut self, (): &mut (), _: &mut Result<(), BoxError>) -> Option<Self::Future> {
             self.0 = self.0.checked_sub(1)?;
             Some(std::future::ready(()))
         }
@@ -101,9 +84,8 @@ async fn a_client_that_retries_waits_for_each_attempt() {
         }
     }
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let failing =
-        service_fn(|()| std::future::ready(Err::<(), _>(std::io::Error::other("upstream"))));
-    let attempts = Retry::new(Three(2), OutgoingLayer::new(limiter).layer(failing));
+    let failing = service_fn(async |()| Err::<(), _>(std::io::Error::other("upstream")));
+    let attempts = retry::Retry::new(Three(2), OutgoingLayer::new(limiter).layer(failing));
     attempts.oneshot(()).await.expect_err("it fails");
     assert_eq!(time.passed(), ms(2_000));
 }
@@ -113,7 +95,7 @@ async fn a_client_that_retries_waits_for_each_attempt() {
 async fn layers_and_clients_fit_struct_fields_and_are_send() {
     struct Clients {
         layer: OutgoingLayer,
-        boxed: BoxCloneService<u32, u32, tower::BoxError>,
+        boxed: BoxCloneService<u32, u32, BoxError>,
     }
     fn is_service<Req, S>(service: S) -> S
     where
@@ -133,29 +115,19 @@ async fn layers_and_clients_fit_struct_fields_and_are_send() {
 
     let channel: Channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
     let channel = is_service::<Request<tonic::body::Body>, _>(clients.layer.layer(channel));
-    let error = channel
-        .oneshot(Request::new(tonic::body::Body::empty()))
-        .await;
+    let request = Request::new(tonic::body::Body::empty());
+    let error = channel.oneshot(request).await;
     assert!(!error.expect_err("no listener").is::<Rejected>());
 
     let http = crate::outgoing::plain_http::client();
-    let by_host = clients
-        .layer
-        .clone()
-        .key_with(|request: &reqwest::Request| {
-            Key::new(request.url().host_str().unwrap_or_default())
-        });
-    let http =
-        is_service::<reqwest::Request, _>(ServiceBuilder::new().layer(by_host).service(http));
+    let host = |request: &reqwest::Request| Key::new(request.url().host_str().unwrap_or_default());
+    let by_host = clients.layer.clone().key_with(host);
+    let http = is_service::<reqwest::Request, _>(by_host.layer(http));
     let (address, _) = upstream().await;
     let url = format!("http://{address}/").parse().expect("a URL");
-    let response = http
-        .oneshot(reqwest::Request::new(reqwest::Method::GET, url))
-        .await;
-    assert_eq!(
-        response.expect("a response").text().await.expect("a body"),
-        "hello 0"
-    );
+    let request = reqwest::Request::new(Method::GET, url);
+    let response = http.oneshot(request).await.expect("a response");
+    assert_eq!(response.text().await.expect("a body"), "hello 0");
 
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
     let _ = is_service::<Request<Body>, _>(clients.layer.layer(client));

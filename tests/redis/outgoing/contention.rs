@@ -27,8 +27,7 @@ impl Drop for Held {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn permits_never_exceed_the_limit_and_all_are_released() {
-    let permit_policy = Policy::new("permits", Quota::concurrent(3)).key(extract::global());
-    let limiter = limiter_on(MemoryStore::new(), [permit_policy]);
+    let limiter = limiter_on(MemoryStore::new(), [permits(3)]);
     let (holding, turns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut crowd = JoinSet::new();
     for n in 0..400 {
@@ -69,10 +68,7 @@ async fn no_waiter_is_stranded_when_others_are_dropped() {
     for n in 0..2_000 {
         let limiter = limiter.clone();
         crowd.spawn(async move {
-            let turn = limiter
-                .wait(KEY, TEST_TIMEOUT)
-                .queue(10_000)
-                .cost(1 + n % 2);
+            let turn = wait(&limiter).queue(10_000).cost(1 + n % 2);
             match n % 3 {
                 0 => {
                     let leaves = Duration::from_micros(mix(n) % 50_000);

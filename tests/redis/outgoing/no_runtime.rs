@@ -15,12 +15,7 @@ use tollgate_tests::{
 use crate::outgoing::{redis::on, support::*};
 
 fn runtimes() -> [Runtime; 2] {
-    let mut multi_thread = Builder::new_multi_thread();
-    let builders = [Builder::new_current_thread(), {
-        multi_thread.worker_threads(1);
-        multi_thread
-    }];
-    builders.map(|mut builder| builder.enable_all().build().expect("a runtime"))
+    [current_thread(), multi_thread(1)]
 }
 
 /// A wait with more time than any refill takes.
@@ -29,7 +24,7 @@ fn wait(limiter: &Limiter) -> Wait {
 }
 
 fn hourly(quota: &str) -> Policy {
-    policy("p", quota).strategy(FixedWindow)
+    window("p", quota)
 }
 
 /// A server whose clock stands still.
@@ -57,15 +52,15 @@ fn in_process_waits_of_several_threads_are_charged_exactly_what_is_admitted() {
         let limiter = limiter.clone();
         move || {
             let waits = (0..n).map(|_| block_on(wait(&limiter).into_future()));
-            let admitted = waits.map(|result| match result {
-                Ok(_) => 1,
+            let admitted = waits.filter_map(|result| match result {
+                Ok(admission) => Some(admission),
                 // There is nothing left, or another thread's request is ahead of it.
                 rejected => {
                     lacks_a_runtime(rejected);
-                    0
+                    None
                 }
             });
-            admitted.sum::<u64>()
+            admitted.count() as u64
         }
     };
     let threads = [(); 4].map(|()| {
@@ -83,10 +78,9 @@ fn in_process_waits_of_several_threads_are_charged_exactly_what_is_admitted() {
 
 #[test]
 fn in_process_a_permit_is_not_lost_to_a_wait_that_leaves_its_runtime() {
-    let permits = || Policy::new("p", Quota::concurrent(1)).key(extract::global());
     for awaits in [true, false] {
         for runtime in runtimes() {
-            let limiter = limiter_on(tollgate::MemoryStore::new(), [permits()]);
+            let limiter = limiter_on(MemoryStore::new(), [permits(1)]);
             let held = runtime.block_on(wait(&limiter).into_future());
             let waiter = runtime.block_on(async { queued(wait(&limiter)) });
             let releasing = thread::spawn(move || drop(held));

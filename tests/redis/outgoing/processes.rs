@@ -11,18 +11,14 @@ const URL: &str = "TOLLGATE_TEST_URL";
 async fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
-    let quota = [
-        policy("often", "40/50ms").strategy(FixedWindow),
-        policy("seldom", "100/month").strategy(FixedWindow),
-    ];
-    let limiter = limiter_on(store.build().expect("a store"), quota);
+    let quota = [window("often", "40/50ms"), window("seldom", "100/month")];
+    let limiter = limiter_on(store.built(), quota);
     let mut waiting = JoinSet::new();
     for _ in 0..80 {
         let limiter = limiter.clone();
         waiting.spawn(async move {
             // Longer than the one period, and shorter than the other.
-            let patience = TEST_TIMEOUT;
-            limiter.wait(KEY, patience).await.is_ok()
+            limiter.wait(KEY, TEST_TIMEOUT).await.is_ok()
         });
     }
     let turns = waiting.join_all().await;

@@ -3,36 +3,18 @@
 //! What is asserted holds at any speed. The provider looks at the store beside each arrival, in one call: at how many calls were
 //! admitted, and for how long the account is blocked. While it is, no call is admitted; and never have more arrived than were admitted.
 
-use std::{
-    env,
-    process::Stdio,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
-use axum::{
-    Router,
-    body::{Body, Bytes},
-    extract::State,
-    response::Response,
-    routing::get,
-};
-use http::{HeaderMap, Request, StatusCode};
+use axum::{body::Bytes, extract::State};
 use http_body_util::Empty;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use testkit::Server;
 use tokio::{
     net::TcpListener,
     process::Command,
     sync::{Barrier, Mutex},
-    task::JoinSet,
 };
-use tollgate::{FixedWindow, Limiter, OutgoingLayer, Policy, RedisStore};
-use tollgate_tests::until::{TEST_TIMEOUT, until};
-use tower::{Layer, ServiceExt};
+use tollgate_tests::prelude::*;
 
 use super::account::{AZURE, Account, Dialect, RefusedFor};
-use crate::outgoing::support::{limiter_on, policy};
+use crate::outgoing::support::{limiter_on, policy, window};
 
 const URL: &str = "TOLLGATE_TEST_URL";
 const PROVIDER: &str = "TOLLGATE_TEST_PROVIDER";
@@ -43,20 +25,20 @@ const CALLER: &str = "caller";
 static DIALECT: Dialect = AZURE;
 /// The calls that the account has in a period.
 const LIMIT: u64 = 100;
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = secs(2);
 const PERIODS: u32 = 4;
 /// Waits are rounded by less.
-const RESOLUTION: Duration = Duration::from_millis(1);
+const RESOLUTION: Duration = ms(1);
 
 /// The limiter of each process, whose quota is twice what the account has. What `admitted` counts is never lowered.
 fn limiter(url: &str) -> Limiter {
     let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     let policies = [
         policy("calls", "200/2s"),
-        policy("admitted", "1000000/day").strategy(FixedWindow),
+        window("admitted", "1000000/day"),
         Policy::block_list("refused"),
     ];
-    limiter_on(store.build().expect("a store"), policies)
+    limiter_on(store.built(), policies)
 }
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
@@ -116,26 +98,23 @@ impl Provider {
         let before = Instant::now();
         let status = self.limiter.peek("account").await.expect("a response");
         let after = Instant::now();
-        let of = |name| status.policy(name).expect("a policy");
-        let admitted = 1_000_000 - of("admitted").remaining();
-        let arrived = self.arrived;
+        let (admitted, arrived) = (status.used("admitted"), self.arrived);
         if arrived > admitted {
-            let failure =
-                format!("{arrived} calls have arrived, of which {admitted} were admitted");
+            let failure = format!("{arrived} calls have arrived, {admitted} were admitted");
             self.failures.push(failure);
         }
         if let Some((ends, known)) = self.block.filter(|(ends, _)| after < *ends) {
             self.compared += 1;
             if admitted != known {
                 let left = ends - after;
-                let failure = format!(
-                    "{known} were admitted before a block, and {admitted} {left:?} before its end"
-                );
+                let failure =
+                    format!("{known} before a block, and {admitted} {left:?} before its end");
                 self.failures.push(failure);
             }
         }
         // It was looked at after `before`.
-        let blocked_for = of("refused").retry_after().duration().unwrap_or_default();
+        let blocked_for = status.count("refused").retry_after();
+        let blocked_for = blocked_for.duration().unwrap_or_default();
         let ends = before + blocked_for.saturating_sub(RESOLUTION);
         if self.block.is_none_or(|(known, _)| known < ends) {
             self.block = Some((ends, admitted));
@@ -155,9 +134,8 @@ impl Provider {
             && now < ends
         {
             let early = ends - now;
-            self.failures.push(format!(
-                "{caller} calls {early:?} before the end of its refusal"
-            ));
+            let failure = format!("{caller} calls {early:?} before the end of its refusal");
+            self.failures.push(failure);
         }
         let response = self.account.respond(self.start.elapsed());
         if self.start.elapsed() < PERIODS * PERIOD {
@@ -203,15 +181,11 @@ async fn no_process_sends_a_call_before_the_end_of_a_refusal_that_is_in_the_stor
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let all = Arc::new(Barrier::new(processes));
-        let app = Router::new()
-            .route(
-                "/ready",
-                get(move || async move {
-                    let _leader = all.wait().await;
-                }),
-            )
-            .fallback(respond)
-            .with_state(provider.clone());
+        let ready = async move || {
+            let _leader = all.wait().await;
+        };
+        let app = Router::new().route("/ready", get(ready));
+        let app = app.fallback(respond).with_state(provider.clone());
         let serving = tokio::spawn(async move { axum::serve(listener, app).await });
         let children = (0..processes).map(|_| {
             let child = tollgate_tests::child::test(module_path!(), "child_process");

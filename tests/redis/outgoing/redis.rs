@@ -18,18 +18,16 @@ pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) ->
         .url(server.url())
         .timeout(TEST_TIMEOUT)
         .rejection_cache_staleness(Duration::ZERO);
-    limiter_on(store.build().expect("a store"), policies)
+    limiter_on(store.built(), policies)
 }
 
 #[tokio::test]
 async fn two_queues_share_a_quota_and_never_exceed_it() {
-    for by_log in [false, true] {
+    for quota in [
+        window("p", "5/50ms"),
+        policy("p", "5/50ms").strategy(SlidingLog),
+    ] {
         let (clock, server) = server();
-        let quota = policy("p", "5/50ms");
-        let quota = match by_log {
-            true => quota.strategy(SlidingLog),
-            false => quota.strategy(FixedWindow),
-        };
         let limiters = [(); 2].map(|()| on(&server, [quota.clone()]));
         let turns = Arc::new(AtomicU64::new(0));
         let mut waiting = JoinSet::new();
@@ -47,18 +45,14 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
             // The sleeping waiters call the store again, both of them.
             let sent = server.calls("evalsha");
             if round < 8 {
-                until("both look again", async || {
-                    server.calls("evalsha") >= sent + 6
-                })
-                .await;
+                let looked = async || server.calls("evalsha") >= sent + 6;
+                until("both look again", looked).await;
             }
             assert_eq!(had(), 5 * round);
             // Redis expires a key in the millisecond after its last.
             clock.advance(ms(51));
         }
-        while let Some(ended) = waiting.join_next().await {
-            ended.expect("no panic");
-        }
+        waiting.join_all().await;
         assert_eq!(server.immortal_keys(), [""; 0]);
     }
 }
@@ -66,7 +60,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
 #[tokio::test]
 async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let (clock, server) = server();
-    let limiter = on(&server, [policy("p", "2/300ms").strategy(FixedWindow)]);
+    let limiter = on(&server, [window("p", "2/300ms")]);
     let _ = wait(&limiter).cost(2).await.expect("all");
     let waiting = limiter.clone();
     let mut head = tokio::spawn(async move { wait(&waiting).await });
@@ -76,9 +70,8 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");
     // The call for both is dropped on a thread without the runtime.
-    std::thread::spawn(move || drop(behind))
-        .join()
-        .expect("no panic");
+    let dropped = thread::spawn(move || drop(behind)).join();
+    dropped.expect("no panic");
     until("it is refunded", async || left(&limiter, "p").await == 1).await;
 }
 
@@ -86,11 +79,9 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
 async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
     let server = Server::start();
     let store = RedisStore::builder().url(server.url()).timeout(ms(1_000));
-    let limiter = Limiter::builder()
-        .store(store.build().expect("a store"))
-        .policy(policy("p", "1/hour burst 1"))
-        .on_store_error(OnStoreError::Admit);
-    let limiter = limiter.build().expect("a limiter");
+    let builder = Limiter::builder().store(store.built());
+    let builder = builder.on_store_error(OnStoreError::Admit);
+    let limiter = stores::limiter(builder, [policy("p", "1/hour burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     server.pause();
     let mut waiting = JoinSet::new();
@@ -99,9 +90,8 @@ async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
         waiting.spawn(async move { wait(&limiter).await.map(drop) });
     }
     let start = Instant::now();
-    while let Some(ended) = waiting.join_next().await {
-        ended.expect("no panic").expect("admitted");
-    }
+    let admitted = waiting.join_all().await;
+    assert!(admitted.iter().all(Result::is_ok), "{admitted:?}");
     // One after the other they would take 200 seconds.
     assert!(start.elapsed() < secs(100));
     server.resume();

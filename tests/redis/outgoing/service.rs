@@ -9,11 +9,11 @@ use std::{
 
 use tollgate::outgoing::{AsTuple, BoxError, InExtensions};
 use tollgate_tests::prelude::*;
-use tower::Service;
 
 use crate::outgoing::support::*;
 
 /// Returns the number of the clone that was called; panics if that was not polled ready.
+#[derive(Default)]
 struct PolledReadyOnly {
     number: u32,
     ready: bool,
@@ -48,11 +48,7 @@ impl Service<()> for PolledReadyOnly {
 #[tokio::test(start_paused = true)]
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let picky = PolledReadyOnly {
-        number: 0,
-        ready: false,
-    };
-    let mut service = OutgoingLayer::new(limiter).layer(picky);
+    let mut service = OutgoingLayer::new(limiter).layer(PolledReadyOnly::default());
     for number in 0..3 {
         let ready = service.ready().await.expect("ready");
         assert_eq!(ready.call(()).await.expect("a response"), number);
@@ -119,8 +115,7 @@ struct Query {
 
 #[tokio::test(start_paused = true)]
 async fn a_function_of_the_request_selects_its_keys_and_cost() {
-    let rows = policy("rows", "10/s").key(tollgate::extract::peer());
-    let (limiter, time) = limiter([rows.strategy(FixedWindow)]);
+    let (limiter, time) = limiter([window("rows", "10/s").key(extract::peer())]);
     let layer = OutgoingLayer::new(limiter.clone())
         .key_with(|query: &Query| Key::new(query.shard))
         .cost_with(|query: &Query| query.rows)
@@ -140,7 +135,7 @@ async fn a_function_of_the_request_selects_its_keys_and_cost() {
 
 #[tokio::test(start_paused = true)]
 async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
-    let (limiter, _) = limiter([policy("tokens", "100/s").strategy(FixedWindow)]);
+    let (limiter, _) = limiter([window("tokens", "100/s")]);
     let layer = OutgoingLayer::new(limiter.clone()).cost(50).attach(AsTuple);
     let model = layer.layer(service_fn(async |prompt: &'static str| {
         Ok::<_, Infallible>(prompt.len() as u64)
@@ -184,10 +179,7 @@ async fn a_disabled_service_passes_everything_uncounted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_call_is_refunded_its_reservation() {
-    let reserved = policy("p", "9/s")
-        .strategy(FixedWindow)
-        .refund_unless(outcome::success);
-    let (limiter, _) = limiter([reserved.clone()]);
+    let (limiter, _) = limiter([window("p", "9/s").refund_unless(outcome::success)]);
     let layer = OutgoingLayer::new(limiter.clone());
     let calls = layer.layer(service_fn(async |ok: bool| match ok {
         true => Ok(()),
@@ -205,18 +197,14 @@ async fn a_failed_call_is_refunded_its_reservation() {
             *response.status_mut() = StatusCode::BAD_GATEWAY;
             Ok::<_, Infallible>(response)
         });
-        match seen {
+        let response = match seen {
             true => {
-                layer
-                    .clone()
-                    .attach(InExtensions)
-                    .layer(failing)
-                    .oneshot(())
-                    .await
+                let attached = layer.clone().attach(InExtensions);
+                attached.layer(failing).oneshot(()).await
             }
             false => layer.layer(failing).oneshot(()).await,
-        }
-        .expect("a response");
+        };
+        response.expect("a response");
         assert_eq!(left(&limiter, "p").await, left_then);
     }
 }
@@ -224,10 +212,8 @@ async fn a_failed_call_is_refunded_its_reservation() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_is_charged_unless_configured_otherwise() {
     for (charged, left_then) in [(true, 8), (false, 9)] {
-        let reserved = policy("p", "9/s")
-            .strategy(FixedWindow)
-            .refund_unless(outcome::success)
-            .charge_dropped(charged);
+        let reserved = window("p", "9/s").refund_unless(outcome::success);
+        let reserved = reserved.charge_dropped(charged);
         let (limiter, _) = limiter([reserved]);
         let never = service_fn(|()| std::future::pending::<Result<(), Infallible>>());
         let service = OutgoingLayer::new(limiter.clone()).layer(never);
@@ -241,9 +227,7 @@ async fn a_dropped_call_is_charged_unless_configured_otherwise() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_held_until_there_is_a_response() {
-    let permit_policy =
-        Policy::new("permits", Quota::concurrent(1)).key(tollgate::extract::global());
-    let (limiter, _) = limiter([permit_policy]);
+    let (limiter, _) = limiter([permits(1)]);
     let layer = OutgoingLayer::new(limiter.clone());
     let (open, opened) = tokio::sync::watch::channel(false);
     let gate = service_fn(move |()| {

@@ -7,10 +7,6 @@ use crate::outgoing::{
     support::*,
 };
 
-fn window(name: &str, quota: &str) -> Policy {
-    policy(name, quota).strategy(FixedWindow)
-}
-
 /// How often a shadow was evaluated, and would have been stricter and looser.
 fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
     let stats = limiter.shadow_stats(name).expect(name);
@@ -19,8 +15,7 @@ fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await.expect("a response");
-    let verdict = seen.policy(policy).expect(policy);
-    verdict.limit() - verdict.remaining()
+    seen.used(policy)
 }
 
 #[tokio::test(start_paused = true)]
@@ -47,11 +42,10 @@ async fn a_waiter_is_compared_and_charged_once_when_it_is_admitted() {
 
 #[tokio::test(start_paused = true)]
 async fn no_request_waits_for_a_shadow() {
-    let permit_policy = Policy::new("permits", Quota::concurrent(1)).key(extract::global());
     let (limiter, time) = limiter([
         window("live", "2/s"),
         window("stricter", "1/hour").shadow_of("live"),
-        permit_policy.shadow(),
+        permits(1).shadow(),
     ]);
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -94,25 +88,18 @@ async fn a_rejected_waiter_is_compared_once_with_the_state_at_its_rejection() {
 async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
     let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
     // All of what there is, and nothing of the shadow.
-    let _ = limiter
-        .charge([("live", KEY)], 3)
-        .await
-        .expect("a response");
+    let charged = limiter.charge([("live", KEY)], 3).await;
+    charged.expect("a response");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
-    let turns = join_all(waiters).await;
-    let turns: Vec<_> = turns
-        .into_iter()
-        .map(|turn| turn.expect("a turn"))
-        .collect();
+    let turns = join_all(waiters).await.into_iter();
+    let turns: Vec<_> = turns.map(|turn| turn.expect("a turn")).collect();
     let shown = turns.iter().map(|admission| {
         let decisions = admission.decisions();
-        let shadow = decisions[0].policy("new").expect("a policy");
+        let shadow = decisions[0].count("new");
         (shadow.would_reject(), shadow.remaining())
     });
-    assert_eq!(
-        shown.collect::<Vec<_>>(),
-        [(false, 1), (false, 0), (true, 0)]
-    );
+    let expected = [(false, 1), (false, 0), (true, 0)];
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
     assert_eq!(stats(&limiter, "new"), (3, 1, 0));
     // What it charged goes back with what it was charged for.
     for (turn, charged) in turns.iter().zip([1, 0, 0]) {
@@ -128,13 +115,8 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
 #[tokio::test]
 async fn redis_charges_no_shadow_twice() {
     let (clock, server) = server();
-    let limiter = on(
-        &server,
-        [
-            window("live", "2/300ms"),
-            window("looser", "50/hour").shadow_of("live"),
-        ],
-    );
+    let looser = window("looser", "50/hour").shadow_of("live");
+    let limiter = on(&server, [window("live", "2/300ms"), looser]);
     let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..6)
         .map(|_| tokio::spawn(limiter.wait(KEY, TEST_TIMEOUT).into_future()))

@@ -13,7 +13,10 @@ use tollgate_tests::{
     prelude::*,
 };
 
-use crate::outgoing::support::{TEST_TIMEOUT, *};
+use crate::outgoing::{
+    script::play_slowly,
+    support::{TEST_TIMEOUT, *},
+};
 
 /// Charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
 /// long after these tests; a refund takes 30 ms.
@@ -27,7 +30,7 @@ pub(crate) struct Slow {
 
 impl Slow {
     pub(crate) fn limiter(quota: &str) -> (Limiter, Self, Time) {
-        Self::limiter_of(policy("p", quota).strategy(FixedWindow))
+        Self::limiter_of(window("p", quota))
     }
 
     fn limiter_of(policy: Policy) -> (Limiter, Self, Time) {
@@ -84,97 +87,29 @@ impl Store for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_result_for_a_dropped_waiter_goes_to_the_next_one() {
-    let (limiter, store, time) = Slow::limiter("1/hour");
-    let first = queued(wait(&limiter));
-    let mut second = queued(wait(&limiter));
-    let sent = time.calls();
-    drop(first);
-    assert!(poll_once(&mut second).is_none());
-    store.open.send_replace(true);
-    let _ = poll_once(&mut second)
-        .expect("a response")
-        .expect("admitted");
-    assert_eq!(time.calls(), sent, "nothing was asked again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_result_without_a_waiter_goes_to_a_later_request() {
-    let (limiter, store, time) = Slow::limiter("1/hour");
-    drop(queued(wait(&limiter)));
-    let sent = time.calls();
-    let second = queued(wait(&limiter));
-    // It isn't rejected for a charge without a waiter.
-    let mut hurried = queued(limiter.wait(KEY, ms(0)));
-    store.open.send_replace(true);
-    let hurried = async { (&mut hurried).await.expect_err("none is left") };
-    let (second, _) = tokio::join!(second, hurried);
-    let _ = second.expect("admitted");
-    assert_eq!(time.calls(), sent + 1, "only the last one asked");
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_one() {
-    let (limiter, store, time) = Slow::limiter("1/hour");
-    let [first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter).queue(1)));
-    store.open.send_replace(true);
-    let _ = first.await.expect("admitted");
-    // Now the second waits, and the third is one too many.
-    assert!(poll_once(&mut second).is_none());
-    let rejected = poll_once(&mut third)
-        .expect("a response")
-        .expect_err("rejected");
-    assert!(rejected.retry_after().duration() > Some(Duration::from_secs(3_590)));
-    assert_eq!(time.passed(), ms(0));
-    drop(second);
-    drop(queued(wait(&limiter).queue(1)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
-    let (limiter, store, _) = Slow::limiter("1/hour");
-    store.open.send_replace(true);
-    let _ = wait(&limiter).await.expect("the first");
-    store.open.send_replace(false);
-    // All of them join before the store has returned.
-    let mut first = queued(wait(&limiter));
-    let mut hurried = queued(limiter.wait(KEY, ms(1)));
-    let mut last = queued(wait(&limiter).queue(2));
-    store.open.send_replace(true);
-    assert!(poll_once(&mut first).is_none());
-    poll_once(&mut hurried)
-        .expect("a response")
-        .expect_err("rejected");
-    assert!(poll_once(&mut last).is_none(), "one request is ahead of it");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_charge_without_a_waiter_is_refunded() {
-    let (limiter, store, time) = Slow::limiter("1/hour");
-    drop(queued(wait(&limiter)));
-    store.open.send_replace(true);
-    tokio::time::sleep(ms(50)).await;
-    assert_eq!(left(&limiter, "p").await, 1);
-    let _ = wait(&limiter).await.expect("admitted");
-    assert!(time.passed() < Duration::from_secs(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refund_is_found_when_it_has_reached_the_store() {
-    let (limiter, store, time) = Slow::limiter("2/min");
-    store.open.send_replace(true);
-    let _ = wait(&limiter).cost(2).await.expect("all");
-    let [mut first, gone, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
-    let minute = Duration::from_secs(60);
-    tokio::time::advance(minute).await;
-    let _ = poll_once(&mut first).expect("its turn").expect("admitted");
-    // Two were admitted together, and one was dropped. Its refund is on the way to the store.
-    assert!(poll_once(&mut last).is_none());
-    drop(gone);
-    assert!(poll_once(&mut last).is_none());
-    let _ = last.await.expect("admitted");
-    assert!(time.passed() >= minute + ms(30));
-    assert!(time.passed() <= minute + ms(100));
+async fn the_result_of_a_call_belongs_to_the_request_that_is_first_when_it_arrives() {
+    for script in [
+        // The result for a dropped waiter goes to the next one, without another call.
+        "send a: waits, send b: waits, calls, drop a, poll b: waits, open, poll b: admitted, calls: 0",
+        // A result without a waiter goes to a later request, and rejects none for its charge: only the last one calls.
+        "send gone: waits, drop gone, calls, send b: waits, send c for 0ms: waits, open, \
+         await b: admitted, await c: rejected, calls: 1",
+        // No request is rejected for a full queue before the store has rejected one.
+        "send a queue 1: waits, send b queue 1: waits, send c queue 1: waits, open, await a: admitted, \
+         poll b: waits, poll c: rejected 3600000ms, passed: 0ms, drop b, send d queue 1: waits",
+        // A request that left the queue at its deadline takes no room in it; all of them join before the store has returned.
+        "open, send first: admitted, close, send a: waits, send b for 1ms: waits, send c queue 2: waits, \
+         open, poll a: waits, poll b: rejected, poll c: waits",
+        // A charge without a waiter is refunded.
+        "send gone: waits, drop gone, open, sleep 50ms, left p: 1, send a: admitted, passed: 50ms",
+    ] {
+        play_slowly(Slow::limiter("1/hour"), script).await;
+    }
+    // Two were admitted together, and one was dropped, whose refund is found when it has reached the store.
+    let script = "open, send all cost 2: admitted, send a: waits, send gone: waits, send b: waits, +60s, \
+                  poll a: admitted, poll b: waits, drop gone, poll b: waits, await b: admitted, \
+                  passed: 60030ms to 60100ms";
+    play_slowly(Slow::limiter("2/min"), script).await;
 }
 
 fn build() -> Runtime {
@@ -183,14 +118,19 @@ fn build() -> Runtime {
     runtime.expect("a runtime")
 }
 
+/// A call whose request has left, on a runtime that goes no further.
+fn left_call(runtime: &Runtime, quota: &str) -> (Limiter, Slow, Time) {
+    runtime.block_on(async {
+        let slow = Slow::limiter(quota);
+        drop(queued(wait(&slow.0)));
+        slow
+    })
+}
+
 #[test]
 fn a_call_that_is_left_to_a_runtime_which_stands_still_goes_on_elsewhere() {
     let still = build();
-    let (limiter, store, _) = still.block_on(async {
-        let slow = Slow::limiter("1/hour");
-        drop(queued(wait(&slow.0)));
-        slow
-    });
+    let (limiter, store, _) = left_call(&still, "1/hour");
     for leaves in [true, false] {
         build().block_on(async {
             let next = queued(wait(&limiter));
@@ -250,22 +190,14 @@ async fn a_request_past_its_timeout_does_not_wait_again_for_each_replacement_of_
             () = replaced => unreachable!("it does not end"),
         }
     });
-    drop(
-        waited
-            .await
-            .expect("a result")
-            .expect_err("the store fails"),
-    );
+    let waited = waited.await.expect("a result");
+    waited.expect_err("the store fails");
 }
 
 #[test]
 fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
     let still = build();
-    let (limiter, store, _) = still.block_on(async {
-        let slow = Slow::limiter("1/hour");
-        drop(queued(wait(&slow.0)));
-        slow
-    });
+    let (limiter, store, _) = left_call(&still, "1/hour");
     build().block_on(async {
         drop(queued(wait(&limiter)));
         store.open.send_replace(true);
@@ -320,13 +252,12 @@ fn a_call_is_polled_on_if_a_request_joins_and_leaves_while_it_is_polled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_for_a_request_that_has_left_is_released_without_an_error() {
-    let permits = Policy::new("p", Quota::concurrent(1)).key(extract::global());
-    let (limiter, store, _) = Slow::limiter_of(permits);
+    let (limiter, store, _) = Slow::limiter_of(permits(1));
     let (log, _guard) = Log::of_errors();
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
     tokio::time::sleep(ms(50)).await;
-    assert_eq!(left(&limiter, "p").await, 1);
+    assert_eq!(left(&limiter, "permits").await, 1);
     assert_eq!(log.text(), "");
 }
 
@@ -346,11 +277,7 @@ async fn the_next_request_calls_the_store_if_the_first_ones_call_panics() {
 fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
     for somebody_behind in [false, true] {
         let runtime = build();
-        let (limiter, store, _) = runtime.block_on(async {
-            let slow = Slow::limiter("2/hour");
-            drop(queued(wait(&slow.0)));
-            slow
-        });
+        let (limiter, store, _) = left_call(&runtime, "2/hour");
         let behind = somebody_behind.then(|| {
             let _entered = runtime.enter();
             queued(wait(&limiter))

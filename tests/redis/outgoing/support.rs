@@ -1,9 +1,9 @@
 //! What these tests have in common.
 
 use tokio::time::Instant;
-use tollgate::{clock::Clock, limiter::Wait};
+use tollgate::clock::Clock;
+pub(crate) use tollgate::limiter::Wait;
 use tollgate_tests::prelude::*;
-pub(crate) use tollgate_tests::world::ms;
 
 /// Longer than any test waits.
 pub(crate) const TEST_TIMEOUT: Duration = secs(3_600);
@@ -48,7 +48,17 @@ impl Time {
 
 /// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {
-    Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+    Policy::new(name, stores::quota(quota)).key(extract::global())
+}
+
+/// The same, in windows of a fixed length.
+pub(crate) fn window(name: &str, quota: &str) -> Policy {
+    policy(name, quota).strategy(FixedWindow)
+}
+
+/// A limit `permits` of all calls in flight.
+pub(crate) fn permits(n: u64) -> Policy {
+    Policy::new("permits", Quota::concurrent(n)).key(extract::global())
 }
 
 /// A limiter in process, by the runtime's time.
@@ -64,9 +74,7 @@ pub(crate) fn limiter_on(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Limiter {
     let builder = Limiter::builder().store(store);
-    let builder = builder.on_store_error(OnStoreError::Reject);
-    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
-    builder.build().expect("a limiter")
+    stores::limiter(builder.on_store_error(OnStoreError::Reject), policies)
 }
 
 pub(crate) fn wait(limiter: &Limiter) -> Wait {
@@ -94,24 +102,4 @@ pub(crate) fn queued(wait: Wait) -> Waiter {
 /// Polls it once.
 pub(crate) fn poll_once(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
     waiter.now_or_never()
-}
-
-/// The requests that were admitted, in order, and when.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Arrivals(Arc<Mutex<Vec<(usize, Duration)>>>);
-
-impl Arrivals {
-    pub(crate) fn record(&self, request: usize, at: Duration) {
-        self.0.lock().expect("no panic").push((request, at));
-    }
-
-    pub(crate) fn order(&self) -> Vec<usize> {
-        let arrivals = self.0.lock().expect("no panic");
-        arrivals.iter().map(|(request, _)| *request).collect()
-    }
-
-    pub(crate) fn when(&self) -> Vec<Duration> {
-        let arrivals = self.0.lock().expect("no panic");
-        arrivals.iter().map(|(_, at)| *at).collect()
-    }
 }

@@ -1,7 +1,5 @@
 //! What an override does to the requests of its key, and to no others.
 
-use std::time::SystemTime;
-
 use tollgate::{
     clock::Clock,
     limiter::{Override, OverrideError},
@@ -12,24 +10,7 @@ use tollgate_tests::{
     stores::{frozen, limiter, redis},
 };
 
-const ALICE: &str = "alice";
-
-fn quota(text: &str) -> Quota {
-    text.parse().expect(text)
-}
-
-fn raised(text: &str) -> Override {
-    Override::quota(quota(text))
-}
-
-fn policy(text: &str) -> Policy {
-    Policy::new("api", quota(text)).strategy(FixedWindow)
-}
-
-/// An instant so long after the start of the clocks of tests.
-fn at(world: &World, after: Duration) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_micros(world.now()) + after
-}
+use super::support::*;
 
 fn head(user: &str) -> Parts {
     let request = Request::get("/").header("x-user", user).body(());
@@ -45,19 +26,15 @@ async fn admitted(limiter: &Limiter, key: &str) -> u64 {
 async fn the_key_has_the_overrides_quota_and_others_have_the_policys() {
     for world in World::both_with_overrides() {
         let limiter = world.limiter([policy("2/h")]);
-        let api = limiter.policy("api").expect("a policy");
         assert_eq!(admitted(&limiter, ALICE).await, 2);
-        let before = api.set_override(ALICE, raised("5/h")).await;
-        assert_eq!(before.expect("it is set"), None, "{}", world.name());
+        assert_eq!(set(&limiter, ALICE, of("5/h")).await, None);
         // What was used stays used.
         assert_eq!(admitted(&limiter, ALICE).await, 3);
         assert_eq!(admitted(&limiter, "bob").await, 2);
-        let lowered = api.set_override(ALICE, raised("4/h")).await;
-        assert_eq!(lowered.expect("it is set"), Some(raised("5/h")));
+        assert_eq!(set(&limiter, ALICE, of("4/h")).await, Some(of("5/h")));
         assert_eq!(admitted(&limiter, ALICE).await, 0);
-        let removed = api.remove_override(ALICE).await;
-        assert_eq!(removed.expect("it is removed"), Some(raised("4/h")));
-        assert_eq!(api.remove_override(ALICE).await.expect("no error"), None);
+        assert_eq!(remove(&limiter, ALICE).await, Some(of("4/h")));
+        assert_eq!(remove(&limiter, ALICE).await, None);
         world.advance(secs(3_600));
         assert_eq!(admitted(&limiter, ALICE).await, 2);
     }
@@ -69,19 +46,18 @@ async fn it_ends_by_the_stores_clock() {
         let limiter = world.limiter([policy("2/h")]);
         let api = limiter.policy("api").expect("a policy");
         assert_eq!(admitted(&limiter, ALICE).await, 2);
-        let end = at(&world, secs(600));
-        let set = api.set_override(ALICE, raised("5/h").until(end)).await;
-        set.expect("it is set");
+        let end = Timestamp::from_micros(world.now() as i64) + secs(600);
+        let end = system_time(end);
+        set(&limiter, ALICE, of("5/h").until(end)).await;
         world.advance(secs(599));
         assert_eq!(limiter.check(ALICE).times(1).await.admitted(), 1);
         world.advance(secs(1));
         // On Redis the first response says what the time is.
         assert!(limiter.peek("bob").await.is_ok());
         assert_eq!(admitted(&limiter, ALICE).await, 0, "{}", world.name());
-        let status = limiter.peek(ALICE).await.expect("a status");
-        assert_eq!(status.policy("api").expect("it applies").limit(), 2);
+        assert_eq!(limit(&limiter, ALICE).await, 2);
         assert!(api.overrides(9).await.expect("a list").is_empty());
-        let ended = api.set_override(ALICE, raised("5/h").until(end)).await;
+        let ended = api.set_override(ALICE, of("5/h").until(end)).await;
         assert!(matches!(ended, Err(OverrideError::Ended)), "{ended:?}");
     }
 }
@@ -102,26 +78,16 @@ async fn it_wins_over_tiers_lookups_and_the_quota_of_a_call() {
     let api = limiter.policy("api").expect("a policy");
     let limit = async |user: &str| {
         let status = limiter.peek_request(&head(user)).await.expect("a status");
-        status.policy("api").expect("it applies").limit()
+        status.count("api").limit()
     };
-    assert_eq!(
-        (limit(ALICE).await, lookups.load(Ordering::Relaxed)),
-        (3, 1)
-    );
+    let looked_up = || lookups.load(Ordering::Relaxed);
+    assert_eq!((limit(ALICE).await, looked_up()), (3, 1));
     let key = api.key(ALICE).expect("a key");
-    api.set_override(key, raised("7/h"))
-        .await
-        .expect("it is set");
-    assert_eq!(
-        (limit(ALICE).await, lookups.load(Ordering::Relaxed)),
-        (7, 1)
-    );
-    assert_eq!(
-        (limit("bob").await, lookups.load(Ordering::Relaxed)),
-        (3, 2)
-    );
+    set(&limiter, key, of("7/h")).await;
+    assert_eq!((limit(ALICE).await, looked_up()), (7, 1));
+    assert_eq!((limit("bob").await, looked_up()), (3, 2));
     let call = limiter.check([("api", key)]).quota_for("api", quota("9/h"));
-    assert_eq!(call.await.policy("api").expect("it applies").limit(), 7);
+    assert_eq!(call.await.count("api").limit(), 7);
 }
 
 #[tokio::test]
@@ -132,9 +98,7 @@ async fn an_exemption_is_an_allow_list_of_one_policy() {
         let ban = Policy::new("ban", quota("1/h")).strategy(ban);
         let limiter = world.limiter([policy("2/h"), other, ban]);
         let api = limiter.policy("api").expect("a policy");
-        api.set_override(ALICE, Override::exempt())
-            .await
-            .expect("it is set");
+        set(&limiter, ALICE, Override::exempt()).await;
         let first = limiter.check(ALICE).await;
         assert!(first.is_admitted() && first.policy("api").is_none());
         let names: Vec<_> = first.policies().map(|policy| policy.policy()).collect();
@@ -142,15 +106,11 @@ async fn an_exemption_is_an_allow_list_of_one_policy() {
         assert_eq!(admitted(&limiter, ALICE).await, 2, "by the other policy");
         // A charge by hand counts.
         let charged = api.charge(ALICE, 1).await.expect("it is charged");
-        assert_eq!(charged.policy("api").expect("it applies").remaining(), 1);
+        assert_eq!(charged.left("api"), 1);
         // Rejections count under the ban, unless the key is exempt from it.
         assert!(!limiter.check(ALICE).await.is_admitted());
         assert!(limiter.check(ALICE).await.policy("ban").is_some());
-        let banned = limiter.policy("ban").expect("a policy");
-        banned
-            .set_override(ALICE, Override::exempt())
-            .await
-            .expect("it is set");
+        set_under(&limiter, "ban", ALICE, Override::exempt()).await;
         assert!(limiter.check(ALICE).await.policy("ban").is_none());
         let alone = limiter.check(("api", ALICE)).await;
         assert!(alone.is_admitted() && alone.source() == DecisionSource::NotChecked);
@@ -162,10 +122,7 @@ async fn a_shadow_is_overridden_by_its_own_name() {
     let (store, _) = frozen();
     let shadow = Policy::new("next", quota("1/h")).shadow_of("api");
     let limiter = limiter(Limiter::builder().store(store), [policy("5/h"), shadow]);
-    let next = limiter.policy("next").expect("a policy");
-    next.set_override(ALICE, raised("3/h"))
-        .await
-        .expect("it is set");
+    set_under(&limiter, "next", ALICE, of("3/h")).await;
     for (user, expected) in [(ALICE, [5, 3]), ("bob", [5, 1])] {
         let decision = limiter.check(user).await;
         let limits = ["api", "next"].map(|name| decision.policy(name).map(|policy| policy.limit()));
@@ -182,12 +139,9 @@ async fn headers_have_its_quota_and_an_explanation_names_it() {
     let limiter = layer.limiter().clone();
     let api = limiter.policy("api").expect("a policy");
     let key = api.key(ALICE).expect("a key");
-    let end = clock.now() + secs(60);
-    let end = SystemTime::UNIX_EPOCH + end.since(Timestamp::from_micros(0));
-    let raised = raised("50/h").until(end).note("ticket\n4711");
-    api.set_override(key, raised.clone())
-        .await
-        .expect("it is set");
+    let end = system_time(clock.now() + secs(60));
+    let raised = of("50/h").until(end).note("ticket\n4711");
+    set(&limiter, key, raised.clone()).await;
     let explanation = limiter.explain(&head(ALICE)).await.expect("an explanation");
     let explained = explanation.policy("api").and_then(|api| api.status());
     let explained = explained.expect("it applies");
@@ -204,9 +158,7 @@ async fn headers_have_its_quota_and_an_explanation_names_it() {
     let Ok(response) = service.oneshot(Request::from_parts(head(ALICE), ())).await;
     let headers = response.headers();
     assert_eq!(headers["ratelimit-policy"], r#""api";q=50;w=3600"#);
-    api.set_override(key, Override::exempt())
-        .await
-        .expect("it is set");
+    set(&limiter, key, Override::exempt()).await;
     let explanation = limiter.explain(&head(ALICE)).await.expect("an explanation");
     let reason = explanation.policy("api").and_then(|api| api.not_applied());
     let reason = reason.expect("it does not apply").to_string();
@@ -221,36 +173,27 @@ async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
         let api = limiter.policy("api").expect("a policy");
         let set = async |setting: Override| api.set_override(ALICE, setting).await.unwrap_err();
         // Another period, under a window.
-        let error = set(raised("20/min")).await;
-        assert!(matches!(error, OverrideError::Uncountable(_)), "{error}");
-        let error = set(raised("8 concurrent")).await;
-        assert!(matches!(error, OverrideError::Uncountable(_)), "{error}");
-        let error = set(raised("3/h").note("x".repeat(201))).await;
-        assert_eq!(
-            error.to_string(),
-            "the note of an override has 201 bytes; expected at most 200"
-        );
+        for uncountable in ["20/min", "8 concurrent"] {
+            let error = set(of(uncountable)).await;
+            assert!(matches!(error, OverrideError::Uncountable(_)), "{error}");
+        }
+        let error = set(of("3/h").note("x".repeat(201))).await;
+        let expected = "the note of an override has 201 bytes; expected at most 200";
+        assert_eq!(error.to_string(), expected);
         let locked = limiter.policy("locked").expect("a policy");
-        let error = locked.set_override(ALICE, raised("3/h")).await;
+        let error = locked.set_override(ALICE, of("3/h")).await;
         assert!(matches!(error, Err(OverrideError::Uncountable(_))));
         assert!(locked.set_override(ALICE, Override::exempt()).await.is_ok());
         assert!(api.overrides(9).await.expect("a list").is_empty());
         assert_eq!(admitted(&limiter, ALICE).await, 2, "{}", world.name());
     }
-    let limiter = limiter(
-        Limiter::builder().store(StubStore::without_overrides()),
-        [policy("2/h")],
-    );
+    let builder = Limiter::builder().store(StubStore::without_overrides());
+    let limiter = limiter(builder, [policy("2/h")]);
     let api = limiter.policy("api").expect("a policy");
-    let error = api.set_override(ALICE, raised("3/h")).await;
-    let unsupported =
-        |error: &OverrideError| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
-    assert!(error.is_err_and(|error| unsupported(&error)));
-    assert!(
-        api.overrides(1)
-            .await
-            .is_err_and(|error| unsupported(&error))
-    );
+    let error = api.set_override(ALICE, of("3/h")).await;
+    let unsupported = |error| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
+    assert!(error.is_err_and(unsupported));
+    assert!(api.overrides(1).await.is_err_and(unsupported));
 }
 
 /// A cached rejection, and the units that a process has leased, are of the quota before.
@@ -258,20 +201,15 @@ async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
 async fn a_cached_rejection_of_the_quota_before_does_not_apply() {
     let server = Server::start();
     let limiter = limiter(Limiter::builder().store(redis(&server)), [policy("2/day")]);
-    let api = limiter.policy("api").expect("a policy");
     assert_eq!(admitted(&limiter, ALICE).await, 2);
     until("a rejection is cached", async || {
         limiter.check(ALICE).await.source() == DecisionSource::RejectionCache
     })
     .await;
-    api.set_override(ALICE, raised("3/day"))
-        .await
-        .expect("it is set");
+    set(&limiter, ALICE, of("3/day")).await;
     assert!(limiter.check(ALICE).await.is_admitted());
     assert!(!limiter.check(ALICE).await.is_admitted());
-    api.set_override(ALICE, raised("4/day"))
-        .await
-        .expect("it is set");
+    set(&limiter, ALICE, of("4/day")).await;
     assert!(limiter.check(ALICE).await.is_admitted());
 }
 
@@ -281,11 +219,8 @@ async fn units_that_were_leased_under_the_quota_before_are_not_spent() {
     let lease = Lease::max_units(500).ttl(secs(10));
     let leased = policy("10000000/day").lease(lease);
     let limiter = limiter(Limiter::builder().store(redis(&server)), [leased]);
-    let api = limiter.policy("api").expect("a policy");
     tollgate_tests::hot_key::until_leased(&limiter, ALICE, 1).await;
-    api.set_override(ALICE, raised("5/day"))
-        .await
-        .expect("it is set");
+    set(&limiter, ALICE, of("5/day")).await;
     for _ in 0..100 {
         let decision = limiter.check(ALICE).await;
         assert!(!decision.is_admitted() && decision.source() != DecisionSource::Lease);
@@ -298,12 +233,8 @@ async fn the_local_share_is_that_of_the_override_while_the_store_fails() {
     let shared = policy("2/day").on_store_error(LocalFallback::shared_by(1));
     let limiter = limiter(Limiter::builder().store(redis(&server)), [shared]);
     let api = limiter.policy("api").expect("a policy");
-    api.set_override(ALICE, raised("6/day"))
-        .await
-        .expect("it is set");
-    api.set_override("carol", Override::exempt())
-        .await
-        .expect("it is set");
+    set(&limiter, ALICE, of("6/day")).await;
+    set(&limiter, "carol", Override::exempt()).await;
     server.kill();
     until("the store has failed", async || {
         limiter.check("bob").await.source() == DecisionSource::Fallback
@@ -322,11 +253,8 @@ async fn a_user_without_the_permissions_counts_without_overrides() {
     let few = rights::of_a_limiter(&server).replace(" +hscan", "");
     server.acl("few", "s3cret", &few);
     let builder = RedisStore::builder().url(server.url_as("few", "s3cret"));
-    let store = builder.timeout(TEST_TIMEOUT).build();
-    let limiter = limiter(
-        Limiter::builder().store(store.expect("a store")),
-        [policy("2/h")],
-    );
+    let builder = Limiter::builder().store(builder.timeout(TEST_TIMEOUT).built());
+    let limiter = limiter(builder, [policy("2/h")]);
     assert_eq!(admitted(&limiter, ALICE).await, 2);
     let health = limiter.health_check().await;
     assert!(health.unchecked().contains(&"overrides"), "{health:?}");
@@ -337,41 +265,27 @@ async fn a_user_without_the_permissions_counts_without_overrides() {
 async fn a_reload_keeps_them_and_lists_what_it_makes_uncountable() {
     let (store, _) = frozen();
     let limiter = limiter(Limiter::builder().store(store), [policy("2/h")]);
-    let api = limiter.policy("api").expect("a policy");
-    api.set_override(ALICE, raised("5/h"))
-        .await
-        .expect("it is set");
-    let limit = async || {
-        let status = limiter.peek(ALICE).await.expect("a status");
-        status.policy("api").expect("it applies").limit()
-    };
+    set(&limiter, ALICE, of("5/h")).await;
     let reload = |quota: &str| {
         let changed = limiter.reconfigure(Limiter::builder().policy(policy(quota)));
         changed.expect("it is replaced");
     };
     reload("3/h");
-    assert_eq!(limit().await, 5);
+    assert_eq!(limit(&limiter, ALICE).await, 5);
     reload("100/day");
-    assert_eq!(limit().await, 100);
-    let listed = api.overrides(9).await.expect("a list");
-    let unused = listed.iter().next().and_then(|listed| listed.unused());
-    let unused = unused.expect("a reason");
-    assert!(
-        unused.contains("a tier whose period is not that of"),
-        "{unused}"
-    );
+    assert_eq!(limit(&limiter, ALICE).await, 100);
+    let unused = async || {
+        let listed = limiter.overrides(9).await.expect("a list");
+        let first = listed.iter().next().expect("one");
+        first.unused().unwrap_or_default().to_owned()
+    };
+    assert_contains(unused().await, ["a tier whose period is not that of"]);
     reload("4/h");
-    assert_eq!(limit().await, 5);
-    let listed = api.overrides(9).await.expect("a list");
-    assert_eq!(
-        listed.iter().next().and_then(|listed| listed.unused()),
-        None
-    );
+    assert_eq!(limit(&limiter, ALICE).await, 5);
+    assert_eq!(unused().await, "");
     // Those of a policy that the limiter does not have stay.
     let other = Policy::new("other", quota("1/h"));
     let changed = limiter.reconfigure(Limiter::builder().policy(other));
     changed.expect("it is replaced");
-    let listed = limiter.overrides(9).await.expect("a list");
-    let unused = listed.iter().next().and_then(|listed| listed.unused());
-    assert_eq!(unused, Some(r#"the limiter has no policy "api""#));
+    assert_eq!(unused().await, r#"the limiter has no policy "api""#);
 }

@@ -4,4 +4,5 @@ mod applying;
 mod lists;
 mod processes;
 mod random;
+mod support;
 mod waiting;

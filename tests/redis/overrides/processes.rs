@@ -3,55 +3,34 @@
 use std::time::SystemTime;
 
 use testkit::Clock;
-use tollgate::{
-    limiter::{Override, OverrideError},
-    store::HealthWarning,
-};
-use tollgate_tests::{
-    prelude::*,
-    stores::{limiter, redis},
-    world::START,
-};
+use tollgate::{limiter::OverrideError, store::HealthWarning};
+use tollgate_tests::{prelude::*, stores::redis, world::START};
 
-const ALICE: &str = "alice";
+use super::support::*;
 
-fn of(requests: u64) -> Override {
-    Override::quota(Quota::requests(requests).per_day())
+/// A limiter of a process.
+fn limiter(server: &Server) -> Limiter {
+    stores::limiter(Limiter::builder().store(redis(server)), [policy("10/day")])
 }
 
-/// A process. It has sent a request.
+/// A process that has sent a request.
 async fn process(server: &Server) -> Limiter {
-    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
-    let limiter = limiter(Limiter::builder().store(redis(server)), [policy]);
+    let limiter = limiter(server);
     assert!(limiter.check("first").cost(0).await.is_admitted());
     limiter
 }
 
-async fn set(limiter: &Limiter, key: &str, setting: Override) {
-    let api = limiter.policy("api").expect("a policy");
-    api.set_override(Key::new(key), setting)
-        .await
-        .expect("it is set");
-}
-
-async fn remove(limiter: &Limiter, key: &str) -> Option<Override> {
-    let api = limiter.policy("api").expect("a policy");
-    api.remove_override(Key::new(key))
-        .await
-        .expect("it is removed")
-}
-
-/// The limit of a key in this process.
-async fn limit(limiter: &Limiter, key: &str) -> u64 {
-    let status = limiter.peek(Key::new(key)).await.expect("a status");
-    status.policy("api").expect("it applies").limit()
+/// A server whose clock stands still, and ten minutes later.
+fn on_a_clock(start: u64) -> (Clock, Server, SystemTime) {
+    let clock = Clock::at(start);
+    let server = Server::builder().clock(&clock).start();
+    let end = Timestamp::from_micros(start as i64) + secs(600);
+    (clock, server, system_time(end))
 }
 
 async fn until_limit(limiter: &Limiter, key: &str, expected: u64) {
-    until("the limit holds", async || {
-        limit(limiter, key).await == expected
-    })
-    .await;
+    let holds = async || limit(limiter, key).await == expected;
+    until("the limit holds", holds).await;
 }
 
 fn lost(warnings: &[HealthWarning]) -> Option<usize> {
@@ -61,22 +40,34 @@ fn lost(warnings: &[HealthWarning]) -> Option<usize> {
     })
 }
 
+/// The keys whose overrides this process has restored.
+async fn restored(limiter: &Limiter) -> Vec<Key> {
+    let restored = limiter.restore_overrides().await.expect("restored");
+    restored.iter().map(|(_, key, _)| *key).collect()
+}
+
+/// The keys without a TTL, but for a part of their names that all have.
+fn immortal(server: &Server) -> Vec<String> {
+    let keys = server.immortal_keys().into_iter();
+    keys.map(|key| key.replace("tg:#overrides", "")).collect()
+}
+
 #[tokio::test]
 async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
     let server = Server::start();
     let [a, b] = [process(&server).await, process(&server).await];
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     assert_eq!(limit(&a, ALICE).await, 30);
     until_limit(&b, ALICE, 30).await;
-    set(&b, ALICE, of(20)).await;
+    set(&b, ALICE, of("20/day")).await;
     assert_eq!(limit(&b, ALICE).await, 20);
     until_limit(&a, ALICE, 20).await;
-    assert_eq!(remove(&a, ALICE).await, Some(of(20)));
+    assert_eq!(remove(&a, ALICE).await, Some(of("20/day")));
     assert_eq!(limit(&a, ALICE).await, 10);
     until_limit(&b, ALICE, 10).await;
     assert_eq!(remove(&b, ALICE).await, None);
     // A process that starts later.
-    set(&a, ALICE, of(40)).await;
+    set(&a, ALICE, of("40/day")).await;
     until_limit(&process(&server).await, ALICE, 40).await;
 }
 
@@ -86,7 +77,7 @@ async fn a_key_gets_no_more_than_the_larger_quota_while_processes_differ() {
     let processes = [process(&server).await, process(&server).await];
     let mut admitted = 0;
     for requests in [15, 5, 25, 10, 40] {
-        set(&processes[0], ALICE, of(requests)).await;
+        set(&processes[0], ALICE, of(&format!("{requests}/day"))).await;
         for _ in 0..30 {
             for process in &processes {
                 admitted += u64::from(process.check(ALICE).await.is_admitted());
@@ -107,7 +98,7 @@ async fn what_the_server_has_lost_stays_in_force_and_can_be_restored() {
     let server = Server::start();
     let [a, b] = [process(&server).await, process(&server).await];
     for (key, requests) in [(ALICE, 30), ("bob", 31), ("carol", 32)] {
-        set(&a, key, of(requests)).await;
+        set(&a, key, of(&format!("{requests}/day"))).await;
         until_limit(&b, key, requests).await;
     }
     server.flush();
@@ -115,22 +106,20 @@ async fn what_the_server_has_lost_stays_in_force_and_can_be_restored() {
     assert_eq!(lost(health.warnings()), Some(3), "{health:?}");
     assert!(health.is_healthy());
     // Another one is set, which makes new data. The first ones stay in force.
-    set(&b, "dave", of(33)).await;
+    set(&b, "dave", of("33/day")).await;
     until_limit(&a, "dave", 33).await;
     assert_eq!(limit(&a, ALICE).await, 30);
     assert_eq!(lost(a.health_check().await.warnings()), Some(3));
     let listed = a.overrides(9).await.expect("a list");
-    let stored: Vec<_> = listed.iter().map(|listed| listed.is_stored()).collect();
-    assert_eq!(stored, [false, false, false, true]);
+    let stored = listed.iter().map(|listed| listed.is_stored());
+    assert_eq!(stored.collect::<Vec<_>>(), [false, false, false, true]);
     // One is removed by another process.
-    assert_eq!(remove(&b, "carol").await, Some(of(32)));
+    assert_eq!(remove(&b, "carol").await, Some(of("32/day")));
     until_limit(&a, "carol", 10).await;
-    assert_eq!(a.restore_overrides().await.expect("restored").len(), 2);
+    assert_eq!(restored(&a).await.len(), 2);
     assert_eq!(lost(a.health_check().await.warnings()), None);
-    until("the other process has read them", async || {
-        lost(b.health_check().await.warnings()).is_none()
-    })
-    .await;
+    let has_read = async || lost(b.health_check().await.warnings()).is_none();
+    until("the other process has read them", has_read).await;
     let c = process(&server).await;
     for (key, requests) in [(ALICE, 30), ("bob", 31), ("carol", 10), ("dave", 33)] {
         until_limit(&c, key, requests).await;
@@ -144,16 +133,14 @@ async fn what_another_process_removes_after_a_loss_ends_everywhere() {
     let server = Server::start();
     let (first, second) = (process(&server).await, process(&server).await);
     for key in [ALICE, "bob"] {
-        set(&first, key, of(100)).await;
+        set(&first, key, of("100/day")).await;
         until_limit(&second, key, 100).await;
     }
     server.flush();
     assert!(remove(&second, ALICE).await.is_some());
     until_limit(&first, ALICE, 10).await;
     assert_eq!(limit(&first, "bob").await, 100);
-    let restored = first.restore_overrides().await.expect("restored");
-    let restored: Vec<_> = restored.iter().map(|(_, key, _)| *key).collect();
-    assert_eq!(restored, [Key::new("bob")]);
+    assert_eq!(restored(&first).await, [Key::new("bob")]);
     assert_eq!(limit(&first, ALICE).await, 10);
 }
 
@@ -161,19 +148,12 @@ async fn what_another_process_removes_after_a_loss_ends_everywhere() {
 async fn the_first_change_of_a_process_takes_nothing_of_the_others_for_lost() {
     let server = Server::start();
     let first = process(&server).await;
-    set(&first, ALICE, of(100)).await;
-    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
-    let second = limiter(Limiter::builder().store(redis(&server)), [policy]);
-    set(&second, "bob", of(50)).await;
+    set(&first, ALICE, of("100/day")).await;
+    let second = limiter(&server);
+    set(&second, "bob", of("50/day")).await;
     assert!(remove(&first, ALICE).await.is_some());
     until_limit(&second, ALICE, 10).await;
-    assert!(
-        second
-            .restore_overrides()
-            .await
-            .expect("nothing")
-            .is_empty()
-    );
+    assert_eq!(restored(&second).await, []);
 }
 
 /// Copies the overrides to keys of another prefix.
@@ -188,16 +168,14 @@ fn copy(server: &Server, from: &str, to: &str) {
 async fn what_a_failover_has_lost_stays_in_force_and_can_be_restored() {
     let server = Server::start();
     let a = process(&server).await;
-    set(&a, ALICE, of(100)).await;
+    set(&a, ALICE, of("100/day")).await;
     copy(&server, "tg:#", "replica:");
-    set(&a, "bob", of(50)).await;
+    set(&a, "bob", of("50/day")).await;
     // A replica that lacks the last change becomes the master.
     copy(&server, "replica:", "tg:#");
     assert_eq!(lost(a.health_check().await.warnings()), Some(1));
     assert_eq!(limit(&a, "bob").await, 50);
-    let restored = a.restore_overrides().await.expect("restored");
-    let restored: Vec<_> = restored.iter().map(|(_, key, _)| *key).collect();
-    assert_eq!(restored, [Key::new("bob")]);
+    assert_eq!(restored(&a).await, [Key::new("bob")]);
     until_limit(&process(&server).await, "bob", 50).await;
 }
 
@@ -206,13 +184,12 @@ async fn what_a_failover_has_lost_stays_in_force_and_can_be_restored() {
 async fn what_is_removed_while_a_process_begins_is_not_lost() {
     let server = Server::start();
     let first = process(&server).await;
-    set(&first, ALICE, of(100)).await;
+    set(&first, ALICE, of("100/day")).await;
     let proxy = Proxy::to(server.addr());
     let through_proxy = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
-    let through_proxy = through_proxy.timeout(TEST_TIMEOUT);
-    let through_proxy = through_proxy.build().expect("a store");
-    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
-    let second = limiter(Limiter::builder().store(through_proxy), [policy]);
+    let through_proxy = through_proxy.timeout(TEST_TIMEOUT).built();
+    let builder = Limiter::builder().store(through_proxy);
+    let second = stores::limiter(builder, [policy("10/day")]);
     let (log, _guard) = Log::of_errors();
     proxy.delay(ms(100));
     let before = server.calls("eval");
@@ -220,10 +197,8 @@ async fn what_is_removed_while_a_process_begins_is_not_lost() {
         let second = second.clone();
         async move { second.overrides(9).await }
     });
-    until("the changes are read", async || {
-        server.calls("eval") > before
-    })
-    .await;
+    let are_read = async || server.calls("eval") > before;
+    until("the changes are read", are_read).await;
     assert!(remove(&first, ALICE).await.is_some());
     proxy.pass();
     drop(listed.await.expect("no panic"));
@@ -238,14 +213,14 @@ async fn what_is_removed_while_a_process_begins_is_not_lost() {
 async fn changes_that_follow_a_failover_are_read_by_all() {
     let server = Server::start();
     let (first, second) = (process(&server).await, process(&server).await);
-    set(&first, ALICE, of(100)).await;
+    set(&first, ALICE, of("100/day")).await;
     copy(&server, "tg:#", "replica:");
-    set(&first, "bob", of(50)).await;
+    set(&first, "bob", of("50/day")).await;
     until_limit(&second, "bob", 50).await;
     // A replica that lacks the last change becomes the master.
     copy(&server, "replica:", "tg:#");
-    set(&first, ALICE, of(7)).await;
-    set(&first, "carol", of(70)).await;
+    set(&first, ALICE, of("7/day")).await;
+    set(&first, "carol", of("70/day")).await;
     until_limit(&second, "carol", 70).await;
     until_limit(&second, ALICE, 7).await;
 }
@@ -276,8 +251,8 @@ fn remove_an_hour_ago(server: &Server, key: &str) {
 async fn a_process_that_has_missed_removals_reads_all() {
     let server = Server::start();
     let [a, b] = [process(&server).await, process(&server).await];
-    set(&a, ALICE, of(30)).await;
-    set(&a, "bob", of(31)).await;
+    set(&a, ALICE, of("30/day")).await;
+    set(&a, "bob", of("31/day")).await;
     until_limit(&b, ALICE, 30).await;
     until_limit(&b, "bob", 31).await;
     remove_an_hour_ago(&server, ALICE);
@@ -292,9 +267,9 @@ async fn a_process_that_has_missed_removals_reads_all() {
 async fn a_process_that_has_missed_removals_keeps_what_the_server_had_lost_before() {
     let server = Server::start();
     let a = process(&server).await;
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     server.flush();
-    set(&a, "bob", of(31)).await;
+    set(&a, "bob", of("31/day")).await;
     remove_an_hour_ago(&server, "bob");
     until_limit(&a, "bob", 10).await;
     assert_eq!(limit(&a, ALICE).await, 30);
@@ -306,7 +281,12 @@ async fn many_changes_are_read_in_pages() {
     let server = Server::start();
     let [a, b] = [process(&server).await, process(&server).await];
     for number in 0..1_200 {
-        set(&a, &format!("k{number}"), of(20 + number)).await;
+        set(
+            &a,
+            &format!("k{number}"),
+            of(&format!("{}/day", 20 + number)),
+        )
+        .await;
     }
     until_limit(&b, "k1199", 1_219).await;
     let c = process(&server).await;
@@ -318,30 +298,24 @@ async fn many_changes_are_read_in_pages() {
 
 #[tokio::test]
 async fn one_that_has_ended_is_removed_from_the_server() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server, end) = on_a_clock(START);
     let [a, b] = [process(&server).await, process(&server).await];
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
-    set(&a, ALICE, of(30).until(end)).await;
+    set(&a, ALICE, of("30/day").until(end)).await;
     until_limit(&b, ALICE, 30).await;
     clock.advance(secs(601));
     for process in [&a, &b] {
         until_limit(process, ALICE, 10).await;
     }
-    until("it is removed", async || {
-        server.command(&["HLEN", "tg:#overrides"]).int() == 0
-    })
-    .await;
+    let is_removed = async || server.command(&["HLEN", "tg:#overrides"]).int() == 0;
+    until("it is removed", is_removed).await;
 }
 
 /// A process whose clock is ahead would end it for all.
 #[tokio::test]
 async fn none_is_removed_before_its_end_by_the_servers_clock() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server, end) = on_a_clock(START);
     let a = process(&server).await;
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
-    set(&a, ALICE, of(30).until(end)).await;
+    set(&a, ALICE, of("30/day").until(end)).await;
     let value = stored(&server);
     assert_eq!(change(&server, "end", &value), 0);
     assert_eq!(limit(&a, ALICE).await, 30);
@@ -370,13 +344,11 @@ fn change(server: &Server, operation: &str, value: &str) -> i64 {
 /// Another process has replaced it since its end was noticed.
 #[tokio::test]
 async fn the_end_of_one_that_was_replaced_changes_nothing() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server, end) = on_a_clock(START);
     let a = process(&server).await;
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(START) + secs(600);
-    set(&a, ALICE, of(30).until(end)).await;
+    set(&a, ALICE, of("30/day").until(end)).await;
     let value = stored(&server);
-    set(&a, ALICE, of(50)).await;
+    set(&a, ALICE, of("50/day")).await;
     clock.advance(secs(601));
     assert_eq!(change(&server, "end", &value), 0);
     assert_eq!(limit(&a, ALICE).await, 50);
@@ -386,7 +358,7 @@ async fn the_end_of_one_that_was_replaced_changes_nothing() {
 async fn one_that_was_removed_meanwhile_is_not_restored() {
     let server = Server::start();
     let a = process(&server).await;
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     let value = stored(&server);
     remove(&a, ALICE).await;
     assert_eq!(change(&server, "restore", &value), 0);
@@ -397,10 +369,9 @@ async fn one_that_was_removed_meanwhile_is_not_restored() {
 
 #[tokio::test]
 async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).start();
+    let (clock, server, _) = on_a_clock(START);
     let a = process(&server).await;
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     remove(&a, ALICE).await;
     let version = || {
         let text = server.command(&["GET", "tg:#overrides:version"]).text();
@@ -413,7 +384,7 @@ async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() 
     let (removal, before) = version();
     assert!(before < removal);
     clock.advance(secs(3_601));
-    set(&a, "bob", of(31)).await;
+    set(&a, "bob", of("31/day")).await;
     assert_eq!(version().1, removal);
     assert_eq!(server.command(&["ZCARD", "tg:#overrides:removed"]).int(), 0);
 }
@@ -422,17 +393,14 @@ async fn a_process_that_has_not_read_a_removal_of_an_hour_ago_has_to_read_all() 
 async fn ends_are_judged_by_the_servers_clock_before_the_first_request() {
     // Long before this machine's time.
     let start = START - secs(10 * 365 * 86_400).as_micros() as u64;
-    let clock = Clock::at(start);
-    let server = Server::builder().clock(&clock).start();
-    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
-    let new = limiter(Limiter::builder().store(redis(&server)), [policy]);
-    let end = SystemTime::UNIX_EPOCH + Duration::from_micros(start) + secs(600);
-    set(&new, ALICE, of(30).until(end)).await;
+    let (clock, server, end) = on_a_clock(start);
+    let new = limiter(&server);
+    set(&new, ALICE, of("30/day").until(end)).await;
     assert_eq!(limit(&new, ALICE).await, 30);
     clock.advance(secs(601));
     until_limit(&new, ALICE, 10).await;
     let api = new.policy("api").expect("a policy");
-    let ended = api.set_override(ALICE, of(30).until(end)).await;
+    let ended = api.set_override(ALICE, of("30/day").until(end)).await;
     assert!(matches!(ended, Err(OverrideError::Ended)), "{ended:?}");
 }
 
@@ -442,42 +410,37 @@ async fn the_only_keys_without_a_ttl_are_those_of_overrides() {
     let a = process(&server).await;
     assert!(a.check(ALICE).await.is_admitted());
     assert_eq!(server.immortal_keys(), [""; 0]);
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     remove(&a, "bob").await;
-    let mut immortal = server.immortal_keys();
-    immortal.sort();
-    let expected = ["", ":changes", ":version"].map(|part| format!("tg:#overrides{part}"));
-    assert_eq!(immortal, expected);
+    assert_eq!(immortal(&server), ["", ":changes", ":version"]);
     remove(&a, ALICE).await;
-    let mut immortal = server.immortal_keys();
-    immortal.sort();
-    let expected = [":changes", ":removed", ":version"].map(|part| format!("tg:#overrides{part}"));
-    assert_eq!(immortal, expected);
+    assert_eq!(immortal(&server), [":changes", ":removed", ":version"]);
 }
 
 #[tokio::test]
 async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answers() {
     let server = Server::start();
     let a = process(&server).await;
-    set(&a, ALICE, of(30)).await;
+    set(&a, ALICE, of("30/day")).await;
     server.command(&["SAVE"]);
     server.kill();
-    let policy = Policy::new("api", Quota::requests(10).per_day()).strategy(FixedWindow);
-    let late = limiter(Limiter::builder().store(redis(&server)), [policy]);
+    let late = limiter(&server);
     assert!(late.check(ALICE).await.is_admitted(), "uncounted");
     let health = late.health_check().await;
     let unread = |warning: &HealthWarning| matches!(warning, HealthWarning::OverridesUnread);
     assert!(health.warnings().iter().any(unread), "{health:?}");
     // A change is an error, and changes nothing.
     let api = a.policy("api").expect("a policy");
-    let failed = api.set_override(ALICE, of(50)).await;
-    let is_outage = |error: &OverrideError| {
+    let failed = api.set_override(ALICE, of("50/day")).await;
+    assert!(
         matches!(
-            error,
-            OverrideError::Store(StoreError::Connection(_) | StoreError::Timeout)
-        )
-    };
-    assert!(failed.as_ref().is_err_and(is_outage), "{failed:?}");
+            failed,
+            Err(OverrideError::Store(
+                StoreError::Connection(_) | StoreError::Timeout
+            ))
+        ),
+        "{failed:?}"
+    );
     server.restart();
     until("both have read it", async || {
         let limits = [&a, &late].map(async |process| {
@@ -495,14 +458,12 @@ async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answer
 async fn a_store_whose_overrides_are_off_polls_nothing() {
     let server = Server::start();
     let store = RedisStore::builder().url(server.url()).max_overrides(0);
-    let store = store.timeout(TEST_TIMEOUT).build();
-    let policy = Policy::new("api", Quota::requests(10).per_day());
-    let limiter = limiter(Limiter::builder().store(store.expect("a store")), [policy]);
+    let builder = Limiter::builder().store(store.timeout(TEST_TIMEOUT).built());
+    let limiter = stores::limiter(builder, [policy("10/day")]);
     assert!(limiter.check(ALICE).await.is_admitted());
     let api = limiter.policy("api").expect("a policy");
-    let error = api.set_override(ALICE, of(20)).await;
-    let is_off =
-        |error: &OverrideError| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
-    assert!(error.is_err_and(|error| is_off(&error)));
+    let error = api.set_override(ALICE, of("20/day")).await;
+    let is_off = |error| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
+    assert!(error.is_err_and(is_off));
     assert!(limiter.health_check().await.is_healthy());
 }

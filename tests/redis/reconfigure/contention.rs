@@ -65,10 +65,8 @@ async fn waiters_on_several_threads_are_all_admitted_once() {
         drop(replacing.await);
         replace(&limiter, [hourly(100_000)]);
         // What was charged for one that had left comes back.
-        until("refunds are made", async || {
-            used(&limiter, "p").await == admitted
-        })
-        .await;
+        let is_charged = async || used(&limiter, "p").await == admitted;
+        until("refunds are made", is_charged).await;
         assert!(admitted >= 257, "{admitted}");
     }
 }
@@ -76,8 +74,7 @@ async fn waiters_on_several_threads_are_all_admitted_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_more_permits_are_held_than_the_limit_allows() {
     for world in World::both() {
-        let permits = || Policy::new("p", Quota::concurrent(3)).key(extract::global());
-        let limiter = world.limiter([permits()]);
+        let limiter = world.limiter([permits(3)]);
         let (held, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let mut waiters = JoinSet::new();
         for _ in 0..100 {
@@ -92,9 +89,9 @@ async fn no_more_permits_are_held_than_the_limit_allows() {
             });
         }
         let replacing = keep_replacing(&limiter, move |n| match n % 3 {
-            0 => vec![permits()],
-            1 => vec![policy("other", "9000000/h"), permits()],
-            _ => vec![permits().cost(1), policy("s", "1/h").shadow()],
+            0 => vec![permits(3)],
+            1 => vec![policy("other", "9000000/h"), permits(3)],
+            _ => vec![permits(3).cost(1), policy("s", "1/h").shadow()],
         });
         while let Some(ended) = waiters.join_next().await {
             ended.expect("no panic");
@@ -103,7 +100,7 @@ async fn no_more_permits_are_held_than_the_limit_allows() {
         drop(replacing.await);
         let most = most.load(Ordering::SeqCst);
         assert!((1..=3).contains(&most), "{most}");
-        replace(&limiter, [permits()]);
+        replace(&limiter, [permits(3)]);
         until("all are released", async || used(&limiter, "p").await == 0).await;
     }
 }
@@ -112,13 +109,11 @@ async fn no_more_permits_are_held_than_the_limit_allows() {
 #[tokio::test]
 async fn waiters_look_up_their_quotas_under_the_new_policies() {
     for world in World::both() {
-        let of = |quota: &'static str| {
-            policy("p", "1/h")
-                .strategy(FixedWindow)
-                .quota_lookup(DAY, move |_| async move {
-                    tokio::task::yield_now().await;
-                    Some(quota.parse::<Quota>().expect(quota))
-                })
+        let of = |text: &'static str| {
+            window("p", "1/h").quota_lookup(DAY, move |_| async move {
+                tokio::task::yield_now().await;
+                Some(stores::quota(text))
+            })
         };
         let limiter = world.limiter([of("2/h")]);
         let parts = Request::new(()).into_parts().0;
@@ -138,8 +133,7 @@ async fn waiters_look_up_their_quotas_under_the_new_policies() {
         }
         let peek = limiter.peek([("p", KEY)]).parts(&parts).await;
         let peek = peek.expect("a response");
-        let left = peek.policy("p").map(|p| p.remaining());
-        assert_eq!(left, Some(0));
+        assert_eq!(peek.left("p"), 0);
     }
 }
 

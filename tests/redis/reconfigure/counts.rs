@@ -5,12 +5,9 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tollgate::changes::{Changes, PolicyChangeKind};
-use tollgate_tests::{prelude::*, world::START};
+use tollgate_tests::{prelude::*, script::NOW};
 
 use crate::reconfigure::support::*;
-
-/// Ten seconds past a full hour.
-const NOW: u64 = START + 10_000_000;
 
 /// A policy of any strategy, with some settings besides.
 #[derive(Clone, Debug)]
@@ -25,9 +22,9 @@ struct AnyPolicy {
 
 impl AnyPolicy {
     fn build(&self) -> Policy {
-        let quota = |text: &String| text.parse::<Quota>().expect(text);
         let policy = self.strategy.policy("p", &self.quota);
-        let policy = policy.tier_quotas(self.tiers.iter().map(quota));
+        let tiers = self.tiers.iter().map(|text| stores::quota(text));
+        let policy = policy.tier_quotas(tiers);
         let policy = policy.missing_key(match self.rejects_missing {
             true => MissingKey::Reject,
             false => MissingKey::Skip,
@@ -68,18 +65,17 @@ fn any_policy() -> impl Strategy<Value = AnyPolicy> {
         // Windows have tiers of their own period only.
         let tiers = prop::collection::vec(any_quota(has_burst), 0..1 + 2 * usize::from(has_burst));
         let lease = prop::option::of(prop::sample::select(vec![5, 50, 1_000]));
-        (any_quota(has_burst), tiers, any::<bool>(), lease).prop_map(
-            move |(quota, tiers, rejects_missing, lease)| {
-                let policy = AnyPolicy {
-                    strategy,
-                    quota,
-                    tiers,
-                    rejects_missing,
-                    lease,
-                };
-                policy.fitted()
-            },
-        )
+        let settings = (any_quota(has_burst), tiers, any::<bool>(), lease);
+        settings.prop_map(move |(quota, tiers, rejects_missing, lease)| {
+            let policy = AnyPolicy {
+                strategy,
+                quota,
+                tiers,
+                rejects_missing,
+                lease,
+            };
+            policy.fitted()
+        })
     })
 }
 
@@ -87,22 +83,14 @@ fn any_policy() -> impl Strategy<Value = AnyPolicy> {
 fn any_edit() -> impl Strategy<Value = (AnyPolicy, AnyPolicy)> {
     (any_policy(), any_policy(), 0..5).prop_map(|(before, other, edit)| {
         let same = before.strategy == other.strategy;
-        let after = match edit {
-            0 if same => AnyPolicy {
-                quota: other.quota,
-                ..before.clone()
-            },
-            1 => AnyPolicy {
-                rejects_missing: other.rejects_missing,
-                ..before.clone()
-            },
-            2 => AnyPolicy {
-                lease: other.lease,
-                ..before.clone()
-            },
-            3 => before.clone(),
-            _ => other,
-        };
+        let mut after = before.clone();
+        match edit {
+            0 if same => after.quota = other.quota,
+            1 => after.rejects_missing = other.rejects_missing,
+            2 => after.lease = other.lease,
+            3 => {}
+            _ => after = other,
+        }
         (before, after.fitted())
     })
 }
@@ -150,37 +138,35 @@ async fn apply(world: &World, limiter: &Limiter, before: &AnyPolicy, after: &Any
     world.set(NOW);
     replace(limiter, [before.build()]);
     let used = (before.capacity() * 3).div_ceil(5);
-    limiter
-        .charge([("p", key)], used)
-        .await
-        .expect("a response");
+    let charged = limiter.charge([("p", key)], used).await;
+    charged.expect("a response");
     let changes = replace(limiter, [after.build()]);
     let (used_before, becomes) = expected(&changes, before, after);
     assert_eq!(used_before, used, "{changes}");
     let found = used_by(limiter, "p", key).await;
-    assert_eq!(
-        found,
-        becomes,
-        "on {}: {changes}\n{before:?}\n{after:?}",
-        world.name()
-    );
+    let case = format!("on {}: {changes}\n{before:?}\n{after:?}", world.name());
+    assert_eq!(found, becomes, "{case}");
     // And back: the policies of a limiter are what it was given.
     assert!(replace(limiter, limiter.policies()).is_empty());
 }
 
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    })
+}
+
 #[test]
 fn what_is_said_about_the_counts_holds() {
-    let runtime = runtime();
+    let runtime = current_thread();
     let worlds = [World::memory(), World::redis()];
     let limiters = worlds.each_ref().map(|world| {
         world.set(NOW);
         world.limiter([StrategyKind::Gcra.policy("p", "1/s")])
     });
-    let mut runner = TestRunner::new(Config {
-        cases: 400,
-        failure_persistence: None,
-        ..Config::default()
-    });
+    let mut runner = runner(400);
     let tested = runner.run(&any_edit(), |(before, after)| {
         let key = fresh_key();
         runtime.block_on(async {
@@ -197,47 +183,35 @@ fn what_is_said_about_the_counts_holds() {
 #[test]
 fn each_policy_of_a_set_is_kept_altered_added_or_removed() {
     let set = || prop::collection::vec((0_u8..6, 1_u64..3), 1..6);
-    let limiter = settings([StrategyKind::Gcra.policy("first", "1/s")]).build();
-    let limiter = limiter.expect("a limiter");
-    let unique =
-        |set: Vec<(u8, u64)>| -> std::collections::BTreeMap<u8, u64> { set.into_iter().collect() };
-    let build = |set: &std::collections::BTreeMap<u8, u64>, backwards: bool| {
-        let mut policies: Vec<_> = set
-            .iter()
-            .map(|(name, n)| StrategyKind::Gcra.policy(&format!("p{name}"), &format!("{n}/h")))
-            .collect();
+    let limiter = settings([policy("first", "1/s")]).built();
+    let build = |set: &BTreeMap<u8, u64>| -> Vec<_> {
+        let policies = set.iter();
+        let policies = policies.map(|(name, n)| policy(&format!("p{name}"), &format!("{n}/h")));
+        policies.collect()
+    };
+    let mut runner = runner(500);
+    let cases = (set(), set(), any::<bool>());
+    let tested = runner.run(&cases, |(before, after, backwards)| {
+        let (before, after) = (BTreeMap::from_iter(before), BTreeMap::from_iter(after));
+        replace(&limiter, build(&before));
+        let mut policies = build(&after);
         if backwards {
             policies.reverse();
         }
-        policies
-    };
-    let mut runner = TestRunner::new(Config {
-        cases: 500,
-        failure_persistence: None,
-        ..Config::default()
+        let changes = replace(&limiter, policies);
+        for name in 0..6 {
+            let change = changes.policy(&format!("p{name}"));
+            let expected = match (before.get(&name), after.get(&name)) {
+                (None, None) => None,
+                (None, Some(_)) => Some(PolicyChangeKind::Added),
+                (Some(_), None) => Some(PolicyChangeKind::Removed),
+                (Some(old), Some(new)) if old == new => Some(PolicyChangeKind::Kept),
+                _ => Some(PolicyChangeKind::Altered),
+            };
+            prop_assert_eq!(change.map(|change| change.kind()), expected, "{}", changes);
+        }
+        prop_assert_eq!(limiter.policies().len(), after.len());
+        Ok(())
     });
-    let tested = runner.run(
-        &(set(), set(), any::<bool>()),
-        |(before, after, backwards)| {
-            let (before, after) = (unique(before), unique(after));
-            replace(&limiter, build(&before, false));
-            let changes = replace(&limiter, build(&after, backwards));
-            for name in 0..6 {
-                let kind = changes
-                    .policy(&format!("p{name}"))
-                    .map(|change| change.kind());
-                let expected = match (before.get(&name), after.get(&name)) {
-                    (None, None) => None,
-                    (None, Some(_)) => Some(PolicyChangeKind::Added),
-                    (Some(_), None) => Some(PolicyChangeKind::Removed),
-                    (Some(old), Some(new)) if old == new => Some(PolicyChangeKind::Kept),
-                    _ => Some(PolicyChangeKind::Altered),
-                };
-                prop_assert_eq!(kind, expected, "{}", changes);
-            }
-            prop_assert_eq!(limiter.policies().len(), after.len());
-            Ok(())
-        },
-    );
     tested.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -3,9 +3,9 @@
 use tokio::sync::{Notify, mpsc};
 use tollgate_tests::prelude::*;
 
-use crate::reconfigure::support::*;
+use crate::{inflight::renewals::Slow, reconfigure::support::*};
 
-fn permits(name: &str, n: u64, ttl: u64) -> Policy {
+fn permits_for(name: &str, n: u64, ttl: u64) -> Policy {
     let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
     permits.strategy(Concurrency::with_ttl(secs(ttl)))
 }
@@ -13,97 +13,67 @@ fn permits(name: &str, n: u64, ttl: u64) -> Policy {
 #[tokio::test]
 async fn permits_of_removed_and_altered_policies_count_until_they_are_released() {
     for world in World::both() {
-        let limiter = world.limiter([permits("a", 2, 600), permits("r", 2, 600)]);
+        let limiter = world.limiter([permits_for("a", 2, 600), permits_for("r", 2, 600)]);
         let first = limiter.admit(KEY).await.expect("a permit");
         let second = limiter.admit(KEY).await.expect("a permit");
-        replace(&limiter, [window("w", "99/h"), permits("a", 1, 600)]);
-        assert!(
-            !admitted_by_store(&limiter.check(KEY).await),
-            "2 of 1 are in use"
-        );
+        replace(&limiter, [window("w", "99/h"), permits_for("a", 1, 600)]);
+        let rejected = limiter.check(KEY).await;
+        assert!(!admitted_by_store(&rejected), "2 of 1 are in use");
         drop(first);
         until("it is released", async || used(&limiter, "a").await == 1).await;
         assert!(!admitted_by_store(&limiter.check(KEY).await));
-        replace(&limiter, [permits("r", 5, 600), permits("a", 5, 600)]);
+        replace(
+            &limiter,
+            [permits_for("r", 5, 600), permits_for("a", 5, 600)],
+        );
         until("it is released", async || used(&limiter, "r").await == 1).await;
         assert_eq!(used(&limiter, "a").await, 1);
         drop(second);
-        until("both are", async || {
-            used(&limiter, "a").await + used(&limiter, "r").await == 0
-        })
-        .await;
+        let both = async || used(&limiter, "a").await + used(&limiter, "r").await;
+        until("both are", async || both().await == 0).await;
     }
 }
 
-/// Counts renewals.
-#[derive(Clone, Debug)]
-struct Renewals {
-    inner: MemoryStore,
-    n: Arc<AtomicU64>,
-}
-
-impl Store for Renewals {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.inner.register(policy, rule)
-    }
-
-    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let renewed = if op == Op::Renew { counters.len() } else { 0 };
-        self.n.fetch_add(renewed as u64, Ordering::SeqCst);
-        self.inner.execute(op, counters)
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        self.inner.callers(limit, key)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        self.inner.execute_detached(op, counters);
-    }
-}
-
-/// A limiter by the runtime's time.
-fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Renewals) {
-    let store = Renewals {
-        inner: MemoryStore::builder().clock(TokioClock::new()).build(),
-        n: Arc::default(),
-    };
-    let limiter = settings(policies).store(store.clone()).build();
-    (limiter.expect("a limiter"), store)
+/// A limiter by the runtime's time, whose store counts renewals.
+fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Slow) {
+    let store = Slow::new();
+    let limiter = settings(policies).store(store.clone()).built();
+    (limiter, store)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_of_a_removed_policy_is_renewed_for_as_long_as_it_is_held() {
-    let (limiter, store) = timed([permits("p", 1, 30)]);
+    let (limiter, store) = timed([permits_for("p", 1, 30)]);
     let held = limiter.admit(KEY).await.expect("a permit");
     for round in 1..10 {
         let name = format!("q{round}");
         replace(&limiter, [window(&name, "9/h")]);
         tokio::time::sleep(secs(29)).await;
     }
-    assert!(store.n.load(Ordering::SeqCst) >= 26);
-    replace(&limiter, [permits("p", 1, 30)]);
+    let renewals = || store.renewals.done.load(Ordering::SeqCst);
+    assert!(renewals() >= 26);
+    replace(&limiter, [permits_for("p", 1, 30)]);
     assert!(limiter.admit(KEY).await.is_err(), "it is held");
     drop(held);
     assert!(limiter.admit(KEY).await.is_ok());
     // Nothing renews what is not held.
     tokio::time::sleep(secs(31)).await;
-    let renewals = store.n.load(Ordering::SeqCst);
+    let before = renewals();
     tokio::time::sleep(secs(600)).await;
-    assert_eq!(store.n.load(Ordering::SeqCst), renewals);
+    assert_eq!(renewals(), before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_renewed_in_time_for_a_shorter_ttl() {
-    let (limiter, _) = timed([permits("p", 1, 30)]);
+    let (limiter, _) = timed([permits_for("p", 1, 30)]);
     let held = limiter.admit(KEY).await.expect("a permit");
     tokio::time::sleep(secs(11)).await;
-    replace(&limiter, [permits("p", 1, 3)]);
+    replace(&limiter, [permits_for("p", 1, 3)]);
     for second in 0..60 {
         assert!(limiter.admit(KEY).await.is_err(), "held, after {second} s");
         tokio::time::sleep(secs(1)).await;
     }
-    replace(&limiter, [permits("p", 1, 30)]);
+    replace(&limiter, [permits_for("p", 1, 30)]);
     for _ in 0..60 {
         assert!(limiter.admit(KEY).await.is_err());
         tokio::time::sleep(secs(1)).await;
@@ -157,8 +127,7 @@ fn held_service(
         let response = service.oneshot(Request::new(String::new())).await;
         let (parts, body) = response.expect("no error").into_parts();
         // A charge by outcome is made when the body has ended.
-        let body = http_body_util::BodyExt::collect(body).await;
-        drop(body.expect("a body"));
+        drop(body.collect().await.expect("a body"));
         Response::from_parts(parts, String::new())
     }
 }
@@ -189,34 +158,41 @@ async fn an_outcome_is_charged_or_refunded_under_the_policy_that_the_request_beg
                 go_on.notify_one();
                 assert_eq!(request.await.expect("no panic").status(), status);
                 replace(&limiter, before());
-                until("it is settled", async || {
-                    used(&limiter, "after").await == charged
-                        && used(&limiter, "unless").await == charged
-                })
-                .await;
+                for name in ["after", "unless"] {
+                    let is_settled = async || used(&limiter, name).await == charged;
+                    until("it is settled", is_settled).await;
+                }
             }
         }
     }
 }
 
+/// So many checks that are on their way to a server, which is paused.
+async fn pending(server: &Server, limiter: &Limiter, n: usize) -> Vec<Check> {
+    assert!(limiter.check(KEY).cost(0).await.is_admitted());
+    server.pause();
+    let mut pending: Vec<Check> = Vec::new();
+    for _ in 0..n {
+        let mut check = Box::pin(limiter.check(KEY).into_future());
+        assert!((&mut check).now_or_never().is_none());
+        pending.push(check);
+    }
+    pending
+}
+
+type Check = Pin<Box<dyn Future<Output = Decision> + Send>>;
+
 #[tokio::test]
 async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_policies() {
     let world = World::redis();
     let (server, limiter) = (world.server(), world.limiter([window("p", "3/h")]));
-    assert!(limiter.check(KEY).cost(0).await.is_admitted());
-    server.pause();
-    let mut pending: Vec<_> = (0..6).map(|_| limiter.check(KEY).into_future()).collect();
-    for check in &mut pending {
-        assert!(check.now_or_never().is_none(), "the server is paused");
-    }
+    let pending = pending(server, &limiter, 6).await;
     let mut batch = limiter.check(KEY).times(5).into_future();
     assert!((&mut batch).now_or_never().is_none());
     replace(&limiter, [window("q", "100/h"), window("p", "5/h")]);
     server.resume();
     let decisions = join_all(pending).await;
-    let admitted = decisions
-        .iter()
-        .filter(|decision| admitted_by_store(decision));
+    let admitted = decisions.iter().filter(|one| admitted_by_store(one));
     let admitted = admitted.count() as u64 + batch.await.admitted();
     assert_eq!(admitted, 3, "by the old policies");
     for decision in &decisions {
@@ -233,12 +209,7 @@ async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_polici
 async fn a_check_that_is_cancelled_after_the_change_leaves_no_charge() {
     let world = World::redis();
     let (server, limiter) = (world.server(), world.limiter([window("p", "100/h")]));
-    assert!(limiter.check(KEY).cost(0).await.is_admitted());
-    server.pause();
-    let mut pending: Vec<_> = (0..9).map(|_| limiter.check(KEY).into_future()).collect();
-    for check in &mut pending {
-        assert!(check.now_or_never().is_none());
-    }
+    let pending = pending(server, &limiter, 9).await;
     replace(&limiter, [window("q", "100/h")]);
     drop(pending);
     server.resume();

@@ -1,7 +1,5 @@
 //! A layer's own settings, replaced together with the policies.
 
-use axum::{body::Body, response::IntoResponse, routing::get};
-use http::HeaderMap;
 use tollgate::layer::Rejections;
 use tollgate_tests::prelude::*;
 
@@ -10,11 +8,6 @@ use crate::reconfigure::support::*;
 fn settings(policies: impl IntoIterator<Item = Policy>) -> LimiterBuilder<RateLimitLayer> {
     let builder = RateLimitLayer::builder().on_store_error(OnStoreError::Reject);
     policies.into_iter().fold(builder, LimiterBuilder::policy)
-}
-
-/// A layer on a clock that stands still.
-fn layer(policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
-    World::memory().layer(policies)
 }
 
 fn app(layer: &RateLimitLayer) -> Router {
@@ -68,16 +61,12 @@ async fn headers_and_rejections_are_replaced_with_the_policies_for_services_made
         assert!(changed.contains(&setting), "{changes}");
     }
     let answer = get_from(&app).await;
-    assert_eq!(
-        (answer.status, answer.field("x-ratelimit-limit")),
-        (StatusCode::OK, "")
-    );
+    let limit = answer.field("x-ratelimit-limit");
+    assert_eq!((answer.status, limit), (StatusCode::OK, ""));
     assert_eq!(answer.field("ratelimit-policy"), r#""p";q=2;w=3600"#);
     let answer = get_from(&app).await;
-    assert_eq!(
-        (&*answer.body, answer.field("x-should-retry")),
-        ("slower", "false")
-    );
+    let retry = answer.field("x-should-retry");
+    assert_eq!((&*answer.body, retry), ("slower", "false"));
     // What is not set has its default.
     let changes = clone.reconfigure(settings([window("p", "2/h")]), |layer| layer);
     changes.expect("valid");
@@ -94,9 +83,8 @@ async fn a_layer_that_is_not_enabled_can_be_and_the_other_way_round() {
         assert_eq!(get_from(&app).await.status, StatusCode::OK);
     }
     let set = |enabled: bool| {
-        let changes = layer.reconfigure(settings([window("p", "1/h")]), |layer| {
-            layer.enabled(enabled)
-        });
+        let settings = settings([window("p", "1/h")]);
+        let changes = layer.reconfigure(settings, |layer| layer.enabled(enabled));
         changes.expect("valid")
     };
     assert_eq!(set(true).to_string(), "enabled: false -> true\np: kept");
@@ -117,9 +105,8 @@ async fn whether_a_handlers_rejection_is_refunded_is_replaced() {
     let app = Router::new().route("/", handler).layer(layer.clone());
     for (refunds, charged) in [(false, 1), (true, 1), (false, 2)] {
         let builder = settings([window("p", "10/h")]);
-        layer
-            .reconfigure(builder, |layer| layer.refund_handler_rejections(refunds))
-            .expect("valid");
+        let changes = layer.reconfigure(builder, |layer| layer.refund_handler_rejections(refunds));
+        changes.expect("valid");
         assert_eq!(get_from(&app).await.status, StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(used(layer.limiter(), "p").await, charged);
     }
@@ -131,32 +118,22 @@ async fn each_of_two_layers_over_one_limiter_keeps_its_settings_and_has_the_new_
     let first = RateLimitLayer::new(limiter.clone()).headers(RateLimitHeaders::x_ratelimit());
     let second = RateLimitLayer::from(limiter.clone()).headers(RateLimitHeaders::draft_06());
     let apps = [app(&first), app(&second)];
-    let fields = async || {
-        let [one, other] = &apps;
-        let (one, other) = (get_from(one).await, get_from(other).await);
-        [
-            one.field("x-ratelimit-limit").to_owned(),
-            other.field("ratelimit-limit").to_owned(),
-            other.field("x-ratelimit-limit").to_owned(),
-        ]
+    let has = async |limit: &str| {
+        let [one, other] = [get_from(&apps[0]).await, get_from(&apps[1]).await];
+        assert_eq!(one.field("x-ratelimit-limit"), limit);
+        assert!(other.field("ratelimit-limit").starts_with(limit), "{limit}");
+        assert_eq!(other.field("x-ratelimit-limit"), "");
     };
-    let has = |limit: &str, fields: [String; 3]| {
-        assert!(
-            fields[0] == limit && fields[1].starts_with(limit) && fields[2].is_empty(),
-            "{fields:?}"
-        );
-    };
-    has("100", fields().await);
+    has("100").await;
     replace(&limiter, [window("p", "200/h")]);
-    has("200", fields().await);
-    first
-        .reconfigure(settings([window("p", "300/h")]), |layer| {
-            layer.headers(RateLimitHeaders::x_ratelimit())
-        })
-        .expect("valid");
-    has("300", fields().await);
+    has("200").await;
+    let changes = first.reconfigure(settings([window("p", "300/h")]), |layer| {
+        layer.headers(RateLimitHeaders::x_ratelimit())
+    });
+    changes.expect("valid");
+    has("300").await;
     replace(&limiter, [window("p", "400/h")]);
-    has("400", fields().await);
+    has("400").await;
     assert_eq!(used(&limiter, "p").await, 8);
 }
 
@@ -185,10 +162,8 @@ async fn a_layer_within_another_charges_by_its_own_policies_after_both_were_repl
     assert_eq!(get_from(&app).await.status, StatusCode::OK);
     assert_eq!(used(outer.limiter(), "o").await, 4);
     assert_eq!(used(inner.limiter(), "i").await, 6);
-    assert_eq!(
-        used(outer.limiter(), "x").await + used(inner.limiter(), "y").await,
-        2
-    );
+    assert_eq!(used(outer.limiter(), "x").await, 1);
+    assert_eq!(used(inner.limiter(), "y").await, 1);
 }
 
 /// Two sets whose responses differ in each of their parts.
@@ -223,7 +198,7 @@ fn each_response_is_of_one_set_while_the_sets_are_replaced() {
     let requests = (0..3).map(|_| {
         let (app, done) = (app(&layer), done.clone());
         thread::spawn(move || {
-            runtime().block_on(async move {
+            current_thread().block_on(async move {
                 let mut seen = [0_u64; 2];
                 while !done.load(Ordering::Relaxed) || seen.contains(&0) {
                     let answer = get_from(&app).await;

@@ -69,10 +69,8 @@ async fn leases_are_used_from_the_change_on_and_no_longer_after_it_and_the_count
             // What is held is charged, and was not forgotten by the change.
             let (held, lapsed) = held_and_lapsed(&limiter, &name);
             let counted = used_by(&limiter, &name, KEY).await;
-            assert!(
-                counted >= admitted && held + lapsed <= counted,
-                "{strategy:?}"
-            );
+            let is_charged = counted >= admitted && held + lapsed <= counted;
+            assert!(is_charged, "{strategy:?}");
         }
         all.push((limiter, name, admitted));
     }
@@ -96,7 +94,7 @@ fn exactly_the_limit_is_admitted_while_leases_come_and_go() {
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
-                    runtime().block_on(async {
+                    current_thread().block_on(async {
                         while !is_over.load(Ordering::Relaxed) {
                             let decision = limiter.check(KEY).await;
                             admitted.fetch_add(decision.admitted(), Ordering::Relaxed);
@@ -115,7 +113,7 @@ fn exactly_the_limit_is_admitted_while_leases_come_and_go() {
                 thread::sleep(ms(1));
             }
         });
-        runtime().block_on(async {
+        current_thread().block_on(async {
             replace(&limiter, [of(None)]);
             let lost = lost(&limiter, "p").await;
             while limiter.check(KEY).await.is_admitted() {
@@ -131,12 +129,10 @@ fn exactly_the_limit_is_admitted_while_leases_come_and_go() {
 async fn a_burst_that_leases_make_smaller_leaves_a_debt_and_comes_back_without_them() {
     for world in World::both() {
         for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
-            let policy = |units| {
-                let policy = strategy.policy("p", "100/s").key(extract::global());
-                match units {
-                    Some(units) => policy.lease(Lease::max_units(units)),
-                    None => policy,
-                }
+            let plain = || strategy.policy("p", "100/s").key(extract::global());
+            let policy = |units: Option<u64>| match units {
+                Some(units) => plain().lease(Lease::max_units(units)),
+                None => plain(),
             };
             let limiter = world.limiter([policy(None)]);
             limiter.reset(KEY).await.expect("a response");
@@ -159,17 +155,14 @@ async fn a_burst_that_leases_make_smaller_leaves_a_debt_and_comes_back_without_t
 
 #[test]
 fn a_set_with_a_lease_that_does_not_fit_changes_nothing() {
-    let store = MemoryStore::new();
     let fine = leased("p", StrategyKind::Gcra, QUOTA, Some(8));
-    let limiter = Limiter::builder().store(store).policy(fine);
-    let limiter = limiter.build().expect("a limiter");
+    let limiter = settings([fine]).store(MemoryStore::new()).built();
     let before = format!("{:?}", limiter.policies());
     let unfit = leased("p", StrategyKind::Gcra, "100/s burst 3", Some(8));
-    let unfit = Limiter::builder().policy(unfit);
-    let error = limiter.reconfigure(unfit).expect_err("too small a burst");
-    assert!(
-        error.to_string().contains("with a lease of 200ms"),
-        "{error}"
+    let error = limiter.reconfigure(settings([unfit]));
+    assert_contains(
+        error.expect_err("too small a burst"),
+        ["with a lease of 200ms"],
     );
     assert_eq!(format!("{:?}", limiter.policies()), before);
 }

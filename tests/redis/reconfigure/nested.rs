@@ -1,6 +1,5 @@
 //! Nested layers, and the calls of a client, while the policies of all of them are replaced.
 
-use axum::{body::Body, routing::get};
 use tollgate_tests::prelude::*;
 
 use crate::reconfigure::support::*;
@@ -46,7 +45,7 @@ fn nested_layers_and_outgoing_calls_count_exactly_while_all_are_replaced() {
         let replaced = AtomicU64::new(0);
         // The statuses of responses, until a call is rejected.
         let call_all = |is_replaced: bool| {
-            runtime().block_on(async {
+            current_thread().block_on(async {
                 let mut counts = [0, 0];
                 while let Ok(response) = client.clone().oneshot(Request::new(Body::empty())).await {
                     // So that the layers are replaced meanwhile, however slowly that goes.
@@ -91,7 +90,7 @@ fn nested_layers_and_outgoing_calls_count_exactly_while_all_are_replaced() {
             [0, 1].map(|status| counts.iter().map(|counts| counts[status]).sum::<u64>());
         let name = world.name();
         assert_eq!((admitted, rejected), (inner_units, units), "{name}");
-        runtime().block_on(async {
+        current_thread().block_on(async {
             assert_eq!(used(inner.limiter(), "inner").await, inner_units, "{name}");
             // What the inner layer rejected was refunded.
             assert_eq!(used(outer.limiter(), "outer").await, inner_units, "{name}");

@@ -9,7 +9,7 @@ pub(crate) const LONG: Duration = secs(3_600);
 
 /// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {
-    Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+    Policy::new(name, stores::quota(quota)).key(extract::global())
 }
 
 /// The same, in windows of a fixed length.
@@ -17,9 +17,14 @@ pub(crate) fn window(name: &str, quota: &str) -> Policy {
     policy(name, quota).strategy(FixedWindow)
 }
 
-/// A runtime of one thread.
-pub(crate) fn runtime() -> Runtime {
-    current_thread()
+/// A limit `p` of all requests in flight.
+pub(crate) fn permits(n: u64) -> Policy {
+    Policy::new("p", Quota::concurrent(n)).key(extract::global())
+}
+
+/// A layer on a clock that stands still.
+pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
+    World::memory().layer(policies)
 }
 
 /// New settings of a limiter that reports store failures.
@@ -43,9 +48,7 @@ pub(crate) fn kind(changes: &Changes, policy: &str) -> PolicyChangeKind {
 /// How many units of the policy are used under `key`.
 pub(crate) async fn used_by(limiter: &Limiter, policy: &str, key: Key) -> u64 {
     let status = limiter.peek([(policy, key)]).cost(1).await;
-    let status = status.expect("a response");
-    let status = status.policy(policy).expect(policy);
-    status.limit() - status.remaining()
+    status.expect("a response").used(policy)
 }
 
 /// How many units of the policy are used by all clients together.

@@ -98,7 +98,6 @@ async fn waiters_keep_their_own_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_counts_from_the_first_poll_and_not_from_the_change() {
-    let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
     let (limiter, time) = limiter([permits(2).cost(2)]);
     let held = limiter.wait(KEY, LONG).await.expect("permits");
     let waiters = [(); 3].map(|()| tokio::spawn(queued(limiter.wait(KEY, secs(10)))));
@@ -222,7 +221,6 @@ async fn no_waiter_is_rejected_for_a_wait_that_the_old_policies_reported_after_t
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_of_before_the_change_wakes_a_waiter_when_it_is_released() {
-    let permits = |n| Policy::new("p", Quota::concurrent(n)).key(extract::global());
     let (limiter, time) = limiter([permits(1)]);
     let held = limiter.wait(KEY, LONG).await.expect("a permit");
     let waiter = tokio::spawn(queued(limiter.wait(KEY, LONG)));

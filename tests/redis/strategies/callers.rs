@@ -45,12 +45,7 @@ async fn each_unit_has_its_caller_whatever_requests_cost_and_give_back() {
                     }
                 }
                 let callers = policy.callers(KEY).await.expect("callers");
-                assert_eq!(
-                    callers,
-                    listed.0,
-                    "{}, seed {seed}, step {step}",
-                    world.name()
-                );
+                assert_eq!(callers, listed.0, "seed {seed}, step {step}");
             }
             let _ = limiter.reset(KEY).await.expect("a response");
         }
@@ -67,7 +62,7 @@ async fn requests_of_several_callers_at_once_are_all_listed() {
         let check = limiter.check(Keys::from(KEY).caller(*name)).cost(3);
         check.into_future()
     });
-    let decisions = futures_util::future::join_all(checks).await;
+    let decisions = join_all(checks).await;
     let mut admitted = Vec::new();
     for (name, decision) in names.iter().zip(&decisions) {
         admitted.extend(vec![*name; 3 * decision.admitted() as usize]);
@@ -90,7 +85,7 @@ async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
         };
         let mut first = charge(alice, 900).await;
         let small = (0..1_400).map(|n| charge(if n % 2 == 0 { bob } else { alice }, 1 + n % 3));
-        let small = futures_util::future::join_all(small).await;
+        let small = join_all(small).await;
         assert!(small.iter().all(Decision::is_admitted));
         let policy = limiter.policy("p").expect("a policy");
         let mut listed = Listed(policy.callers(KEY).await.expect("callers"));

@@ -1,12 +1,8 @@
 //! Whatever quota takes over from whatever other.
 
-use tollgate_tests::{prelude::*, scene::Scene};
+use tollgate_tests::prelude::*;
 
 use super::support::*;
-
-fn quota(text: &str) -> Quota {
-    text.parse().expect(text)
-}
 
 /// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
 fn max_wait(strategy: StrategyKind, quota: Quota) -> Duration {
@@ -81,6 +77,7 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
             };
             assert!(admitted <= capacity, "{admitted}");
             assert_eq!(admitted > 0, peeked.is_zero(), "{peeked:?}, {admitted}");
+            assert!(admitted > 0 || peeked == wait, "{peeked:?}, {wait:?}");
             assert!(wait <= max_wait, "{wait:?}");
 
             let max_ttl = max_ttl(strategy, quota(to));
@@ -102,28 +99,6 @@ async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_
         }
     })
     .await;
-}
-
-/// A peek returns what holds: after a change, too, and after the clock stepped back.
-#[tokio::test]
-async fn a_peek_reports_the_same_wait_as_a_rejection() {
-    for (from, to, back) in [
-        ("10/h", "10/min", 0),
-        ("10/min", "10/h", 0),
-        ("100/min", "3/min", 0),
-        ("10/s", "10/min", 0),
-        ("10/min", "10/min", 3_600_000_000),
-    ] {
-        each(from, async |old| {
-            old.world.set(NOW);
-            old.charge(quota(from).capacity()).await;
-            old.world.set(NOW - back);
-            let new = old.under(to);
-            old.world.advance(new.wait().await);
-            assert!(new.admits(1).await);
-        })
-        .await;
-    }
 }
 
 /// Not even without a peek, if the first request after the step passes: what it finds ahead of it must not stay there.
@@ -157,24 +132,6 @@ async fn a_refund_after_a_clock_stepped_back_takes_no_units_of_a_later_bucket() 
         assert_eq!(refund(&mut first, 5).await, 0);
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
-    let world = World::redis();
-    for quota in ["10/min", "10/day"] {
-        each_in(&world, &[StrategyKind::Calendar], quota, async |scene| {
-            assert_eq!(scene.send(20).await, 10);
-            let ends = scene.wait().await;
-            let key = world.server().only_key();
-            world.server().command(&["PERSIST", &key]).ok();
-            // In its first microsecond, the next window is as good as new.
-            world.advance(ends);
-            assert_eq!(scene.left().await, 10);
-            assert_eq!(scene.send(20).await, 10);
-        })
-        .await;
-    }
 }
 
 /// While a change is rolled out, processes with the old quota and with the new one send requests in turns.
@@ -213,11 +170,8 @@ fn check_values(scene: &Scene<'_>) {
         if server.command(&["TYPE", &key]).text() == "string" {
             let value = server.command(&["GET", &key]);
             // Some servers end a key as soon as its last millisecond begins.
-            let value = if value.is_nil() {
-                String::new()
-            } else {
-                value.text()
-            };
+            let is_gone = value.is_nil();
+            let value = if is_gone { String::new() } else { value.text() };
             assert!(!value.starts_with('-') && !value.contains(":-"), "{value}");
         }
     }

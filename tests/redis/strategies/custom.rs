@@ -1,13 +1,8 @@
 //! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
 
-use std::sync::LazyLock;
-
-use tollgate::{
-    config::{Document, Format, Registry},
-    strategy::{
-        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot,
-        State, Strategy,
-    },
+use tollgate::strategy::{
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, State,
+    Strategy,
 };
 use tollgate_tests::prelude::*;
 
@@ -40,15 +35,6 @@ async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
     }
 }
 
-/// The units that are used under two policies.
-async fn used(limiter: &Limiter, keys: impl Into<Keys>, names: [&str; 2]) -> [u64; 2] {
-    let seen = limiter.peek(keys).await.expect("a response");
-    names.map(|name| {
-        let policy = seen.policy(name).expect("a policy");
-        policy.limit() - policy.remaining()
-    })
-}
-
 #[tokio::test]
 async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
     each("3/day", async |scene| {
@@ -61,17 +47,16 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
             }
             let limiter = scene.world.limiter(policies);
             let keys = |ours| [("trial", key), ("ours", ours)];
-            let used = |ours| used(&limiter, keys(ours), ["trial", "ours"]);
+            let used = async |ours| {
+                let seen = limiter.peek(keys(ours)).await.expect("a response");
+                ["trial", "ours"].map(|name| seen.used(name))
+            };
             assert_eq!(limiter.check(key).times(9).await.admitted(), 3);
             assert_eq!(used(key).await, [3, 3]);
             assert_eq!(limiter.check(keys(other)).times(9).await.admitted(), 2);
             assert_eq!(used(other).await, [5, 2]);
             assert!(!admitted_by_store(&limiter.check(keys(other)).await));
-            assert_eq!(
-                used(other).await,
-                [5, 2],
-                "a rejected request is not charged"
-            );
+            assert_eq!(used(other).await, [5, 2], "a rejection is not charged");
         }
     })
     .await;
@@ -98,62 +83,30 @@ async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_ba
     assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
 
-/// The example's, of which units may be charged that belong to no request.
-#[derive(Debug)]
-struct Lowerable(Arc<dyn Rule>);
-
-#[derive(Clone, Copy, Debug)]
-struct LowerableTrial;
-
-impl Strategy for LowerableTrial {
-    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(Lowerable(Trial.bind(quota, terms)?)))
-    }
-}
-
-impl Rule for Lowerable {
-    fn info(&self) -> RuleInfo {
-        let mut info = self.0.info();
-        info.supports_lower = true;
-        info
-    }
-
-    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
-        self.0.status(snapshot, now, cost)
-    }
-
-    fn script(&self) -> Option<LuaScript> {
-        self.0.script()
-    }
-
-    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        self.0.local_rule()
-    }
+/// Units may be charged that belong to no request.
+fn lowerable(strategy: impl Strategy, quota: &str) -> Policy {
+    Altered::policy("lowerable", quota, strategy, |altered| {
+        altered.info.supports_lower = true;
+    })
 }
 
 #[tokio::test]
 async fn a_custom_strategy_is_lowered_if_it_says_that_it_can_be() {
     for world in World::both() {
-        let limiter = world.limiter([
-            trial("trial"),
-            Policy::new("lowerable", Quota::requests(5).per_day()).strategy(LowerableTrial),
-        ]);
+        let limiter = world.limiter([trial("trial"), lowerable(Trial, "5/day")]);
         let lower = async |name: &str, remaining| {
             let policy = limiter.policy(name).expect("a policy");
             policy.lower_to(KEY, remaining, Some(secs(0))).await
         };
         let error = lower("trial", 3).await.expect_err("it does not say so");
-        assert!(
-            matches!(error, CallError::LowerUnsupported { .. }),
-            "{error}"
-        );
+        let unsupported = matches!(error, CallError::LowerUnsupported { .. });
+        assert!(unsupported, "{error}");
         assert!(admitted_by_store(&limiter.check(KEY).await));
         for (remaining, charged) in [(3, 1), (4, 0), (0, 3)] {
             let units = lower("lowerable", remaining).await.expect("a response");
             assert_eq!(units, charged);
         }
-        let used = used(&limiter, KEY, ["trial", "lowerable"]).await;
-        assert_eq!(used, [1, 5]);
+        assert_eq!(used(&limiter, KEY).await, [1, 5]);
         world.no_key_is_immortal();
     }
 }
@@ -165,11 +118,22 @@ struct Broken {
     tidy: bool,
     /// How many units more than the quota its script is given.
     surplus: i64,
+    source: &'static str,
 }
 
-impl Broken {
-    const fn new(tidy: bool) -> Self {
-        Self { tidy, surplus: 0 }
+fn broken(tidy: bool) -> Broken {
+    Broken {
+        tidy,
+        surplus: 0,
+        source: BROKEN,
+    }
+}
+
+/// Its script has another capacity than its rule.
+fn inaccurate() -> Broken {
+    Broken {
+        surplus: 1,
+        ..broken(true)
     }
 }
 
@@ -203,68 +167,52 @@ const BROKEN: &str = r"
 
 impl Strategy for Broken {
     fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(Bound {
-            units: quota.amount(),
-            script: Some(LuaScript::new(
-                BROKEN,
-                [quota.amount() as i64 + self.surplus, i64::from(self.tidy)],
-            )),
-        }))
+        let parameters = [quota.amount() as i64 + self.surplus, i64::from(self.tidy)];
+        let script = LuaScript::new(self.source, parameters);
+        Ok(Arc::new(Bound::<false>(quota.amount(), Some(script))))
     }
 }
 
-#[derive(Debug)]
-struct Bound {
-    units: u64,
-    script: Option<LuaScript>,
-}
+/// A rule of so many units, by its script, or in process where it has none.
+#[derive(Clone, Debug)]
+struct Bound<const LARGE: bool>(u64, Option<LuaScript>);
 
-impl Rule for Bound {
+impl<const LARGE: bool> Rule for Bound<LARGE> {
     fn info(&self) -> RuleInfo {
-        RuleInfo::new("z1", self.units)
+        RuleInfo::new("z1", self.0)
     }
 
     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let [used] = snapshot.values();
-        let left = self.units.saturating_sub(used as u64);
+        let left = self.0.saturating_sub(used as u64);
         let retry_after = match cost <= left {
-            true => tollgate::RetryAfter::Now,
-            false => tollgate::RetryAfter::In(secs(60)),
+            true => RetryAfter::Now,
+            false => RetryAfter::In(secs(60)),
         };
         QuotaStatus::new(left, retry_after, secs(60))
     }
 
     fn script(&self) -> Option<LuaScript> {
-        self.script.clone()
+        self.1.clone()
     }
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        None
-    }
-}
-
-/// A window that would end in a minute.
-#[derive(Clone, Copy, Debug)]
-struct Windowed;
-
-impl Strategy for Windowed {
-    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        static SOURCE: LazyLock<String> = LazyLock::new(|| {
-            let window_end = "return { window_end = function() return now + 60000000 end, ";
-            BROKEN.replace("return { ", window_end)
-        });
-        let units = quota.amount();
-        let script = Some(LuaScript::new(&SOURCE, [units as i64, 1]));
-        Ok(Arc::new(Lowerable(Arc::new(Bound { units, script }))))
+        self.1.is_none().then(|| ErasedLocalRule::new(self))
     }
 }
 
 #[tokio::test]
 async fn a_custom_strategy_with_windows_says_on_redis_when_they_end() {
-    let windowed = Policy::new("windowed", Quota::requests(5).per_minute()).strategy(Windowed);
+    // A window that would end in a minute.
+    let window_end = "return { window_end = function() return now + 60000000 end, ";
+    let source = String::leak(BROKEN.replace("return { ", window_end));
+    let windowed = Broken {
+        source,
+        ..broken(true)
+    };
     let world = World::redis();
-    let limiter = world.limiter([windowed]);
-    let policy = limiter.policy("windowed").expect("a policy");
+    let limiter = world.limiter([lowerable(windowed, "5/min")]);
+    let policy = limiter.policy("lowerable").expect("a policy");
     for (resets_in, charged) in [(53, 0), (54, 1)] {
         let lowered = policy.lower_to(KEY, 4, Some(secs(resets_in))).await;
         assert_eq!(lowered.expect("a response"), charged);
@@ -277,8 +225,7 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
     for (first, tidy) in [(true, true), (true, false), (false, true), (false, false)] {
         each_in(&world, &StrategyKind::ALL, "10/min", async |scene| {
             let _case = Case(format!("broken first: {first}, tidy: {tidy}"));
-            let broken = Policy::new("broken", Quota::requests(100).per_minute());
-            let broken = broken.strategy(Broken::new(tidy));
+            let broken = Policy::new("broken", quota("100/min")).strategy(broken(tidy));
             let mut policies = [scene.strategy.policy("ours", "10/min"), broken];
             if first {
                 policies.reverse();
@@ -290,18 +237,18 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
                 store_error(&failed),
                 StoreError::CorruptKey { .. } | StoreError::Server { .. }
             ));
-            let [ours, broken] = used(&limiter, KEY, ["ours", "broken"]).await;
-            assert_eq!(ours, 3);
-            assert!(broken == 3 || !tidy, "{broken}");
+            let seen = limiter.peek(KEY).await.expect("a response");
+            let (ours, broken) = (seen.used("ours"), seen.used("broken"));
+            assert!(ours == 3 && (broken == 3 || !tidy), "{seen:?}");
             // Many at once, some of which fail.
             let checks = (0..12).map(|n| limiter.check(KEY).cost(1 + n % 2).into_future());
             let decisions = join_all(checks).await;
             let passed = decisions.iter().filter(|decision| decision.is_admitted());
-            let costs = passed.map(|one| one.policies().next().expect("a policy").cost());
+            let costs = passed.map(|one| one.count("ours").cost());
             let charged: u64 = costs.sum();
             assert!(charged >= 1);
-            let [ours, _] = used(&limiter, KEY, ["ours", "broken"]).await;
-            assert_eq!(ours, 3 + charged);
+            let seen = limiter.peek(KEY).await.expect("a response");
+            assert_eq!(seen.used("ours"), 3 + charged);
             world.no_key_is_immortal();
         })
         .await;
@@ -310,15 +257,9 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
 
 #[tokio::test]
 async fn a_strategy_that_the_store_cannot_count_by_is_a_config_error() {
-    let policy =
-        |strategy: Broken| Policy::new("p", Quota::requests(5).per_minute()).strategy(strategy);
-    let local = Policy::new("p", Quota::requests(1).per_minute()).strategy(Local);
-    let on_redis = policy(Broken::new(true));
-    // Its script has another capacity than its rule.
-    let inaccurate = policy(Broken {
-        tidy: true,
-        surplus: 1,
-    });
+    let policy = |strategy: Broken| Policy::new("p", quota("5/min")).strategy(strategy);
+    let local = Policy::new("p", quota("1/min")).strategy(InProcess);
+    let (on_redis, inaccurate) = (policy(broken(true)), policy(inaccurate()));
     let (memory, redis) = (World::memory(), World::redis());
     for (world, policy, value, expected) in [
         (&memory, &on_redis, "on Redis only", "RedisStore"),
@@ -335,96 +276,71 @@ async fn a_strategy_that_the_store_cannot_count_by_is_a_config_error() {
     assert_eq!(send(&memory.limiter([local]), KEY, 3).await, 1);
 }
 
-/// Counts in process alone.
+/// Counts in process alone: small and large quotas by rules of two types, which share their state.
 #[derive(Clone, Copy, Debug)]
-struct Local;
+struct InProcess;
 
-impl Strategy for Local {
-    fn bind(&self, _quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(Local))
+impl Strategy for InProcess {
+    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        let units = quota.amount();
+        Ok(match units > 100 {
+            true => Arc::new(Bound::<true>(units, None)),
+            false => Arc::new(Bound::<false>(units, None)),
+        })
     }
 }
 
 #[derive(Debug, Default)]
-struct Once(bool);
+struct Count(u64);
 
-impl State for Once {
+impl State for Count {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(i64::MAX)
     }
 }
 
-impl LocalRule for Local {
-    type State = Once;
+impl<const LARGE: bool> LocalRule for Bound<LARGE> {
+    type State = Count;
 
-    fn available(&self, state: &mut Once, _now: Timestamp) -> i64 {
-        i64::from(!state.0)
+    fn available(&self, state: &mut Count, _now: Timestamp) -> i64 {
+        self.0 as i64 - state.0 as i64
     }
 
-    fn charge(&self, state: &mut Once, _now: Timestamp, _units: u64, _caller: &Key) {
-        state.0 = true;
+    fn charge(&self, state: &mut Count, _now: Timestamp, units: u64, _caller: &Key) {
+        state.0 += units;
     }
 
-    fn refund(&self, state: &mut Once, _: Timestamp, _: &ChargeReceipt, want: u64, _: &Key) -> u64 {
-        state.0 = false;
+    fn refund(
+        &self,
+        state: &mut Count,
+        _: Timestamp,
+        _: &ChargeReceipt,
+        want: u64,
+        _: &Key,
+    ) -> u64 {
+        state.0 -= want;
         want
     }
 
-    fn snapshot(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
-        Snapshot::new([i64::from(state.0)])
-    }
-}
-
-impl Rule for Local {
-    fn info(&self) -> RuleInfo {
-        RuleInfo::new("z2", 1)
-    }
-
-    fn status(&self, snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
-        let [used] = snapshot.values();
-        let retry_after = match used {
-            0 => tollgate::RetryAfter::Now,
-            _ => tollgate::RetryAfter::Never,
-        };
-        QuotaStatus::new(1 - used as u64, retry_after, Duration::ZERO)
-    }
-
-    fn script(&self) -> Option<LuaScript> {
-        None
-    }
-
-    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        Some(ErasedLocalRule::new(self))
+    fn snapshot(&self, state: &Count, _now: Timestamp, _cost: u64) -> Snapshot {
+        Snapshot::new([state.0 as i64])
     }
 }
 
 #[test]
 fn a_document_has_strategies_that_its_store_can_count_by() {
     let registry = Registry::new()
-        .strategy("on-redis", Broken::new(true))
-        .strategy("in-process", Local)
-        .strategy(
-            "inaccurate",
-            Broken {
-                tidy: true,
-                surplus: 1,
-            },
-        );
+        .strategy("on-redis", broken(true))
+        .strategy("in-process", InProcess)
+        .strategy("inaccurate", inaccurate());
     let memory = World::memory().limiter([trial("other")]);
+    let (redis, keys) = ("url = 'redis://127.0.0.1:1'", "max_keys = 9");
     for (store, strategy, missing) in [
-        ("url = 'redis://127.0.0.1:1'", "on-redis", None),
-        ("max_keys = 9", "in-process", None),
-        ("max_keys = 9", "on-redis", Some("or a RedisStore")),
-        (
-            "url = 'redis://127.0.0.1:1'",
-            "in-process",
-            Some("or a MemoryStore"),
-        ),
-        (
-            "url = 'redis://127.0.0.1:1'",
-            "inaccurate",
-            Some("its capacity, 5"),
-        ),
+        (redis, "on-redis", None),
+        (keys, "in-process", None),
+        (keys, "on-redis", Some("or a RedisStore")),
+        (redis, "in-process", Some("or a MemoryStore")),
+        (redis, "inaccurate", Some("its capacity, 5")),
     ] {
         let text = |store: &str| {
             format!("{store}\n[policies.p]\nquota = '5/min'\nstrategy = '{strategy}'")
@@ -485,7 +401,7 @@ fn settings_with_a_mistake_register_nothing() {
         || Limiter::builder().policy(trial("p").tier_quotas([Quota::requests(9).per_day()]));
     let limiter = builder().store(store.clone()).build().expect("a limiter");
     assert_eq!(registered.load(Ordering::Relaxed), 2);
-    let unsupported = Policy::new("q", Quota::requests(5).per_minute()).strategy(Broken::new(true));
+    let unsupported = Policy::new("q", quota("5/min")).strategy(broken(true));
     let first = || Limiter::builder().policy(trial("first"));
     for mistake in [
         first().policy(trial("q").cost(6)),
@@ -500,87 +416,9 @@ fn settings_with_a_mistake_register_nothing() {
     assert_eq!(registered.load(Ordering::Relaxed), 2);
 }
 
-/// Counts small and large quotas by rules of two types, which share their state.
-#[derive(Clone, Copy, Debug)]
-struct BySize;
-
-#[derive(Debug)]
-struct Sized<const LARGE: bool>(u64);
-
-#[derive(Debug, Default)]
-struct Count(u64);
-
-impl Strategy for BySize {
-    fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let units = quota.amount();
-        Ok(match units > 100 {
-            true => Arc::new(Sized::<true>(units)),
-            false => Arc::new(Sized::<false>(units)),
-        })
-    }
-}
-
-impl State for Count {
-    fn expires_at(&self) -> Timestamp {
-        Timestamp::from_micros(i64::MAX)
-    }
-}
-
-impl<const LARGE: bool> LocalRule for Sized<LARGE> {
-    type State = Count;
-
-    fn available(&self, state: &mut Count, _now: Timestamp) -> i64 {
-        self.0 as i64 - state.0 as i64
-    }
-
-    fn charge(&self, state: &mut Count, _now: Timestamp, units: u64, _caller: &Key) {
-        state.0 += units;
-    }
-
-    fn refund(
-        &self,
-        state: &mut Count,
-        _: Timestamp,
-        _: &ChargeReceipt,
-        want: u64,
-        _: &Key,
-    ) -> u64 {
-        state.0 -= want;
-        want
-    }
-
-    fn snapshot(&self, state: &Count, _now: Timestamp, _cost: u64) -> Snapshot {
-        Snapshot::new([state.0 as i64])
-    }
-}
-
-impl<const LARGE: bool> Rule for Sized<LARGE> {
-    fn info(&self) -> RuleInfo {
-        RuleInfo::new("z3", self.0)
-    }
-
-    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
-        let [used] = snapshot.values();
-        let left = self.0.saturating_sub(used as u64);
-        let retry_after = match cost <= left {
-            true => tollgate::RetryAfter::Now,
-            false => tollgate::RetryAfter::Never,
-        };
-        QuotaStatus::new(left, retry_after, Duration::ZERO)
-    }
-
-    fn script(&self) -> Option<LuaScript> {
-        None
-    }
-
-    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        Some(ErasedLocalRule::new(self))
-    }
-}
-
 #[tokio::test]
 async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_state() {
-    let small = Policy::new("p", Quota::requests(5).per_day()).strategy(BySize);
+    let small = Policy::new("p", Quota::requests(5).per_day()).strategy(InProcess);
     let large = Quota::requests(200).per_day();
     let limiter = World::memory().limiter([small.tier_quotas([large])]);
     let under_large = || limiter.check(KEY).quota_for("p", large);
@@ -592,7 +430,7 @@ async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_stat
     assert!(!admitted_by_store(&under_large().await));
     assert_eq!(refund(&mut last, 47).await, 47);
     // The rule of a policy that replaces it finds the same state.
-    let larger = Policy::new("p", Quota::requests(160).per_day()).strategy(BySize);
+    let larger = Policy::new("p", Quota::requests(160).per_day()).strategy(InProcess);
     let changes = limiter.reconfigure(Limiter::builder().policy(larger));
     changes.expect("the same store");
     assert_eq!(left(&limiter, KEY).await, 7, "153 of 160 are used");

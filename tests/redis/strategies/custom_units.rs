@@ -2,59 +2,15 @@
 
 use tollgate::{
     store::{CounterResult, OpResult, Units},
-    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy},
+    strategy::{RuleInfo, Snapshot},
 };
 use tollgate_tests::prelude::*;
 
-use super::costs::EDGES;
+use super::{costs::edges, support::Altered};
 
-/// A store that records its operations.
+/// A store that records the units of its operations, and admits every request, but reports the state under so many policies only.
 #[derive(Clone, Debug, Default)]
-struct Recorder(Arc<Mutex<Vec<Units>>>);
-
-impl Store for Recorder {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        Ok(LimitHandle::new(policy, rule, ()))
-    }
-
-    fn execute(&self, _op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let mut sent = self.0.lock().expect("a lock");
-        sent.extend(counters.iter().map(|line| line.units));
-        StoreResponse::Ready(Err(StoreError::Unsupported("counting")))
-    }
-
-    fn callers(&self, _limit: &LimitHandle, _key: &Key) -> CallersFuture {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        drop(self.execute(op, counters));
-    }
-}
-
-#[tokio::test]
-async fn no_store_is_called_with_more_units_than_documented() {
-    let recorder = Recorder::default();
-    let limiter = Limiter::builder().store(recorder.clone());
-    let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
-    let limiter = limiter.policy(policy("p")).policy(policy("q").shadow());
-    let limiter = limiter.build().expect("a limiter");
-    for cost in EDGES {
-        let _ = limiter.check(KEY).cost(cost).times(cost).await;
-        let _ = limiter.peek(KEY).cost(cost).await;
-        let _ = limiter.charge(KEY, cost).await;
-        let sent = std::mem::take(&mut *recorder.0.lock().expect("a lock"));
-        let expected = cost.min(Units::MAX.get());
-        assert_eq!(
-            sent.iter().map(|units| units.get()).collect::<Vec<_>>(),
-            [expected; 6]
-        );
-    }
-}
-
-/// A store that admits every request, and reports the state under only some of its policies.
-#[derive(Clone, Copy, Debug)]
-struct Forgetful(usize);
+struct Forgetful(usize, Arc<Mutex<Vec<u64>>>);
 
 impl Store for Forgetful {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
@@ -62,8 +18,9 @@ impl Store for Forgetful {
     }
 
     fn execute(&self, _op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let results = counters.iter().take(self.0);
-        let results = results.map(|counter| {
+        let units = counters.iter().map(|counter| counter.units.get());
+        self.1.lock().expect("a lock").extend(units);
+        let results = counters.iter().take(self.0).map(|counter| {
             assert_eq!(counter.caller, counter.key);
             CounterResult::new(counter.units.get(), Snapshot::default())
         });
@@ -79,13 +36,29 @@ impl Store for Forgetful {
     }
 }
 
+fn policy(name: &str) -> Policy {
+    StrategyKind::Gcra.policy(name, "10/min")
+}
+
+#[tokio::test]
+async fn no_store_is_called_with_more_units_than_documented() {
+    let store = Forgetful::default();
+    let builder = Limiter::builder().store(store.clone());
+    let limiter = stores::limiter(builder, [policy("p"), policy("q").shadow()]);
+    for cost in edges() {
+        let _ = limiter.check(KEY).cost(cost).times(cost).await;
+        let _ = limiter.peek(KEY).cost(cost).await;
+        let _ = limiter.charge(KEY, cost).await;
+        let sent = std::mem::take(&mut *store.1.lock().expect("a lock"));
+        assert_eq!(sent, [cost.min(Units::MAX.get()); 6], "{cost}");
+    }
+}
+
 #[tokio::test]
 async fn a_result_without_one_of_the_policies_is_a_store_error() {
     for reported in 0..=2 {
-        let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
-        let limiter = Limiter::builder().store(Forgetful(reported));
-        let limiter = limiter.policy(policy("p")).policy(policy("q"));
-        let limiter = limiter.build().expect("a limiter");
+        let builder = Limiter::builder().store(Forgetful(reported, Arc::default()));
+        let limiter = stores::limiter(builder, ["p", "q"].map(policy));
         let decision = limiter.check(KEY).await;
         let peeked = limiter.peek(KEY).await;
         match reported {
@@ -105,34 +78,6 @@ async fn a_result_without_one_of_the_policies_is_a_store_error() {
     }
 }
 
-/// A strategy that counts nothing, of this capacity.
-#[derive(Clone, Debug)]
-struct OfCapacity(u64);
-
-impl Strategy for OfCapacity {
-    fn bind(&self, _quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-impl Rule for OfCapacity {
-    fn info(&self) -> RuleInfo {
-        RuleInfo::new("z3", self.0)
-    }
-
-    fn status(&self, _snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
-        QuotaStatus::new(self.0, RetryAfter::Now, secs(0))
-    }
-
-    fn script(&self) -> Option<LuaScript> {
-        None
-    }
-
-    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        None
-    }
-}
-
 #[test]
 fn a_capacity_that_no_cost_may_exceed_is_a_config_error() {
     for (capacity, fits) in [
@@ -140,11 +85,11 @@ fn a_capacity_that_no_cost_may_exceed_is_a_config_error() {
         (1_000_000_000_000_000, false),
         (u64::MAX, false),
     ] {
-        let policy = Policy::new("p", Quota::requests(1).per_minute());
-        let limiter = Limiter::builder().store(Recorder::default());
-        let limiter = limiter
-            .policy(policy.strategy(OfCapacity(capacity)))
-            .build();
+        let policy = Altered::policy("p", "1/min", Gcra, |altered| {
+            altered.info = RuleInfo::new("z3", capacity);
+        });
+        let limiter = Limiter::builder().store(Forgetful::default());
+        let limiter = limiter.policy(policy).build();
         assert_eq!(limiter.is_ok(), fits, "{capacity}");
         if let Err(error) = limiter {
             assert_eq!(error.expected(), "a capacity of at most 999999999999999");

@@ -7,21 +7,31 @@ use tollgate_tests::prelude::*;
 
 use super::support::*;
 
+/// Of `INCRBY`, `SET`, `PEXPIREAT` and `GET`.
+fn calls(server: &Server) -> [u64; 4] {
+    ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command))
+}
+
+/// Policies with the names of their quotas.
+fn policies(quotas: &[&str]) -> impl Iterator<Item = Policy> {
+    let policy = |text: &&str| StrategyKind::Gcra.policy(&text.replace(['/', ' '], "-"), text);
+    quotas.iter().map(policy)
+}
+
 #[tokio::test]
 async fn a_repeated_request_is_counted_by_one_command() {
     let world = World::redis();
     world.set(START + 1_000_000);
     let limiter = world.single(StrategyKind::Gcra, "600/min");
     let server = world.server();
-    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
     // It comes, and comes again.
     assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 400).await, 400);
-    assert_eq!(calls(), [400, 0, 0, 0]);
+    assert_eq!(calls(server), [400, 0, 0, 0]);
     // On to the next minute of its arrival time: 590 x 0.1 s.
     assert_eq!(send(&limiter, KEY, 198).await, 198);
-    assert_eq!(calls(), [598, 0, 1, 0]);
+    assert_eq!(calls(server), [598, 0, 1, 0]);
     // Rejections leave all as it was.
     let before = values(server);
     assert_eq!(send(&limiter, KEY, 1).await, 0);
@@ -32,36 +42,22 @@ async fn a_repeated_request_is_counted_by_one_command() {
 async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back() {
     let world = World::redis();
     world.set(START + 100_000_000);
-    let quotas = ["600/min", "1000/min burst 2000", "500/h"];
-    let policies =
-        quotas.map(|quota| StrategyKind::Gcra.policy(&quota.replace(['/', ' '], "-"), quota));
-    let limiter = world.limiter(policies);
+    let limiter = world.limiter(policies(&["600/min", "1000/min burst 2000", "500/h"]));
     let server = world.server();
-    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
     // Keys that were charged twice are old.
     assert_eq!(send(&limiter, KEY, 2).await, 2);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 300).await, 300);
     // 300 x 7.2 s are 36 minutes, and 300 x 0.1 s are into the next one.
-    assert_eq!(calls(), [900, 0, 37, 0]);
+    assert_eq!(calls(server), [900, 0, 37, 0]);
     // 498 more are too many for the last alone, as one request and one by one: it is charged for none, nor are others.
     assert_eq!(send(&limiter, KEY, 198).await, 198);
     let before = values(server);
     server.reset_stats();
     assert_eq!(send(&limiter, KEY, 5).await, 0);
-    assert_eq!(calls(), [30, 0, 0, 0]);
-    assert_eq!(values(server), before);
+    assert_eq!(calls(server), [30, 0, 0, 0]);
     assert_eq!(limiter.check(KEY).times(7).await.admitted(), 0);
     assert_eq!(values(server), before);
-}
-
-/// What is done to keys that have no TTL, or one that is too long.
-#[derive(Clone, Copy, Debug)]
-enum Touch {
-    Reject,
-    Peek,
-    CrossALap,
-    ComeBackStale,
 }
 
 #[tokio::test]
@@ -73,22 +69,14 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
         &["6/min", "20/min"],
         &["20/min", "100/min", "6/min"],
     ] {
-        for touch in [
-            Touch::Reject,
-            Touch::Peek,
-            Touch::CrossALap,
-            Touch::ComeBackStale,
-        ] {
+        for touch in ["reject", "peek", "cross a lap", "come back stale"] {
             for spoil in [&["PERSIST"][..], &["PEXPIRE", "9999999999"]] {
-                let _case = Case(format!("{quotas:?} {touch:?} {spoil:?}"));
+                let _case = Case(format!("{quotas:?} {touch} {spoil:?}"));
                 world.set(START);
                 server.flush();
-                let policies = quotas.iter();
-                let policies = policies
-                    .map(|quota| StrategyKind::Gcra.policy(&quota.replace('/', "-"), quota));
-                let limiter = world.limiter(policies);
+                let limiter = world.limiter(policies(quotas));
                 assert_eq!(send(&limiter, KEY, 6).await, 6);
-                if let Touch::CrossALap = touch {
+                if touch == "cross a lap" {
                     world.advance(secs(59));
                 }
                 for key in server.keys() {
@@ -96,10 +84,10 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                     assert_eq!(server.command(&command).int(), 1);
                 }
                 match touch {
-                    Touch::Reject => assert_eq!(send(&limiter, KEY, 1).await, 0),
-                    Touch::Peek => drop(limiter.peek(KEY).await.expect("a response")),
-                    Touch::CrossALap => assert_eq!(send(&limiter, KEY, 5).await, 5),
-                    Touch::ComeBackStale => {
+                    "reject" => assert_eq!(send(&limiter, KEY, 1).await, 0),
+                    "peek" => drop(limiter.peek(KEY).await.expect("a response")),
+                    "cross a lap" => assert_eq!(send(&limiter, KEY, 5).await, 5),
+                    _ => {
                         world.advance(secs(200));
                         assert_eq!(send(&limiter, KEY, 7).await, 6);
                     }
@@ -121,10 +109,8 @@ async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
     let ask_all = async || {
         let keys = (0..200).map(|key| Key::new(format!("{key:03}")));
         let decisions = join_all(keys.map(|key| limiter.check(key).into_future())).await;
-        decisions
-            .iter()
-            .filter(|decision| decision.is_admitted())
-            .count()
+        let admitted = decisions.iter().filter(|one| one.is_admitted());
+        admitted.count()
     };
     assert_eq!(ask_all().await, 200);
     let server = world.server();
@@ -161,7 +147,7 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
     ] {
         let world = World::redis();
         let limiter = world.single(StrategyKind::Gcra, quota);
-        let interval = refill / quota.parse::<tollgate::Quota>().expect(quota).capacity();
+        let interval = refill / super::support::quota(quota).capacity();
         for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
             world.set(START);
             world.server().flush();
@@ -174,10 +160,8 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
                 RetryAfter::In(wait) => wait.as_micros() as u64,
                 RetryAfter::Unknown | RetryAfter::Never => panic!("{quota}"),
             };
-            assert!(
-                wait <= (refill + interval) * 1_000_000,
-                "{quota}, {age} s: {wait} µs"
-            );
+            let longest = (refill + interval) * 1_000_000;
+            assert!(wait <= longest, "{quota}, {age} s: {wait} µs");
             if (2 * refill..=3 * 365 * 86_400).contains(&age) {
                 assert_eq!(wait, 0, "{quota}, {age} s");
             }
@@ -199,86 +183,12 @@ async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
     assert_eq!(ttl(world.server()), 114_000);
 }
 
-/// A limiter whose user may not run some commands.
-pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
-    let order = [
-        "ACL", "SETUSER", "gate", "reset", "on", "nopass", "~*", "+@all",
-    ];
-    server.command(&[&order, rights].concat()).ok();
-    let url = server.url().replace("redis://", "redis://gate:any@");
-    let store = RedisStore::builder()
-        .url(url)
-        .timeout(TEST_TIMEOUT)
-        .rejection_cache_staleness(Duration::ZERO);
-    let limiter = Limiter::builder().store(store.build().expect("a store"));
-    let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
-    let policies = quotas
-        .iter()
-        .map(|quota| StrategyKind::Gcra.policy(quota, quota));
-    let limiter = policies.fold(limiter, |on, policy| on.policy(policy));
-    limiter.build().expect("a limiter")
-}
-
 #[tokio::test]
-async fn a_user_without_incrby_still_counts() {
+async fn a_manual_charge_to_a_full_minute_ends_the_key_with_that_minute() {
     let world = World::redis();
-    let server = world.server();
-    let limiter = without(server, &["-incrby"], &["10/min", "5/min"]);
-    assert_eq!(send(&limiter, KEY, 20).await, 5);
-    assert_eq!(left(&limiter, KEY).await, 5);
-    let limiter = without(server, &["-incrby"], &["20/min"]);
-    assert_eq!(send(&limiter, KEY, 30).await, 20);
-    assert_eq!(server.calls("incrby"), 0);
-}
-
-#[tokio::test]
-async fn a_user_that_may_not_read_expiries_still_counts() {
-    let world = World::redis();
-    let server = world.server();
-    let rights = ["-pttl", "-pexpiretime"];
-    let known = if server.version() < (7, 0) { 1 } else { 2 };
-    let limiter = without(server, &rights[..known], &["600/min"]);
-    assert_eq!(send(&limiter, KEY, 20).await, 20);
-    assert!(left(&limiter, KEY).await < 600);
-}
-
-#[tokio::test]
-async fn a_user_that_may_not_change_expiries_still_counts() {
-    let world = World::redis();
-    let server = world.server();
-    // Each takes a minute of its own.
-    for quotas in [
-        &["1/min burst 1000"][..],
-        &["1/min burst 900", "1/min burst 800"],
-    ] {
-        server.flush();
-        let limiter = without(server, &["-pexpireat"], quotas);
-        assert_eq!(send(&limiter, KEY, 20).await, 20);
-        let seen = limiter.peek(KEY).await.expect("a response");
-        assert!(
-            seen.policies()
-                .all(|policy| policy.limit() - policy.remaining() == 20),
-            "{seen:?}"
-        );
-        for key in server.keys() {
-            assert_eq!(pttl(server, &key), 20 * 60_000);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_user_without_set_leaves_no_key_behind() {
-    let world = World::redis();
-    let server = world.server();
-    for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
-        let limiter = without(server, &["-set"], quotas);
-        server.reset_stats();
-        for _ in 0..3 {
-            let decision = limiter.check(KEY).await;
-            let store_error = matches!(decision.kind(), DecisionKind::StoreFailed(_));
-            assert!(store_error, "{decision:?}");
-        }
-        assert!(server.calls("incrby") > 0);
-        assert_eq!(server.keys(), [""; 0]);
-    }
+    let scene = world.scene(StrategyKind::Gcra, "10/min");
+    scene.charge(10).await;
+    assert_eq!(ttl(world.server()), 60_000);
+    scene.charge(1).await;
+    assert_eq!(ttl(world.server()), 120_000);
 }

@@ -2,34 +2,18 @@
 
 use tollgate_tests::prelude::*;
 
-use super::{gcra_expiry::without, support::*};
+use super::support::*;
 
 fn writes(world: &World) -> [u64; 4] {
     ["set", "del", "pexpireat", "incrby"].map(|command| world.server().calls(command))
 }
 
 #[tokio::test]
-async fn a_manual_charge_to_a_full_minute_ends_the_key_with_that_minute() {
-    let world = World::redis();
-    let scene = world.scene(StrategyKind::Gcra, "10/min");
-    scene.charge(10).await;
-    assert_eq!(ttl(world.server()), 60_000);
-    scene.charge(1).await;
-    assert_eq!(ttl(world.server()), 120_000);
-}
-
-#[tokio::test]
 async fn a_refund_leaves_no_key_of_a_full_burst_and_refunds_no_refilled_units() {
-    play(
-        "gcra",
-        "10/min, cost 3: true, refund 3: 3, left: 10, keys: 0",
-    )
-    .await;
-    play(
-        "gcra",
-        "10/min, cost 3: true, +20s, send 4: 4, refund 3: 0, left: 6",
-    )
-    .await;
+    let full = "10/min, cost 3: true, refund 3: 3, left: 10, keys: 0";
+    play("gcra", full).await;
+    let refilled = "10/min, cost 3: true, +20s, send 4: 4, refund 3: 0, left: 6";
+    play("gcra", refilled).await;
 }
 
 #[tokio::test]
@@ -65,24 +49,6 @@ async fn a_peek_writes_nothing_unless_the_key_is_expired() {
 }
 
 #[tokio::test]
-async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
-    for world in World::both() {
-        // A unit takes 3,000,000.05 µs.
-        let quota = Quota::requests(20).per(Duration::from_micros(60_000_001));
-        let policies = [
-            StrategyKind::Gcra.count("p", quota),
-            StrategyKind::Fixed.policy("q", "99/h"),
-        ];
-        let limiter = world.limiter(policies);
-        assert_eq!(limiter.check(KEY).times(20).await.admitted(), 20);
-        world.advance(secs(3));
-        assert_eq!(send(&limiter, KEY, 1).await, 0);
-        world.advance(Duration::from_micros(1));
-        assert_eq!(send(&limiter, KEY, 2).await, 1);
-    }
-}
-
-#[tokio::test]
 async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
     let world = World::redis();
     world.set(START - 30_000_000);
@@ -94,29 +60,32 @@ async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
 }
 
 #[tokio::test]
-async fn a_user_without_the_rights_to_set_and_to_delete_leaves_no_key_behind() {
+async fn a_value_just_past_a_round_is_left_alone() {
     let world = World::redis();
-    for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
-        let limiter = without(world.server(), &["-set", "-del"], quotas);
-        let _ = limiter.check(KEY).await;
-        assert_eq!(world.server().keys(), [""; 0]);
-    }
+    // Where arrival times are small, it would be one that is over.
+    world.set(START + 600_000_000);
+    let limiter = world.single(StrategyKind::Gcra, "10/min");
+    assert_eq!(send(&limiter, KEY, 1).await, 1);
+    let key = world.server().only_key();
+    let value = "4500000000000001";
+    world.server().command(&["SET", &key, value]).ok();
+    let error = store_error(&limiter.check(KEY).await);
+    assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
+    assert_eq!(world.server().command(&["GET", &key]).text(), value);
 }
 
+/// A round ends at `START`. The keys are called in this very microsecond, and a minute later.
 #[tokio::test]
-async fn a_key_to_be_cut_that_cannot_be_set_is_left_unchanged() {
-    let world = World::redis();
-    world.set(START + 1_000_000);
-    let quotas = ["1/min burst 4", "2/min burst 9"];
-    let all = without(world.server(), &[], &quotas);
-    assert_eq!(all.check(KEY).times(2).await.admitted(), 2);
-    // Two and a half hours ahead, where four minutes and a half are a full burst.
-    let mut keys = world.server().keys();
-    keys.sort();
-    let far = "180020000000";
-    world.server().command(&["SET", &keys[1], far]).ok();
-    let before = values(world.server());
-    let limiter = without(world.server(), &["-set"], &quotas);
-    assert!(!limiter.check(KEY).times(3).await.is_admitted());
-    assert_eq!(values(world.server()), before);
+async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other() {
+    for world in World::both() {
+        let quotas = [("one", "1/min"), ("two", "2/min")];
+        let policies = quotas.map(|(name, quota)| StrategyKind::Gcra.policy(name, quota));
+        let limiter = world.limiter(policies);
+        world.set(START - 60_000_000);
+        for minute in 0..3 {
+            assert_eq!(send(&limiter, KEY, 3).await, 1, "minute {minute}");
+            assert_eq!(left(&limiter, KEY).await, 0, "minute {minute}");
+            world.advance(secs(60));
+        }
+    }
 }

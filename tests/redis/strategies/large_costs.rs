@@ -4,45 +4,26 @@ use tollgate_tests::prelude::*;
 
 use super::support::*;
 
-/// The commands of scripts.
-const COMMANDS: [&str; 18] = [
-    "lindex",
-    "llen",
-    "lpos",
-    "lrange",
-    "lrem",
-    "lset",
-    "ltrim",
-    "rpush",
-    "del",
-    "pexpireat",
-    "pexpiretime",
-    "pttl",
-    "zadd",
-    "zcount",
-    "zmscore",
-    "zrangebyscore",
-    "zrem",
-    "zscore",
-];
-
+/// The calls of the commands of scripts.
 fn calls(server: &Server) -> u64 {
-    COMMANDS.iter().map(|command| server.calls(command)).sum()
+    let commands = "lindex llen lpos lrange lrem lset ltrim rpush del pexpireat pexpiretime pttl \
+                    zadd zcount zmscore zrangebyscore zrem zscore";
+    commands
+        .split(' ')
+        .map(|command| server.calls(command))
+        .sum()
 }
 
-/// The strategies that store each charge, at their largest quotas.
-fn policies() -> [Policy; 3] {
-    let rate = Quota::requests(100_000).per_hour();
+/// Limiters of the strategies that store each charge, at their largest quotas.
+fn limiters(world: &World) -> impl Iterator<Item = (Limiter, u64)> + '_ {
+    let rate = quota("100000/h");
     let permits = Concurrency::with_ttl(secs(3_600));
-    [
+    let policies = [
         Policy::new("list", rate).strategy(ListWindow),
         Policy::new("log", rate).strategy(SlidingLog),
         Policy::new("permits", Quota::concurrent(10_000)).strategy(permits),
-    ]
-}
-
-fn limiters(world: &World) -> impl Iterator<Item = (Limiter, u64)> + '_ {
-    policies().into_iter().map(|policy| {
+    ];
+    policies.into_iter().map(|policy| {
         let capacity = policy.quota().capacity();
         (world.limiter([policy]), capacity)
     })
@@ -92,10 +73,8 @@ async fn take(world: &World, limiter: &Limiter, cost: u64) -> Taken {
 async fn a_request_takes_as_much_memory_and_as_many_commands_whatever_it_costs() {
     let world = World::redis();
     for (limiter, capacity) in limiters(&world) {
-        let [few, many] = [
-            take(&world, &limiter, 2).await,
-            take(&world, &limiter, capacity).await,
-        ];
+        let few = take(&world, &limiter, 2).await;
+        let many = take(&world, &limiter, capacity).await;
         let both = format!("{few:?}, {many:?}");
         assert!(many.memory <= few.memory + 16, "{both}");
         // A charge of the whole quota also finds when the next unit comes back.
@@ -115,13 +94,12 @@ async fn requests_at_once_have_an_entry_each_at_most() {
         server.flush();
         let cost = capacity / 50;
         let checks = (0..50).map(|_| limiter.check(KEY).cost(cost).into_future());
-        let held = futures_util::future::join_all(checks).await;
+        let held = join_all(checks).await;
         assert!(held.iter().all(admitted_by_store));
         let key = server.only_key();
         let memory = server.command(&["MEMORY", "USAGE", &key]).int();
         assert!(memory < 20_000, "{key}: {memory}");
-        let seen = limiter.peek(KEY).await.expect("a response");
-        assert_eq!(seen.policies().next().expect("a policy").remaining(), 0);
+        assert_eq!(left(&limiter, KEY).await, 0);
     }
 }
 
@@ -129,10 +107,7 @@ async fn requests_at_once_have_an_entry_each_at_most() {
 #[tokio::test]
 async fn no_request_of_a_long_log_runs_a_command_for_each_entry() {
     let world = World::redis();
-    let (limiter, server) = (
-        world.limiter([Policy::new("log", Quota::requests(4_000).per_hour()).strategy(SlidingLog)]),
-        world.server(),
-    );
+    let (limiter, server) = (world.single(StrategyKind::Log, "4000/h"), world.server());
     let mut held = Vec::new();
     for _ in 0..3_000 {
         world.step(1);

@@ -1,60 +1,22 @@
 //! The blocks of a sliding log on Redis, at a few entries each: a log of many blocks counts as the one in process does.
 
-use std::sync::LazyLock;
-
-use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy};
+use tollgate::strategy::{LuaScript, RuleInfo};
 use tollgate_tests::prelude::*;
 
 use super::support::*;
 
-/// The script of the log with blocks of three entries.
-static SCRIPT: LazyLock<&'static str> = LazyLock::new(|| {
+/// The log with blocks of three entries on Redis.
+fn small_blocks() -> Policy {
     let path = tollgate_tests::repository("src/strategy/window/sliding_log.lua");
-    let script = std::fs::read_to_string(&path).expect("the script");
+    let script = fs::read_to_string(&path).expect("the script");
     let small = script.replace("block_len = 500", "block_len = 3");
     assert_ne!(small, script);
-    String::leak(small)
-});
-
-#[derive(Debug)]
-struct SmallBlocks {
-    requests: u64,
-    /// In microseconds.
-    period: i64,
-    log: Arc<dyn Rule>,
-}
-
-#[derive(Debug)]
-struct SmallBlocksLog;
-
-impl Strategy for SmallBlocksLog {
-    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(SmallBlocks {
-            requests: quota.amount(),
-            period: quota.period().as_micros() as i64,
-            log: SlidingLog.bind(quota, terms)?,
-        }))
-    }
-}
-
-impl Rule for SmallBlocks {
-    fn info(&self) -> RuleInfo {
-        let mut info = RuleInfo::new("z1", self.log.info().capacity);
-        info.stores_each_unit = true;
-        info
-    }
-
-    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
-        self.log.status(snapshot, now, cost)
-    }
-
-    fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript::new(&SCRIPT, [self.requests as i64, self.period]))
-    }
-
-    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
-        self.log.local_rule()
-    }
+    let parameters = [REQUESTS as i64, PERIOD as i64];
+    Altered::policy("p", "60/min", SlidingLog, |log| {
+        log.script = Some(LuaScript::new(String::leak(small), parameters));
+        log.info = RuleInfo::new("z1", REQUESTS);
+        log.info.stores_each_unit = true;
+    })
 }
 
 const REQUESTS: u64 = 60;
@@ -71,11 +33,9 @@ struct Side {
 
 impl Side {
     fn new(world: World) -> Self {
-        let quota = Quota::requests(REQUESTS).per_minute();
-        let limiter = world.limiter([Policy::new("p", quota).strategy(SmallBlocksLog)]);
         Self {
+            limiter: world.limiter([small_blocks()]),
             world,
-            limiter,
             decisions: Vec::new(),
         }
     }
@@ -102,7 +62,7 @@ impl Side {
             let peek = self.limiter.peek(KEY).cost(cost);
             peek.into_future()
         });
-        for seen in futures_util::future::join_all(peeks).await {
+        for seen in join_all(peeks).await {
             let seen = seen.expect("a response");
             let policy = seen.policies().next().expect("a policy");
             left = policy.remaining();

@@ -10,7 +10,7 @@ mod custom;
 mod custom_units;
 mod formats;
 mod gcra_expiry;
-mod gcra_fast_path;
+mod gcra_rights;
 mod gcra_slow_path;
 mod large_costs;
 mod log_blocks;

@@ -4,21 +4,24 @@ use tollgate_tests::prelude::*;
 
 use super::support::*;
 
-/// One request opens a window of a second; then all that are admitted at its end, and 200 ms later at the next one's beginning.
 #[tokio::test]
-async fn at_the_edge_of_two_windows_only_windows_admit_a_double_burst() {
-    for (strategies, at_the_end, at_the_beginning) in [
-        ("even", 10, 2),
-        ("fixed calendar list", 9, 10),
-        ("log sliding1 sliding10", 9, 1),
-    ] {
-        let end = format!("10/s, send 1: 1, +900ms, send 30: {at_the_end}");
-        play(
-            strategies,
-            &format!("{end}, +200ms, send 30: {at_the_beginning}"),
-        )
-        .await;
-    }
+async fn a_strategy_has_none_of_the_faults_of_the_usual_recipes() {
+    play_each(&[
+        // One request opens a window of a second; then all that are admitted at its end, and 200 ms later at the next one's beginning.
+        "even | 10/s, send 1: 1, +900ms, send 30: 10, +200ms, send 30: 2",
+        "fixed calendar list | 10/s, send 1: 1, +900ms, send 30: 9, +200ms, send 30: 10",
+        "log sliding1 sliding10 | 10/s, send 1: 1, +900ms, send 30: 9, +200ms, send 30: 1",
+        // EXPIRE takes whole seconds.
+        "all | 10/250ms, send 50: 10, +501ms, send 50: 10",
+        // In floating-point numbers, five times a fifth of a token is less than a token.
+        "even | 10/s, send 20: 10, left: 0",
+        "even | 1/s, send 20: 1",
+        "even | 200/s burst 1, send 1: 1, +1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 1",
+        // An INCR or a DECRBY of a counter that has expired makes one that never ends.
+        "all | 10/min, cost 1: true, +121s, refund 1: 0, charge 1, left: 9, +121s, send 20: 10",
+        "all | 10/min, cost 5: true, refund 2: 2, left: 7, +121s, refund 5: 0, left: 10, send 20: 10",
+    ])
+    .await;
 }
 
 /// EXISTS and INCR, or LLEN and RPUSHX, find two windows if one ends between them.
@@ -41,22 +44,18 @@ async fn a_charge_in_the_last_millisecond_of_a_key_is_written_with_its_window() 
     }
 }
 
-async fn callers(limiter: &Limiter) -> Vec<Key> {
-    let policy = limiter.policy("p").expect("a policy");
-    policy.callers(KEY).await.expect("callers")
-}
-
 #[tokio::test]
 async fn from_the_last_instant_of_a_list_window_on_each_admitted_caller_is_listed() {
     for world in World::both() {
         let limiter = world.single(StrategyKind::List, "10/s");
+        let policy = limiter.policy("p").expect("a policy");
+        let listed = async || policy.callers(KEY).await.expect("callers").len();
         assert_eq!(send(&limiter, KEY, 1).await, 1);
         for step in [999, 1, 1, 1] {
             world.advance(ms(step));
-            let before = callers(&limiter).await.len();
+            let before = listed().await;
             assert_eq!(send(&limiter, KEY, 1).await, 1);
-            let after = callers(&limiter).await.len();
-            assert_eq!(after, before + 1, "{} at {}", world.name(), world.now());
+            assert_eq!(listed().await, before + 1, "at {}", world.now());
         }
     }
 }
@@ -73,72 +72,4 @@ async fn a_server_that_lost_the_script_is_sent_it_once_more() {
     assert_eq!(send(&limiter, Key::new("other"), 10).await, 10);
     let calls = ["eval", "evalsha"].map(|command| server.calls(command));
     assert_eq!(calls, [0, 10]);
-}
-
-/// EXPIRE takes whole seconds.
-#[tokio::test]
-async fn a_period_may_be_shorter_than_a_second() {
-    play("all", "10/250ms, send 50: 10, +501ms, send 50: 10").await;
-}
-
-/// Counted as a hundred per tenth, a burst of 250 would be rejected.
-#[tokio::test]
-async fn a_thousand_a_second_in_ten_buckets_admit_a_burst_and_no_more_than_a_thousand() {
-    for world in World::both() {
-        let limiter = world.single(StrategyKind::Sliding(10), "1000/s");
-        let mut all = limiter.check(KEY).times(250).await.admitted();
-        assert_eq!(all, 250);
-        for _ in 0..9 {
-            world.advance(ms(100));
-            all += limiter.check(KEY).times(250).await.admitted();
-        }
-        assert_eq!(all, 1_000);
-        // The strict tenth is available as a second policy.
-        let strict = world.limiter([
-            StrategyKind::Sliding(10).policy("a", "1000/s"),
-            StrategyKind::Fixed.policy("b", "100/100ms"),
-        ]);
-        assert_eq!(strict.check(KEY).times(250).await.admitted(), 100);
-    }
-}
-
-/// A TTL in another unit than the rate is a thousand times too long.
-#[tokio::test]
-async fn a_bucket_lives_as_long_as_what_is_missing_takes() {
-    each_in(
-        &World::redis(),
-        &[StrategyKind::Bucket],
-        "10/s",
-        async |scene| {
-            let server = scene.world.server();
-            for used in 1..=10 {
-                assert_eq!(scene.send(1).await, 1);
-                assert_eq!(ttl(server), 100 * used);
-            }
-        },
-    )
-    .await;
-}
-
-/// In floating-point numbers, five times a fifth of a token is less than a token.
-#[tokio::test]
-async fn the_last_token_is_available_and_fractions_of_tokens_add_up_to_one() {
-    play("even", "10/s, send 20: 10, left: 0").await;
-    play("even", "1/s, send 20: 1").await;
-    let early = "+1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0, +1ms, send 1: 0";
-    let on_time = format!("200/s burst 1, send 1: 1, {early}, +1ms, send 1: 1");
-    play("even", &on_time).await;
-}
-
-/// An INCR or a DECRBY of a counter that has expired makes one that never ends.
-#[tokio::test]
-async fn a_charge_or_a_refund_after_the_window_ended_leaves_the_next_one_as_it_is() {
-    let refunded = "10/min, cost 1: true, +121s, refund 1: 0, charge 1, left: 9";
-    play("all", &format!("{refunded}, +121s, send 20: 10")).await;
-    let twice = "10/min, cost 5: true, left: 5, refund 2: 2, left: 7, +121s";
-    play(
-        "all",
-        &format!("{twice}, refund 5: 0, left: 10, send 20: 10"),
-    )
-    .await;
 }

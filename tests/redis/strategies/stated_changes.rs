@@ -12,15 +12,14 @@ async fn a_ban_and_its_counted_rejections_stay_and_the_next_ban_follows_the_new_
         world.set(START);
         let policies = |quota: &str, ban: u64| {
             let ban = Ban::for_duration(secs(ban)).max_duration(secs(ban));
-            let quota = quota.parse::<Quota>().expect(quota);
             let daily = StrategyKind::Fixed.policy("daily", "1/day");
-            [daily, Policy::new("abuse", quota).strategy(ban)]
+            let abuse = Policy::new("abuse", super::support::quota(quota));
+            [daily, abuse.strategy(ban)]
         };
         let limiter = world.limiter(policies("3/min", 600));
         let reconfigure = |quota: &str, ban: u64| {
-            let builder = policies(quota, ban)
-                .into_iter()
-                .fold(Limiter::builder(), |builder, policy| builder.policy(policy));
+            let policies = policies(quota, ban).into_iter();
+            let builder = policies.fold(Limiter::builder(), LimiterBuilder::policy);
             let changes = limiter.reconfigure(builder).expect("valid policies");
             let counts = changes.policy("abuse").expect("a policy").counts();
             let stay =
@@ -30,11 +29,8 @@ async fn a_ban_and_its_counted_rejections_stay_and_the_next_ban_follows_the_new_
         let key = fresh_key();
         let banned_for = async || {
             let seen = limiter.peek(key).await.expect("a response");
-            let abuse = seen.policy("abuse").expect("a policy");
-            (
-                abuse.remaining(),
-                abuse.retry_after().duration().expect("a wait"),
-            )
+            let wait = seen.count("abuse").retry_after().duration();
+            (seen.left("abuse"), wait.expect("a wait"))
         };
         // One request is admitted, two are rejected.
         assert_eq!(send(&limiter, key, 3).await, 1);

@@ -4,10 +4,6 @@ use tollgate_tests::prelude::*;
 
 use super::support::*;
 
-fn quota(text: &str) -> Quota {
-    text.parse().expect(text)
-}
-
 /// Pairs of a quota that takes long to refill and one that does not, or is counted in coarser steps.
 const PAIRS: [(&str, &str); 4] = [
     ("10000/day", "10/min"),
@@ -34,18 +30,11 @@ async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
             let before = ttl();
 
             let all = small.capacity();
-            let peeked = limiter
-                .peek(scene.key)
-                .quota_for("p", small)
-                .cost(all)
-                .await;
-            assert!(!peeked.expect("a response").would_admit());
-            let sent = limiter
-                .check(scene.key)
-                .quota_for("p", small)
-                .cost(all)
-                .await;
-            assert!(!admitted_by_store(&sent));
+            let peek = limiter.peek(scene.key).quota_for("p", small);
+            let peeked = peek.cost(all).await.expect("a response");
+            assert!(!peeked.would_admit());
+            let sent = limiter.check(scene.key).quota_for("p", small);
+            assert!(!admitted_by_store(&sent.cost(all).await));
             assert_eq!(ttl(), before);
 
             world.advance(secs(921));
@@ -66,22 +55,20 @@ const WINDOWS: [StrategyKind; 5] = [
 ];
 
 #[tokio::test]
-async fn a_tier_of_a_window_has_the_period_of_its_policy() {
+async fn a_tier_that_cannot_be_counted_as_its_policy_is_a_config_error() {
+    let built = |strategy: StrategyKind, tier: &str| {
+        let policy = strategy.policy("daily", "10/day");
+        let builder = Limiter::builder().policy(policy.tier_quotas([quota(tier)]));
+        builder.build()
+    };
     for strategy in WINDOWS {
-        let policy = strategy
-            .policy("daily", "10/day")
-            .tier_quotas([quota("2/min")]);
-        let error = tollgate::Limiter::builder().policy(policy).build();
-        let error = error.expect_err("a tier of another period").to_string();
-        for part in ["daily", "2/min", "10/day", "a policy of its own"] {
-            assert!(error.contains(part), "{part}: {error}");
-        }
-        let policy = strategy
-            .policy("daily", "10/day")
-            .tier_quotas([quota("2/day")]);
-        let built = tollgate::Limiter::builder().policy(policy).build();
-        assert!(built.is_ok(), "{strategy:?}: {built:?}");
+        let error = built(strategy, "2/min").expect_err("a tier of another period");
+        assert_contains(error, ["daily", "2/min", "10/day", "a policy of its own"]);
+        assert!(built(strategy, "2/day").is_ok(), "{strategy:?}");
     }
+    let error = built(StrategyKind::Gcra, "1/401days");
+    let error = error.expect_err("a tier past what GCRA counts");
+    assert_contains(error, ["daily", "CalendarWindow"]);
 }
 
 /// As a peek by an operator, or a look-up that fails over to another plan.
@@ -127,11 +114,9 @@ async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_o
 #[tokio::test]
 async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() {
     each_of(&[StrategyKind::Sliding(1)], "10/10s", async |scene| {
-        let large = scene
-            .limiter
-            .check(scene.key)
-            .quota_for("p", quota("1000/10s"));
-        assert!(admitted_by_store(&large.cost(900).await));
+        let large = scene.limiter.check(scene.key).cost(900);
+        let large = large.quota_for("p", quota("1000/10s")).await;
+        assert!(admitted_by_store(&large));
         // 900 weigh 9 in the last hundredth of the next bucket.
         let rejected = scene.check(1).await;
         assert_eq!(rejected.retry_after(), RetryAfter::In(ms(19_900)));
@@ -143,23 +128,10 @@ async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() 
     .await;
 }
 
-#[tokio::test]
-async fn a_tier_that_cannot_be_counted_is_a_config_error() {
-    let policy = Policy::new("p", quota("10/min")).tier_quotas([quota("1/401days")]);
-    let error = tollgate::Limiter::builder().policy(policy).build();
-    let error = error.expect_err("a tier past what GCRA counts").to_string();
-    assert!(
-        error.contains('p') && error.contains("CalendarWindow"),
-        "{error}"
-    );
-}
-
 /// A debt that is deeper than any tier of the policies in force allows is cut to one burst, also after settings with a longer
 /// tier were tried, and not put in force.
 #[tokio::test]
 async fn a_reload_that_fails_leaves_the_deepest_debt_as_it_was() {
-    use tollgate::config::{Document, Format, Registry};
-
     for strategy in [StrategyKind::Gcra, StrategyKind::Bucket] {
         for world in World::both() {
             let _case = Case(format!("{strategy:?} in {}", world.name()));
@@ -167,7 +139,7 @@ async fn a_reload_that_fails_leaves_the_deepest_debt_as_it_was() {
             let limiter = world.limiter([live()]);
             let long = || live().tier_quotas([quota("1/400days")]);
             let invalid = Policy::new("q", quota("0/min"));
-            let builder = || tollgate::Limiter::builder().policy(long());
+            let builder = || Limiter::builder().policy(long());
             let failed = limiter.reconfigure(builder().policy(invalid));
             assert_eq!(failed.expect_err("a mistake").policy(), Some("q"));
             let text = "[policies.p]\nquota = '10/min'\ntier_quotas = ['1/400days']\n[policies.q]\nquota = '0/min'";
@@ -176,27 +148,22 @@ async fn a_reload_that_fails_leaves_the_deepest_debt_as_it_was() {
             failed.expect_err("a mistake");
 
             // Another process has a tier that takes a day to refill.
-            let other = world.limiter([live().tier_quotas([quota("10/day")])]);
-            let used = other.check(KEY).quota_for("p", quota("10/day")).cost(10);
-            assert!(admitted_by_store(&used.await));
-            let reset_after = async || {
-                let peeked = limiter.peek(KEY).await.expect("a response");
-                peeked.policy("p").map(|policy| policy.reset_after())
+            let day = quota("10/day");
+            let other = world.limiter([live().tier_quotas([day])]);
+            let use_up = async |key: &str| {
+                let used = other.check(key).quota_for("p", day).cost(10).await;
+                assert!(admitted_by_store(&used));
             };
-            assert_eq!(reset_after().await, Some(secs(60)));
-
+            let reset_after = async |key: &str| {
+                let peeked = limiter.peek(key).await.expect("a response");
+                peeked.count("p").reset_after()
+            };
+            use_up("alice").await;
+            assert_eq!(reset_after("alice").await, secs(60));
             // Put in force, the longer tier keeps the debt of the day.
-            assert!(admitted_by_store(
-                &other
-                    .check("bob")
-                    .quota_for("p", quota("10/day"))
-                    .cost(10)
-                    .await
-            ));
+            use_up("bob").await;
             limiter.reconfigure(builder()).expect("valid");
-            let peeked = limiter.peek("bob").await.expect("a response");
-            let reset_after = peeked.policy("p").map(|policy| policy.reset_after());
-            assert_eq!(reset_after, Some(secs(86_400)));
+            assert_eq!(reset_after("bob").await, secs(86_400));
         }
     }
 }
@@ -204,13 +171,8 @@ async fn a_reload_that_fails_leaves_the_deepest_debt_as_it_was() {
 /// The deepest debt is two bursts, and one more request is evaluated on top of it.
 #[tokio::test]
 async fn the_deepest_debt_admits_nothing() {
-    let quotas = [
-        "1/s burst 100000",
-        "1000/s burst 100000000",
-        "1/400days",
-        "1/s",
-    ];
-    for quota in quotas {
+    let bursts = ["1/s burst 100000", "1000/s burst 100000000"];
+    for quota in bursts.into_iter().chain(["1/400days", "1/s"]) {
         let strategies = [StrategyKind::Gcra, StrategyKind::Bucket];
         each_of(&strategies, quota, async |scene| {
             scene.charge(u32::MAX.into()).await;

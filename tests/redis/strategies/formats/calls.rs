@@ -1,229 +1,18 @@
-//! The calls of a scene, and their results as text.
-
-use std::fmt::{self, Write as _};
+//! The calls of a scene: lines such as `check alice, cost 3, 2 times: 2 admitted; p 1/5 retry now reset 1us`.
 
 use tollgate::limiter::LimitStatus;
 use tollgate_tests::{prelude::*, script::duration};
 
 use super::server::Backend;
 
-/// One call of a limiter, or a step of the clock.
-#[derive(Clone, Debug)]
-pub(crate) struct Call {
-    action: Action,
-    keys: Vec<(&'static str, Key)>,
-    cost: Option<u64>,
-    times: u64,
-    quota: Option<(&'static str, &'static str)>,
-    caller: Option<&'static str>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Action {
-    Wait(Duration),
-    Check,
-    Peek,
-    Charge(u64),
-    Refund(u64),
-    Credit(u64),
-    Reset,
-    Block(Duration),
-    Unblock,
-    /// Drops the last check that was admitted, and with it the permits.
-    Release,
-    ReadEpoch,
-}
-
-/// All policies count by the key.
-const ALL: &str = "";
-
-fn call(action: Action, key: impl Into<Key>) -> Call {
-    Call {
-        keys: vec![(ALL, key.into())],
-        ..bare(action)
-    }
-}
-
-fn bare(action: Action) -> Call {
-    Call {
-        action,
-        keys: Vec::new(),
-        cost: None,
-        times: 1,
-        quota: None,
-        caller: None,
-    }
-}
-
-/// Calls as text, between commas: `check alice cost 3 times 2 by bob`; a key of its own for each policy, as in
-/// `check second=bob day=team`; `wait 5ms`, `charge alice 7` and so on are the actions above.
-#[track_caller]
-pub(crate) fn script(text: &'static str) -> Vec<Call> {
-    text.split(", ").map(parse).collect()
-}
-
-#[track_caller]
-fn parse(text: &'static str) -> Call {
-    let words: Vec<&'static str> = text.split(' ').collect();
-    let number = |text: &str| text.parse::<u64>().expect(text);
-    let mut parsed = match words[..] {
-        ["wait", time] => return wait(duration(time)),
-        ["refund", units] => return refund(number(units)),
-        ["read", "epoch"] => return read_epoch(),
-        ["charge", key, units] => return call(Action::Charge(number(units)), key),
-        ["credit", key, units] => return credit(key, number(units)),
-        ["block", key, time] => return call(Action::Block(duration(time)), key),
-        ["reset", key] => return reset(key),
-        ["unblock", key] => return call(Action::Unblock, key),
-        ["release", key] => return call(Action::Release, key),
-        ["peek", key, ..] => call(Action::Peek, key),
-        ["check", key, ..] if !key.contains('=') => check(key),
-        ["check", ..] => {
-            let keys = words.iter().filter_map(|word| word.split_once('='));
-            check_each(keys.map(|(policy, key)| (policy, Key::new(key))))
-        }
-        _ => panic!("no call: {text}"),
-    };
-    for pair in words.windows(2) {
-        parsed = match pair {
-            ["cost", units] => parsed.cost(number(units)),
-            ["times", n] => parsed.times(number(n)),
-            ["by", caller] => parsed.caller(caller),
-            _ => parsed,
-        };
-    }
-    parsed
-}
-
-/// The clock advances.
-pub(crate) fn wait(time: Duration) -> Call {
-    bare(Action::Wait(time))
-}
-
-pub(crate) fn check(key: impl Into<Key>) -> Call {
-    call(Action::Check, key)
-}
-
-/// Each policy counts by a key of its own.
-pub(crate) fn check_each(keys: impl IntoIterator<Item = (&'static str, Key)>) -> Call {
-    Call {
-        keys: keys.into_iter().collect(),
-        ..bare(Action::Check)
-    }
-}
-
-/// Refunds units of the last check that was admitted.
-pub(crate) fn refund(units: u64) -> Call {
-    bare(Action::Refund(units))
-}
-
-/// Credits units under the first policy.
-pub(crate) fn credit(key: impl Into<Key>, units: u64) -> Call {
-    call(Action::Credit(units), key)
-}
-
-pub(crate) fn reset(key: impl Into<Key>) -> Call {
-    call(Action::Reset, key)
-}
-
-/// Waits until the process has read the epoch, as it does after a rejection that it caches.
-pub(crate) fn read_epoch() -> Call {
-    bare(Action::ReadEpoch)
-}
-
-impl Call {
-    pub(crate) fn cost(mut self, units: u64) -> Self {
-        self.cost = Some(units);
-        self
-    }
-
-    pub(crate) fn times(mut self, n: u64) -> Self {
-        self.times = n;
-        self
-    }
-
-    /// Under that policy the quota of this call is another one.
-    pub(crate) fn quota(mut self, policy: &'static str, quota: &'static str) -> Self {
-        self.quota = Some((policy, quota));
-        self
-    }
-
-    pub(crate) fn caller(mut self, caller: &'static str) -> Self {
-        self.caller = Some(caller);
-        self
-    }
-
-    /// What the call is about, to peek at it.
-    pub(crate) fn peeks(&self) -> Option<Self> {
-        let keys = self.keys.clone();
-        (!keys.is_empty()).then(|| Self {
-            keys,
-            ..bare(Action::Peek)
-        })
-    }
-
-    pub(crate) fn is_about(&self, other: &Self) -> bool {
-        self.keys == other.keys
-    }
-
-    fn keys(&self) -> Keys {
-        let keys = match &self.keys[..] {
-            [(ALL, key)] => Keys::from(*key),
-            each => each.iter().copied().collect(),
-        };
-        match self.caller {
-            Some(caller) => keys.caller(Key::new(caller)),
-            None => keys,
-        }
-    }
-
-    /// The key of all policies.
-    fn key(&self) -> Key {
-        self.keys[0].1
-    }
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.action {
-            Action::Wait(time) => write!(f, "wait {}us", time.as_micros())?,
-            Action::Check => write!(f, "check")?,
-            Action::Peek => write!(f, "peek")?,
-            Action::Charge(units) => write!(f, "charge {units}")?,
-            Action::Refund(units) => write!(f, "refund {units}")?,
-            Action::Credit(units) => write!(f, "credit {units}")?,
-            Action::Reset => write!(f, "reset")?,
-            Action::Block(time) => write!(f, "block {}us", time.as_micros())?,
-            Action::Unblock => write!(f, "unblock")?,
-            Action::Release => write!(f, "release")?,
-            Action::ReadEpoch => write!(f, "read the epoch")?,
-        }
-        for (policy, key) in &self.keys {
-            match *policy {
-                ALL => write!(f, " {key}")?,
-                policy => write!(f, " {policy}={key}")?,
-            }
-        }
-        if let Some(cost) = self.cost {
-            write!(f, ", cost {cost}")?;
-        }
-        if self.times > 1 {
-            write!(f, ", {} times", self.times)?;
-        }
-        if let Some((policy, quota)) = self.quota {
-            write!(f, ", quota of {policy} {quota}")?;
-        }
-        if let Some(caller) = self.caller {
-            write!(f, ", caller {caller}")?;
-        }
-        Ok(())
-    }
-}
-
 /// A process: its limiter, and the requests that it has in flight.
 pub(crate) struct Process {
-    pub(crate) limiter: Limiter,
+    limiter: Limiter,
     admitted: Vec<Decision>,
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect(text)
 }
 
 impl Process {
@@ -234,42 +23,69 @@ impl Process {
         }
     }
 
-    /// Makes a call; returns the line of the fixture.
-    pub(crate) async fn make(&mut self, call: &Call, backend: &Backend) -> String {
-        let response = self.run(call, backend).await;
-        match response.is_empty() {
-            true => call.to_string(),
-            false => format!("{call}: {response}"),
+    /// Makes the calls of these lines; returns the lines with the responses of now.
+    pub(crate) async fn make(&mut self, lines: &[String], backend: &Backend) -> Vec<String> {
+        let mut made = Vec::new();
+        for line in lines {
+            let call = line.split_once(": ").map_or(&**line, |(call, _)| call);
+            let response = self.run(call, backend).await;
+            made.push(match response.is_empty() {
+                true => call.to_owned(),
+                false => format!("{call}: {response}"),
+            });
         }
+        made
     }
 
-    async fn run(&mut self, call: &Call, backend: &Backend) -> String {
-        let limiter = &self.limiter;
-        let status = match call.action {
-            Action::Wait(time) => {
-                backend.advance(time);
+    async fn run(&mut self, call: &str, backend: &Backend) -> String {
+        let mut options = call.split(", ");
+        let words: Vec<&str> = options.next().unwrap_or_default().split(' ').collect();
+        let options: Vec<&str> = options.collect();
+        let limiter = self.limiter.clone();
+        let status = match words[..] {
+            ["wait", time] => {
+                backend.advance(duration(time));
                 return String::new();
             }
-            Action::Check => return self.check(call).await,
-            Action::Refund(units) => {
+            ["check", ref keys @ ..] => return self.check(keys_of(keys), &options).await,
+            ["peek", ref keys @ ..] => {
+                let peek = limiter.peek(keys_of(keys));
+                match options[..] {
+                    [cost] => peek.cost(number(cost.trim_start_matches("cost "))).await,
+                    _ => peek.await,
+                }
+            }
+            ["charge", units, key] => limiter.charge(key_of(key), number(units)).await,
+            ["reset", key] => limiter.reset(key_of(key)).await,
+            // Under the first policy.
+            ["credit", units, key] => {
+                let policy = limiter.policies().swap_remove(0);
+                let policy = limiter.policy(policy.name()).expect("a policy");
+                let credited = policy.credit(key_of(key), number(units)).await;
+                credited.map(|credited| credited.status().clone())
+            }
+            // Of the last check that was admitted.
+            ["refund", units] => {
                 let decision = self.admitted.last_mut().expect("an admitted check");
-                let refunds = decision.refund(units).await.expect("a response");
+                let refunds = decision.refund(number(units)).await.expect(call);
                 let refunds = refunds
                     .iter()
                     .map(|r| format!("{} {}", r.policy(), r.units()));
                 return refunds.collect::<Vec<_>>().join("; ");
             }
-            Action::Block(time) => {
-                limiter.block(call.keys(), time).await.expect("a response");
+            ["block", time, key] => {
+                let blocked = limiter.block(key_of(key), duration(time)).await;
+                blocked.expect(call);
                 return String::new();
             }
-            Action::Unblock => {
-                limiter.unblock(call.keys()).await.expect("a response");
+            ["unblock", key] => {
+                limiter.unblock(key_of(key)).await.expect(call);
                 return String::new();
             }
-            Action::Release => {
+            // Drops the last check that was admitted, and with it the permits.
+            ["release", key] => {
                 let left = async || {
-                    let seen = limiter.peek(call.keys()).await.expect("a response");
+                    let seen = limiter.peek(key_of(key)).await.expect(call);
                     seen.policies().map(|p| p.remaining()).sum::<u64>()
                 };
                 let before = left().await;
@@ -277,7 +93,8 @@ impl Process {
                 until("the permits are released", async || left().await > before).await;
                 return String::new();
             }
-            Action::ReadEpoch => {
+            // As a process does after a rejection that it caches.
+            ["read", "the", "epoch"] => {
                 let server = backend.server();
                 until("the epoch is read", async || {
                     // Its script begins with a PTTL, and leaves the key.
@@ -287,38 +104,35 @@ impl Process {
                 .await;
                 return String::new();
             }
-            Action::Credit(units) => {
-                let policies = limiter.policies();
-                let policy = policies.first().expect("a policy").name();
-                let policy = limiter.policy(policy).expect("a policy");
-                let credited = policy.credit(call.key(), units).await;
-                credited.map(|credited| credited.status().clone())
-            }
-            Action::Charge(units) => limiter.charge(call.keys(), units).await,
-            Action::Reset => limiter.reset(call.keys()).await,
-            Action::Peek => {
-                let peek = limiter.peek(call.keys());
-                match call.cost {
-                    Some(cost) => peek.cost(cost).await,
-                    None => peek.await,
-                }
-            }
+            _ => panic!("no call: {call}"),
         };
-        shown(&status.expect("a response"))
+        shown(&status.expect(call))
     }
 
-    async fn check(&mut self, call: &Call) -> String {
-        let mut check = self.limiter.check(call.keys()).times(call.times);
-        if let Some(cost) = call.cost {
-            check = check.cost(cost);
-        }
-        if let Some((policy, quota)) = call.quota {
-            check = check.quota_for(policy, quota.parse().expect(quota));
+    async fn check(&mut self, keys: Keys, options: &[&str]) -> String {
+        let caller = options.iter().find_map(|text| text.strip_prefix("caller "));
+        let mut check = self.limiter.check(match caller {
+            Some(caller) => keys.caller(Key::new(caller)),
+            None => keys,
+        });
+        let mut times = 1;
+        for option in options {
+            let words: Vec<&str> = option.split(' ').collect();
+            check = match words[..] {
+                ["cost", units] => check.cost(number(units)),
+                ["quota", "of", policy, quota] => check.quota_for(policy, stores::quota(quota)),
+                ["caller", ..] => check,
+                [n, "times"] => {
+                    times = number(n);
+                    check.times(times)
+                }
+                _ => panic!("no option: {option}"),
+            };
         }
         let decision = check.await;
         assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
         let mut response = match decision.kind() {
-            DecisionKind::Admitted if call.times > 1 => format!("{} admitted", decision.admitted()),
+            DecisionKind::Admitted if times > 1 => format!("{} admitted", decision.admitted()),
             DecisionKind::Admitted => "admitted".to_owned(),
             DecisionKind::Rejected => "rejected".to_owned(),
             other => panic!("{other:?}"),
@@ -331,6 +145,52 @@ impl Process {
         }
         response
     }
+}
+
+/// One key for all policies, or one for each, as in `second=bob day=team`.
+fn keys_of(words: &[&str]) -> Keys {
+    match words {
+        [word] if !word.contains('=') => key_of(word).into(),
+        each => {
+            let pairs = each.iter().filter_map(|word| word.split_once('='));
+            pairs.map(|(policy, key)| (policy, key_of(key))).collect()
+        }
+    }
+}
+
+/// The key that is shown as `text`.
+fn key_of(text: &str) -> Key {
+    let mut special = special_keys().into_iter();
+    let key = special.find(|key| key.to_string() == text);
+    key.unwrap_or_else(|| Key::new(text))
+}
+
+/// Keys that are not made of the text that is shown of them.
+fn special_keys() -> Vec<Key> {
+    let address = |text: &str| text.parse::<IpAddr>().expect(text);
+    let [tenant, user, long] = ["tenant", "user", "a key of more than 23 characters"].map(Key::new);
+    vec![
+        Key::from(7_u64),
+        long,
+        Key::new(""),
+        Key::new("{slot}"),
+        Key::new("\u{e9}"),
+        Key::new(b"\xff\x00"),
+        Key::secret("token"),
+        Key::secret_with(&[7; 32], "token"),
+        Key::from(address("192.0.2.1")),
+        Key::from(address("2001:db8:1:2::5")),
+        Key::network(address("192.0.2.1"), 24, 48),
+        Key::network(address("2001:db8:1:2::5"), 24, 48),
+        Key::network(address("2001:db8:1:2::5"), 24, 128),
+        Key::tuple([tenant, user]),
+        Key::tuple([tenant, long]),
+        Key::tuple([Key::tuple([tenant, user]), user]),
+        Key::tuple([user]),
+        Key::tuple::<Key>([]),
+        KEY,
+        Key::missing(),
+    ]
 }
 
 fn shown(status: &LimitStatus) -> String {
@@ -352,9 +212,6 @@ fn append(response: &mut String, policy: PolicyDecision<'_>) {
     };
     let (name, left, limit) = (policy.policy(), policy.remaining(), policy.limit());
     let reset = policy.reset_after().as_micros();
-    write!(
-        response,
-        "{between}{name} {left}/{limit} retry {retry} reset {reset}us"
-    )
-    .expect("a string grows");
+    let shown = format!("{between}{name} {left}/{limit} retry {retry} reset {reset}us");
+    response.push_str(&shown);
 }

@@ -104,20 +104,18 @@ impl Backend {
             let [_, name, kind, expires_at, values @ ..] = &words[..] else {
                 panic!("not a key: {line}");
             };
-            let mut command = match &**kind {
-                "string" => vec!["SET", name],
-                "list" => vec!["RPUSH", name],
-                "zset" => vec!["ZADD", name],
+            let mut values: Vec<&str> = values.iter().map(String::as_str).collect();
+            let write = match &**kind {
+                "string" => "SET",
+                "list" => "RPUSH",
+                "zset" => "ZADD",
                 other => panic!("{name} is a {other}"),
             };
-            match &**kind {
-                // ZADD takes the score first.
-                "zset" => {
-                    let pairs = values.chunks(2).flat_map(|pair| pair.iter().rev());
-                    command.extend(pairs.map(String::as_str));
-                }
-                _ => command.extend(values.iter().map(String::as_str)),
+            // ZADD takes the score first.
+            if write == "ZADD" {
+                values.chunks_mut(2).for_each(<[_]>::reverse);
             }
+            let command = [&[write, name], &values[..]].concat();
             self.server().command(&command).ok();
             let expiry = ["PEXPIREAT", name, expires_at];
             assert_eq!(self.server().command(&expiry).int(), 1, "{line}");

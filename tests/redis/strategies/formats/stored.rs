@@ -4,15 +4,11 @@ use std::fmt::Write as _;
 
 use tollgate_tests::prelude::*;
 
-use super::{
-    calls::{Call, Process},
-    scenes::{self, Scene},
-    server::Backend,
-};
+use super::{calls::Process, scenes, server::Backend};
 
 const FIXTURE: &str = "tests/redis/strategies/formats/formats.txt";
 
-/// Before the name of each scene, and before its three parts.
+/// Before the name of each scene, and before its four parts.
 const SCENE: &str = "== ";
 const CALLS: &str = "-- calls";
 const KEYS: &str = "-- keys at ";
@@ -22,6 +18,7 @@ const KEYS_LATER: &str = "-- keys later";
 /// What a scene left: as the fixture holds it.
 #[derive(Debug, PartialEq, Eq)]
 struct Record {
+    name: String,
     calls: Vec<String>,
     /// When the keys were read, in microseconds since 1970.
     micros: u64,
@@ -30,62 +27,75 @@ struct Record {
     keys_later: Vec<String>,
 }
 
-/// A scene from its first call on an empty server.
-async fn played(scene: &Scene) -> Record {
-    let mut backend = Backend::start(scene.cluster);
-    let mut process = process(scene, &backend);
-    let mut calls = Vec::new();
-    for call in &scene.calls {
-        calls.push(process.make(call, &backend).await);
-    }
-    let keys = backend.dump();
-    let micros = backend.micros();
-    let (later, keys_later) = went_on(scene, &mut process, &mut backend).await;
-    Record {
-        calls,
-        micros,
-        keys,
-        later,
-        keys_later,
-    }
-}
-
-/// A scene of which a process of another version made the first calls, and left these keys.
-async fn resumed(scene: &Scene, record: &Record) -> (Vec<String>, Vec<String>) {
-    let mut backend = Backend::start(scene.cluster);
-    backend.load(record.micros, record.keys.iter().map(String::as_str));
-    assert_eq!(backend.dump(), record.keys, "{}: as loaded", scene.name);
-    let mut process = process(scene, &backend);
-    went_on(scene, &mut process, &mut backend).await
-}
-
-/// Peeks at each key, and makes the later calls.
-async fn went_on(
-    scene: &Scene,
-    process: &mut Process,
-    backend: &mut Backend,
-) -> (Vec<String>, Vec<String>) {
-    let mut peeks: Vec<Call> = Vec::new();
-    for peek in scene.calls.iter().filter_map(Call::peeks) {
-        if !peeks.iter().any(|other| other.is_about(&peek)) {
-            peeks.push(peek);
+impl Record {
+    fn parse(text: &str) -> Self {
+        let mut lines = text.lines().filter(|line| !line.is_empty());
+        let name = lines.next().expect("a name").to_owned();
+        let (mut parts, mut micros) = (Vec::<Vec<String>>::new(), 0);
+        for line in lines {
+            if let Some(at) = line.strip_prefix(KEYS) {
+                micros = at.parse().expect(line);
+            }
+            match (line.starts_with("-- "), parts.last_mut()) {
+                (false, Some(part)) => part.push(line.to_owned()),
+                _ => parts.push(Vec::new()),
+            }
+        }
+        let [calls, keys, later, keys_later] = parts.try_into().expect("four parts");
+        Self {
+            name,
+            calls,
+            micros,
+            keys,
+            later,
+            keys_later,
         }
     }
-    let mut later = Vec::new();
-    for call in peeks.iter().chain(&scene.later) {
-        later.push(process.make(call, backend).await);
+
+    fn backend(&self) -> Backend {
+        Backend::start(scenes::is_clustered(&self.name))
     }
-    (later, backend.dump())
+
+    fn process(&self, backend: &Backend) -> Process {
+        let store = scenes::store(&self.name, backend.store()).built();
+        let builder = Limiter::builder().store(store);
+        let builder = builder.on_store_error(OnStoreError::Reject);
+        Process::new(stores::limiter(builder, scenes::policies(&self.name)))
+    }
+
+    /// The scene from its first call on an empty server.
+    async fn played(&self) -> Self {
+        let mut backend = self.backend();
+        let mut process = self.process(&backend);
+        let calls = process.make(&self.calls, &backend).await;
+        let (keys, micros) = (backend.dump(), backend.micros());
+        Self {
+            name: self.name.clone(),
+            calls,
+            micros,
+            keys,
+            later: process.make(&self.later, &backend).await,
+            keys_later: backend.dump(),
+        }
+    }
+
+    /// The scene of which a process of another version made the first calls, and left these keys.
+    async fn resumed(&self) -> (Vec<String>, Vec<String>) {
+        let mut backend = self.backend();
+        backend.load(self.micros, self.keys.iter().map(String::as_str));
+        assert_eq!(backend.dump(), self.keys, "{}: as loaded", self.name);
+        let mut process = self.process(&backend);
+        let later = process.make(&self.later, &backend).await;
+        (later, backend.dump())
+    }
 }
 
-fn process(scene: &Scene, backend: &Backend) -> Process {
-    let store = (scene.store)(backend.store()).build().expect("a store");
-    let builder = Limiter::builder().store(store);
-    let builder = (scene.policies)()
-        .into_iter()
-        .fold(builder, LimiterBuilder::policy);
-    let limiter = builder.on_store_error(OnStoreError::Reject).build();
-    Process::new(limiter.expect(scene.name))
+fn recorded() -> Vec<Record> {
+    // Where the package is now: the tests may have been built elsewhere.
+    let text = fs::read_to_string(tollgate_tests::repository(FIXTURE)).expect(FIXTURE);
+    let records: Vec<_> = text.split(SCENE).skip(1).map(Record::parse).collect();
+    assert!(records.len() >= 38, "scenes are missing in {FIXTURE}");
+    records
 }
 
 #[tokio::test]
@@ -94,89 +104,38 @@ async fn each_strategy_writes_the_recorded_bytes() {
         write().await;
         panic!("{FIXTURE} is written anew: look at what has changed");
     }
-    for scene in scenes::all() {
-        let (now, before) = (played(&scene).await, recorded(scene.name));
-        assert_eq!(now.keys, before.keys, "{}: keys", scene.name);
-        assert_eq!(
-            now.keys_later, before.keys_later,
-            "{}: keys later",
-            scene.name
-        );
-        assert_eq!(now, before, "{}: answers", scene.name);
+    for before in recorded() {
+        let (now, name) = (before.played().await, &before.name);
+        assert_eq!(now.keys, before.keys, "{name}: keys");
+        assert_eq!(now.keys_later, before.keys_later, "{name}: keys later");
+        assert_eq!(now, before, "{name}: answers");
     }
 }
 
 #[tokio::test]
 async fn each_strategy_continues_from_the_recorded_bytes() {
-    for scene in scenes::all() {
-        let before = recorded(scene.name);
-        let (later, keys_later) = resumed(&scene, &before).await;
-        assert_eq!(later, before.later, "{}: answers", scene.name);
-        assert_eq!(keys_later, before.keys_later, "{}: keys", scene.name);
-    }
-}
-
-#[test]
-fn each_record_of_the_fixture_is_compared() {
-    let names: Vec<_> = scenes::all().iter().map(|scene| scene.name).collect();
-    let text = fixture();
-    let recorded: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(SCENE))
-        .collect();
-    assert_eq!(recorded, names);
-}
-
-fn fixture() -> String {
-    // Where the package is now: the tests may have been built elsewhere.
-    let path = tollgate_tests::repository(FIXTURE);
-    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn recorded(name: &str) -> Record {
-    let text = fixture();
-    let mut scenes = text.split(SCENE).skip(1);
-    let scene = scenes.find(|scene| scene.lines().next() == Some(name));
-    let lines = scene
-        .unwrap_or_else(|| panic!("{name} is not in {FIXTURE}"))
-        .lines();
-    let mut parts: Vec<Vec<String>> = Vec::new();
-    let mut micros = 0;
-    for line in lines.skip(1).filter(|line| !line.is_empty()) {
-        if let Some(at) = line.strip_prefix(KEYS) {
-            micros = at.parse().expect(line);
-        }
-        match (line.starts_with("-- "), parts.last_mut()) {
-            (false, Some(part)) => part.push(line.to_owned()),
-            _ => parts.push(Vec::new()),
-        }
-    }
-    let [calls, keys, later, keys_later] = parts.try_into().expect("four parts");
-    Record {
-        calls,
-        micros,
-        keys,
-        later,
-        keys_later,
+    for before in recorded() {
+        let (later, keys_later) = before.resumed().await;
+        assert_eq!(later, before.later, "{}: answers", before.name);
+        assert_eq!(keys_later, before.keys_later, "{}: keys", before.name);
     }
 }
 
 async fn write() {
     let mut text = String::new();
-    for scene in scenes::all() {
-        let record = played(&scene).await;
-        let micros = record.micros;
-        let mut part = |head: String, lines: &[String]| {
-            writeln!(text, "{head}").expect("a string grows");
-            for line in lines {
-                writeln!(text, "{line}").expect("a string grows");
-            }
-        };
-        part(format!("{SCENE}{}", scene.name), &[]);
-        part(CALLS.to_owned(), &record.calls);
-        part(format!("{KEYS}{micros}"), &record.keys);
-        part(LATER.to_owned(), &record.later);
-        part(KEYS_LATER.to_owned(), &record.keys_later);
+    for before in recorded() {
+        let record = before.played().await;
+        let keys = format!("{KEYS}{}", record.micros);
+        writeln!(text, "{SCENE}{}", record.name).expect("a string grows");
+        for (head, lines) in [
+            (CALLS, record.calls),
+            (&*keys, record.keys),
+            (LATER, record.later),
+            (KEYS_LATER, record.keys_later),
+        ] {
+            let lines = [vec![head.to_owned()], lines].concat().join("\n");
+            writeln!(text, "{lines}").expect("a string grows");
+        }
         text.push('\n');
     }
     fs::write(tollgate_tests::repository(FIXTURE), text).expect("the fixture can be written");
