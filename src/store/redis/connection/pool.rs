@@ -228,7 +228,7 @@ mod tests {
         next_id(&source).await;
         let connection = source.checkout().await.expect("a connection");
         proxy.halve();
-        assert!(connection.query(&cmd("PING")).await.is_err());
+        assert!(connection.query(cmd("CLIENT").arg("ID")).await.is_err());
         assert_eq!(pool.status().size, 0);
         proxy.pass();
         next_id(&source).await;
