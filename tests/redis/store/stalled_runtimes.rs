@@ -82,6 +82,22 @@ fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
     }
 }
 
+/// A thread has one waker for all runtimes of which it awaits a task by their handles.
+#[test]
+fn a_check_awaited_by_one_thread_on_two_runtimes_completes_by_its_deadline() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread(1));
+    let limiter = single(&server, TIMEOUT);
+    connect(&still, &limiter);
+    let check = still.handle().block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        assert!(poll!(&mut check).is_pending());
+        check
+    });
+    let decision = awaited_in(&other, check);
+    assert!(matches!(store_error(&decision), StoreError::Timeout));
+}
+
 #[test]
 fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let server = Server::start();

@@ -75,17 +75,17 @@ impl ResponseHandle {
             return Poll::Pending;
         };
         let previous = lock(&state.slot).poll_take(cx.waker());
-        match (previous, cx.waker()) {
-            (ResponseSlot::Ready(result), _) => match self.state.take() {
+        match previous {
+            ResponseSlot::Ready(result) => match self.state.take() {
                 Some(state) => Poll::Ready((state, result)),
                 None => Poll::Pending,
             },
-            (ResponseSlot::Empty(Some(before)), waker) if before.will_wake(waker) => Poll::Pending,
-            (ResponseSlot::Empty(_), _) => {
+            // Whatever the waker is: a thread has one for all runtimes that it blocks on.
+            ResponseSlot::Empty(_) => {
                 self.ensure_deadline_timer();
                 Poll::Pending
             }
-            (ResponseSlot::Closed, _) => Poll::Pending,
+            ResponseSlot::Closed => Poll::Pending,
         }
     }
 
