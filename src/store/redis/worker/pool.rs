@@ -435,7 +435,7 @@ impl Runtimes {
         drop(write_lock);
         for (worker, route) in workers.iter().cloned().zip(routes) {
             let guard = WorkerGuard {
-                runtime: handle.id(),
+                workers: Arc::downgrade(&workers),
                 runtimes: Arc::downgrade(self),
             };
             drop(handle.spawn(async move {
@@ -445,12 +445,12 @@ impl Runtimes {
         }
     }
 
-    /// Removes the workers of a runtime.
-    fn remove(&self, runtime: runtime::Id) {
+    /// Removes the workers of a runtime, and not those that have replaced them since.
+    fn remove(&self, workers: &Weak<[Arc<Worker>]>) {
         let write_lock = self.lock();
         let (ended, sets): (Vec<_>, Vec<_>) = Vec::clone(&self.sets.load())
             .into_iter()
-            .partition(|set| set.is_of(runtime));
+            .partition(|set| Weak::ptr_eq(&Arc::downgrade(&set.workers), workers));
         self.sets.store(Arc::new(sets));
         // A dropped worker fails its requests, whose callers may look for another worker: not under the lock.
         drop(write_lock);
@@ -530,22 +530,25 @@ pub(super) fn is_current_thread(runtime: &Handle) -> bool {
     runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
-/// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
+/// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down, or the worker panics: in code of
+/// the application, or where no thread can be started to look up a host name.
 struct WorkerGuard {
-    runtime: runtime::Id,
+    workers: Weak<[Arc<Worker>]>,
     runtimes: Weak<Runtimes>,
 }
 
 impl Drop for WorkerGuard {
     fn drop(&mut self) {
         if let Some(runtimes) = self.runtimes.upgrade() {
-            runtimes.remove(self.runtime);
+            runtimes.remove(&self.workers);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::task::yield_now;
+
     use super::*;
     use crate::{
         RedisStore,
@@ -553,6 +556,28 @@ mod tests {
         store::{CounterOp, CounterResult, LimitHandle},
         strategy::{Gcra, Snapshot},
     };
+
+    /// They end one after the other, and the next request does not wait for that.
+    #[tokio::test]
+    async fn workers_that_end_leave_those_that_have_replaced_them() {
+        let store = RedisStore::builder()
+            .url("redis://127.0.0.1:1")
+            .connections(2);
+        let store = store.build().expect("a store");
+        let (runtimes, here) = (&store.inner.workers.runtimes, Handle::current());
+        runtimes.spawn(&here);
+        let workers = runtimes.load()[0].workers.clone();
+        // As after a panic.
+        workers[0].close();
+        while !runtimes.load().is_empty() {
+            yield_now().await;
+        }
+        runtimes.spawn(&here);
+        while Arc::strong_count(&workers[1]) > 1 {
+            yield_now().await;
+        }
+        assert_eq!(runtimes.load().len(), 1);
+    }
 
     #[test]
     fn a_rejection_is_cached_from_the_arrival_of_its_request() {
