@@ -73,8 +73,9 @@ impl SharedTask {
             return self.wake.notify_one();
         };
         self.notified_inline.store(true, Ordering::Relaxed);
-        if poll_once(&mut work).is_ready() {
-            waker.wake();
+        let mut ended = WakeGuard(Some(waker));
+        if poll_once(&mut work).is_pending() {
+            ended.0 = None;
         }
     }
 
@@ -112,6 +113,18 @@ fn poll_once(work: &mut Option<SharedFuture>) -> Poll<()> {
         *work = None;
     }
     done
+}
+
+/// Wakes the task of a future that has ended when it is dropped: also after a panic, by which the task ends, too. Nothing else would
+/// wake it.
+struct WakeGuard(Option<Waker>);
+
+impl Drop for WakeGuard {
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
 }
 
 /// Drops the future with its task, since it may own what owns this.
@@ -207,6 +220,26 @@ mod tests {
         }
         assert_eq!(completed.load(Ordering::Relaxed), 32_000);
         task.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_task_ends_after_a_panic_of_an_inline_poll() {
+        let shared_task = Arc::new(SharedTask::default());
+        let inner = shared_task.clone();
+        let task = tokio::spawn(async move {
+            let itself = inner.clone();
+            let panics = inner.run(async move {
+                itself.notified().await;
+                panic!("in an inline poll");
+            });
+            panics.await;
+        });
+        while shared_task.lock().is_none() {
+            tokio::task::yield_now().await;
+        }
+        let caller = tokio::spawn(async move { shared_task.poll_inline() });
+        assert!(caller.await.is_err_and(|error| error.is_panic()));
+        assert!(task.await.is_err_and(|error| error.is_panic()));
     }
 
     #[test]
