@@ -202,6 +202,26 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     assert_eq!(used(&limiter, dies).await, [31]);
 }
 
+/// All runtimes share one map of the slots, and one reading of it.
+#[test]
+fn a_runtime_that_stands_still_while_the_slot_map_is_read_delays_no_other() {
+    let proxy = Proxy::to(cluster().nodes()[0].addr());
+    let store = builder([format!("redis://{}", proxy.addr())]).built();
+    let limiter = one_policy(store);
+    let check = || limiter.check(Key::new("standing still")).into_future();
+    let (still, other) = (current_thread(), current_thread());
+    proxy.hold();
+    still.block_on(async {
+        drop(tokio::spawn(check()));
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    });
+    proxy.pass();
+    let is_decided = async || check().await.source() == DecisionSource::Store;
+    other.block_on(until("the store decides", is_decided));
+}
+
 #[tokio::test]
 async fn any_live_node_is_enough_to_find_all_of_them() {
     let cluster = Cluster::start(3, 0);

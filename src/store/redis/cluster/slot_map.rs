@@ -12,6 +12,7 @@ use std::{
 use arc_swap::ArcSwap;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, ServerErrorKind};
 use tokio::{
+    runtime::Handle,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -21,6 +22,7 @@ use super::{
     node::{ClusterNode, Redirect, SlotRange, redirect_kind},
 };
 use crate::{
+    background::background_runtime,
     error::{ConfigError, StoreError},
     runtime::runtime_with_io,
     store::redis::{
@@ -135,7 +137,10 @@ impl Cluster {
     }
 
     /// The owner of a tag's slot.
-    pub(crate) async fn slot_owner(&self, tag: usize) -> Result<Arc<ClusterNode>, StoreError> {
+    pub(crate) async fn slot_owner(
+        self: &Arc<Self>,
+        tag: usize,
+    ) -> Result<Arc<ClusterNode>, StoreError> {
         if let Some(owner) = self.cached_owner(tag) {
             return Ok(owner);
         }
@@ -210,12 +215,12 @@ impl Cluster {
 
     /// Refreshes the slot map in the background.
     pub(crate) fn schedule_refresh(self: &Arc<Self>) {
-        let Some(runtime) = runtime_with_io() else {
-            return;
-        };
-        if self.refreshing.try_lock().is_ok() && self.last_refresh().is_none() {
+        if self.refreshing.try_lock().is_ok()
+            && self.last_refresh().is_none()
+            && let Some(runtime) = refreshing_runtime()
+        {
             let cluster = self.clone();
-            drop(runtime.spawn(async move { cluster.refresh().await }));
+            drop(runtime.spawn(async move { cluster.refresh_here().await }));
         }
     }
 
@@ -228,8 +233,20 @@ impl Cluster {
         Some(error.clone().map_or(Ok(()), Err))
     }
 
-    /// Refreshes the slot map. Concurrent callers await one refresh.
-    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+    /// Refreshes the slot map, by the background thread: callers on other runtimes wait for it, and the one of this caller may stand
+    /// still.
+    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), StoreError> {
+        const NO_RUNTIME: StoreError = StoreError::NoRuntime("the slot map is read from the nodes");
+        let (cluster, mut refresh) = (self.clone(), JoinSet::new());
+        let runtime = refreshing_runtime().ok_or(NO_RUNTIME)?;
+        refresh.spawn_on(async move { cluster.refresh_here().await }, &runtime);
+        // It ends early only with its runtime.
+        let refreshed = refresh.join_next().await.and_then(Result::ok);
+        refreshed.unwrap_or(Err(NO_RUNTIME))
+    }
+
+    /// Refreshes the slot map on this runtime. Concurrent callers await one refresh.
+    async fn refresh_here(&self) -> Result<(), StoreError> {
         let _refreshing = self.refreshing.lock().await;
         if let Some(read) = self.last_refresh() {
             return read;
@@ -344,6 +361,11 @@ impl Cluster {
         }
         Err(RunError::Failed(StoreError::Timeout))
     }
+}
+
+/// The background thread's runtime or, if that can't be started, the current one.
+fn refreshing_runtime() -> Option<Handle> {
+    background_runtime().or_else(runtime_with_io)
 }
 
 impl fmt::Debug for Cluster {
