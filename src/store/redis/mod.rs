@@ -71,8 +71,8 @@ pub use builder::RedisStoreBuilder;
 /// A store on Redis 6.2 or newer, exact for any number of processes, which counts by the server's clock. Clones share
 /// connections and caches.
 ///
-/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime,
-/// [workers](RedisStoreBuilder::connections) send all requests, each over one of them: requests that arrive while a worker's
+/// In each tokio runtime, [workers](RedisStoreBuilder::connections) send all requests, each over a connection of its own, which comes from the
+/// application's [deadpool-redis](deadpool_redis) pool if there is one: requests that arrive while a worker's
 /// last batches are in flight are sent as the next batch, in one script call of up to 128 keys, with equal requests merged.
 /// Nothing is connected or spawned before the first request, so an application starts while Redis is down.
 ///

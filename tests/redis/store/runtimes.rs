@@ -120,6 +120,18 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
     assert!(admitted_by_store(&check_on(&blocked, &limiter)));
 }
 
+/// A health check returns its connections to the store's pool, and the runtime in which it was made drives them.
+#[test]
+fn a_runtime_sends_no_request_on_a_connection_that_another_one_drives() {
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
+    let still = current_thread();
+    assert!(still.block_on(limiter.health_check()).is_healthy());
+    for other in [current_thread(), multi_thread(1)] {
+        assert!(admitted_by_store(&check_on(&other, &limiter)));
+    }
+}
+
 #[test]
 fn a_runtime_that_ends_fails_no_request_of_another() {
     let server = Server::start();

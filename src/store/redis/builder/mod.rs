@@ -64,7 +64,8 @@ impl RedisStore {
     /// A store on an existing pool. The store's workers hold at most a quarter of its connections.
     ///
     /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does for a pool of its
-    /// own.
+    /// own. A connection of the pool depends on the tokio runtime that opened it: in an application with several of them, whose
+    /// threads may be blocked, let the store have a pool of its own.
     ///
     /// # Errors
     ///

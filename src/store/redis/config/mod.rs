@@ -177,7 +177,7 @@ impl ConnectConfig {
             ServerConfig::Pool(pool) => {
                 let size = check_pool_size(&pool)?;
                 let max_pooled = (size / 4).max(1).min(self.workers);
-                Topology::One(ConnectionSource::new(pool, max_pooled))
+                Topology::One(ConnectionSource::shared(pool, max_pooled))
             }
             ServerConfig::Cluster(urls) => {
                 let tags = HashTags::new(self.hash_tags)?;

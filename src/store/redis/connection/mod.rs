@@ -46,10 +46,11 @@ pub(crate) struct ConnectionSource {
     backend: Backend,
     /// The server's name for operators: its address, if it is known, and never a password.
     server: Arc<str>,
-    /// Connections of the pool that workers may hold at most; further ones are detached, so that other users of the pool are
-    /// not starved.
+    /// Connections of the pool that the workers of a runtime may hold at most.
     pub(crate) max_pooled: usize,
-    pool_permits: Arc<Semaphore>,
+    /// For a pool of the application: connections of it that workers hold at most. Further ones are detached, so that other users of the
+    /// pool are not starved. `None` for a pool of the store's own.
+    shared_pool: Option<Arc<Semaphore>>,
     /// The workers' open connections, in the pool or detached.
     open: Arc<AtomicUsize>,
     /// How often a worker's connection broke, so far.
@@ -84,8 +85,17 @@ impl ConnectionSource {
         }
     }
 
+    /// From a pool of the store's own.
     pub(crate) fn new(pool: Pool, max_pooled: usize) -> Self {
         Self::with_backend(Backend::Pool(pool), max_pooled)
+    }
+
+    /// From a pool of the application, of whose connections workers hold so many at most.
+    pub(crate) fn shared(pool: Pool, max_pooled: usize) -> Self {
+        Self {
+            shared_pool: Some(Arc::new(Semaphore::new(max_pooled))),
+            ..Self::new(pool, max_pooled)
+        }
     }
 
     pub(crate) fn from_sentinel(sentinel: Sentinel, max_pooled: usize) -> Self {
@@ -97,7 +107,7 @@ impl ConnectionSource {
             backend,
             server: "the server".into(),
             max_pooled,
-            pool_permits: Arc::new(Semaphore::new(max_pooled)),
+            shared_pool: None,
             open: Arc::default(),
             failures: Arc::default(),
         }

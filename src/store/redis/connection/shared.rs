@@ -38,7 +38,7 @@ pub(crate) struct ConnectionRef {
 #[derive(Debug)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// `None` if it was detached from the pool. It is closed with this, and not returned: it may be broken.
+    /// `None` if it is not one of a pool. It is closed with this, and not returned: it may be broken.
     _in_pool: Option<(PooledConnection, OwnedSemaphorePermit)>,
     /// Set by a batch that found it broken.
     broken: Arc<AtomicBool>,
@@ -168,13 +168,19 @@ impl Closer<'_> {
 impl OpenConnection {
     async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
         let failures = source.failures.load(Ordering::Relaxed);
-        let connection = source.connection().await?;
-        let (connection, in_pool) = match source.pool_permits.clone().try_acquire_owned() {
-            Ok(permit) => {
-                let shared = MultiplexedConnection::clone(&connection);
-                (shared, Some((PooledConnection::new(connection), permit)))
+        let (connection, in_pool) = match &source.shared_pool {
+            // One of the pool may be driven by another runtime, which may end or stand still.
+            None => (source.connect().await?, None),
+            Some(permits) => {
+                let connection = source.connection().await?;
+                match permits.clone().try_acquire_owned() {
+                    Ok(permit) => {
+                        let shared = MultiplexedConnection::clone(&connection);
+                        (shared, Some((PooledConnection::new(connection), permit)))
+                    }
+                    Err(_) => (Connection::take(connection), None),
+                }
             }
-            Err(_) => (Connection::take(connection), None),
         };
         Ok(Self {
             connection,
