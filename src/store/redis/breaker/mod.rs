@@ -47,8 +47,10 @@ struct BreakerState {
     /// Pauses since a request had a response. The response to a probe closes the breaker, but does not reset the growth of the
     /// pauses: the server may respond to nothing else.
     pauses: u32,
-    /// The process of the task that probes; a forked one has no such task.
-    probing_process: Option<u32>,
+    /// The process of the task that probes, and the task's number; a forked process has no such task.
+    prober: Option<(u32, u64)>,
+    /// The number of the last one.
+    last_prober: u64,
     /// The last one.
     confirmation: Option<Arc<Confirmation>>,
     /// The failure of the last call or probe, while it is not closed.
@@ -74,7 +76,8 @@ impl Breaker {
             state: Mutex::new(BreakerState {
                 phase: Phase::Closed,
                 pauses: 0,
-                probing_process: None,
+                prober: None,
+                last_prober: 0,
                 confirmation: None,
                 cause: None,
             }),
@@ -167,11 +170,16 @@ impl Breaker {
     pub(crate) fn begin_probing(self: &Arc<Self>) -> Option<ProbingGuard> {
         let mut state = self.state();
         let process = process::id();
-        if state.phase == Phase::Closed || state.probing_process == Some(process) {
+        let has_prober = state.prober.is_some_and(|(of, _)| of == process);
+        if state.phase == Phase::Closed || has_prober {
             return None;
         }
-        state.probing_process = Some(process);
-        Some(ProbingGuard(self.clone()))
+        state.last_prober += 1;
+        state.prober = Some((process, state.last_prober));
+        Some(ProbingGuard {
+            breaker: self.clone(),
+            number: state.last_prober,
+        })
     }
 
     fn open(&self, state: &mut BreakerState, now: Instant, random: u64) {
@@ -193,25 +201,36 @@ impl Breaker {
     }
 }
 
-/// The right to probe while a breaker is open: one task sends the probes until it closes.
+/// The right to probe while a breaker is open: one task sends the probes until it finds it closed, and has lost the right then, since the
+/// breaker may open again before the task has ended.
 #[derive(Debug)]
-pub(crate) struct ProbingGuard(Arc<Breaker>);
+pub(crate) struct ProbingGuard {
+    breaker: Arc<Breaker>,
+    number: u64,
+}
 
 impl ProbingGuard {
     /// When the next probe is due, unless the breaker is closed or a probe is in flight.
     pub(crate) fn due(&self) -> Option<Instant> {
-        match self.0.state().phase {
+        let mut state = self.breaker.state();
+        match state.phase {
             Phase::Open(until) => Some(until),
-            Phase::Closed | Phase::HalfOpen => None,
+            Phase::Closed => {
+                state.end_probing(self.number);
+                None
+            }
+            Phase::HalfOpen => None,
         }
     }
 
     /// Starts a probe. False if it is no longer needed.
     pub(crate) fn begin_probe(&self) -> bool {
-        let mut state = self.0.state();
+        let mut state = self.breaker.state();
         let is_open = state.phase != Phase::Closed;
         if is_open {
             state.phase = Phase::HalfOpen;
+        } else {
+            state.end_probing(self.number);
         }
         is_open
     }
@@ -219,13 +238,13 @@ impl ProbingGuard {
     /// Ends a probe, with a response or without. A response may come late, when the breaker is open again. Returns whether it
     /// changed the breaker's state.
     pub(crate) fn end_probe(&self, answered: bool, now: Instant) -> bool {
-        let mut state = self.0.state();
+        let mut state = self.breaker.state();
         match (state.phase, answered) {
             // The response to a request closed it first.
             (Phase::Closed, _) | (Phase::Open(_), false) => return false,
             // One failure is remembered until a request has had a response.
-            (_, true) => self.0.close(&mut state, 1),
-            (Phase::HalfOpen, false) => self.0.open(&mut state, now, random_u64()),
+            (_, true) => self.breaker.close(&mut state, 1),
+            (Phase::HalfOpen, false) => self.breaker.open(&mut state, now, random_u64()),
         }
         true
     }
@@ -233,9 +252,8 @@ impl ProbingGuard {
 
 impl Drop for ProbingGuard {
     fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.probing_process = None;
-        if state.phase == Phase::HalfOpen {
+        let mut state = self.breaker.state();
+        if state.end_probing(self.number) && state.phase == Phase::HalfOpen {
             // The next task probes at once.
             state.phase = Phase::Open(Instant::now());
         }
@@ -243,6 +261,13 @@ impl Drop for ProbingGuard {
 }
 
 impl BreakerState {
+    /// Takes the right to probe from a task, if it has it.
+    fn end_probing(&mut self, number: u64) -> bool {
+        self.prober
+            .take_if(|(_, prober)| *prober == number)
+            .is_some()
+    }
+
     /// How long until it may close: until the next probe.
     fn pause(&self, now: Instant) -> Duration {
         match self.phase {
@@ -382,6 +407,27 @@ mod tests {
     }
 
     #[test]
+    fn a_breaker_that_opens_again_before_its_prober_has_ended_has_another_one() {
+        let (breaker, now) = breaker(1);
+        for finds_at_a_probe in [false, true] {
+            breaker.on_failure(now, || StoreError::Timeout);
+            let first = breaker.begin_probing().expect("it is open");
+            breaker.on_success();
+            if finds_at_a_probe {
+                assert!(!first.begin_probe());
+            } else {
+                assert!(first.due().is_none());
+            }
+            breaker.on_failure(now, || StoreError::Timeout);
+            let second = breaker.begin_probing().expect("it is open again");
+            drop(first);
+            assert!(breaker.begin_probing().is_none(), "there is one");
+            breaker.on_success();
+            drop(second);
+        }
+    }
+
+    #[test]
     fn a_prober_that_is_dropped_during_a_probe_is_replaced_at_once() {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
@@ -401,7 +447,7 @@ mod tests {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
         let parent = breaker.begin_probing();
-        breaker.state().probing_process = Some(process::id() + 1);
+        breaker.state().prober = Some((process::id() + 1, 1));
         assert!(parent.is_some() && breaker.begin_probing().is_some());
     }
 }
