@@ -160,9 +160,10 @@ impl Future for MaybePending {
 /// A decision that waits for the store, or for quotas to be looked up. Dropping it cancels the request: the store refunds what it
 /// charges for it (on Redis, `ResponseHandle`).
 pub(crate) struct PendingDecision {
+    /// Dropped before the limiter, whose store refunds what is charged.
+    stage: PendingStage,
     /// Taken when the decision is made.
     state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
-    stage: PendingStage,
     /// When it began, if it is reported to observers.
     reported_since: Option<Instant>,
 }

@@ -70,6 +70,29 @@ async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     }
 }
 
+/// Nothing else holds the limiter and its store.
+#[tokio::test]
+async fn a_dropped_request_that_was_the_last_owner_of_its_limiter_costs_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let other = single(&server, StrategyKind::Fixed, "1000/month");
+    for is_answered in [false, true] {
+        let policy = StrategyKind::Fixed.policy("p", "1000/month");
+        let limiter = limiter(store_at(format!("redis://{}", proxy.addr())), [policy]);
+        assert_eq!(used(&limiter, "key").await, [0]);
+        if !is_answered {
+            proxy.delay(ms(200));
+        }
+        let mut left = limiter.check("key").into_future();
+        drop(limiter);
+        assert!((&mut left).now_or_never().is_none());
+        until_used(&other, "key", [1]).await;
+        drop(left);
+        proxy.pass();
+        until_used(&other, "key", [0]).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_dropped_while_the_script_runs_costs_nothing() {
     let (_clock, server) = on_a_clock();

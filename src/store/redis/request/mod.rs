@@ -5,10 +5,11 @@
 //! slot, and the worker refunds what the request charged.
 
 use std::{
+    any::Any,
     fmt, mem,
     ops::Deref,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -43,8 +44,8 @@ pub(crate) struct RequestState {
     recorder: Option<Box<dyn Recorder>>,
     /// Gets the response in place of a task.
     on_response: Mutex<Option<Box<dyn OnResponse>>>,
-    /// Whether the waiter has dropped its handle.
-    pub(crate) cancelled: AtomicBool,
+    /// Set once the waiter has dropped its handle: to the store, which refunds what was charged, also if nothing else holds it.
+    cancelled: OnceLock<Option<Arc<dyn Any + Send + Sync>>>,
     /// Counts the operation as undelivered, if it must not be lost.
     undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
@@ -143,7 +144,7 @@ impl PendingRequest {
         match self.refund_retry {
             RefundRetry::Never => false,
             RefundRetry::Always => true,
-            RefundRetry::IfUnread => !self.has_waiter() || self.cancelled.load(Ordering::Relaxed),
+            RefundRetry::IfUnread => !self.has_waiter() || self.cancelled.get().is_some(),
         }
     }
 
@@ -154,7 +155,7 @@ impl PendingRequest {
 
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_waiter() && self.cancelled.load(Ordering::Relaxed) && self.op.needs_reader()
+        self.has_waiter() && self.cancelled.get().is_some() && self.op.needs_reader()
     }
 
     /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
@@ -287,10 +288,17 @@ impl RequestState {
             cache_token: followers.cache_token,
             recorder: followers.recorder,
             on_response: Mutex::new(followers.on_response),
-            cancelled: AtomicBool::new(false),
+            cancelled: OnceLock::new(),
             undelivered: followers.undelivered,
             slot: Mutex::new(ResponseSlot::Empty(None)),
         })
+    }
+
+    /// Records that the waiter has dropped its handle.
+    #[cold]
+    pub(crate) fn cancel(&self) {
+        let store = store_of(&self.counters);
+        let _ = self.cancelled.set(store.map(|store| store as _));
     }
 
     /// Refunds the charge of a result that no waiter read.

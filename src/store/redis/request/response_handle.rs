@@ -5,7 +5,7 @@
 
 use std::{
     future::poll_fn,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -148,7 +148,7 @@ impl Drop for ResponseHandle {
         let Some(state) = self.state.take() else {
             return;
         };
-        state.cancelled.store(true, Ordering::Relaxed);
+        state.cancel();
         let previous = lock(&state.slot).close();
         if let ResponseSlot::Ready(Ok(result)) = &previous {
             state.refund_unread(result);
