@@ -134,10 +134,12 @@ impl PendingRefunds {
         }
     }
 
-    /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
-    /// that uses the store.
-    pub(crate) fn keep_unsent(&self, tag: usize, request: PendingRequest) {
-        self.fail_and_keep(tag, request, ended(), Sent::No);
+    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent for the next runtime that uses the store:
+    /// charges, refunds and settlements with a waiter too, if they were not sent.
+    pub(crate) fn keep_lost(&self, tag: usize, mut request: PendingRequest) {
+        request.retry_lost_settlement();
+        let sent = request.sent;
+        self.fail_and_keep(tag, request, ended(), sent);
     }
 
     /// Counts a refund or a charge as undelivered until the guard is dropped.
