@@ -180,22 +180,6 @@ impl LocalShares {
         taken
     }
 
-    /// The units in use under a key.
-    fn used(&self, local: &LimitHandle, key: Key) -> u64 {
-        let StoreResponse::Ready(Ok(result)) =
-            self.counts.execute(Op::Peek, &[CounterOp::new(local, key)])
-        else {
-            return 0;
-        };
-        let left = result.counters.first();
-        let left = left.map(|counter| {
-            local
-                .status(&counter.snapshot, result.at, Units::ONE)
-                .remaining
-        });
-        left.map_or(0, |left| local.info().capacity.saturating_sub(left))
-    }
-
     fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
         lock(&self.unwritten)
     }
@@ -267,7 +251,7 @@ impl LocalShares {
                 continue;
             };
             // Units that have refilled since are not charged.
-            let units = charged.units.min(self.used(local, key));
+            let units = charged.units.min(self.counts.units_in_use(local, key));
             if units > 0 {
                 let counter = CounterOp {
                     units: Units::new(units),
@@ -342,7 +326,7 @@ mod tests {
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
         // The charges still count in process.
         let context: &WriteBackContext = limit.context().expect("one that is written back");
-        assert_eq!(shares.used(&context.local, key), 6);
+        assert_eq!(shares.counts.units_in_use(&context.local, key), 6);
     }
 
     #[test]

@@ -97,6 +97,23 @@ async fn settlements_in_process_after_the_outage_are_written_back_too() {
     assert_eq!(used(&limiter).await, 30);
 }
 
+/// The share is 50.
+#[tokio::test]
+async fn a_debt_in_process_is_written_back_too() {
+    let (_server, network) = network();
+    for (policy, limiter) in all(&network, 100) {
+        network.cut();
+        opened_in_process(&limiter).await;
+        let admission = limiter.check(KEY).await.into_result().expect("room");
+        let handle = admission.policy("p").expect("a policy");
+        handle.settle(80).await.expect("a response");
+        network.pass();
+        flushed(&limiter).await;
+        assert_eq!(used(&limiter).await, 80, "{policy:?}");
+        let _ = limiter.reset(KEY).await.expect("a response");
+    }
+}
+
 #[tokio::test]
 async fn charges_that_were_reset_are_not_written_back() {
     let (_server, network) = network();
