@@ -48,6 +48,8 @@ struct WriteBackContext {
 #[derive(Debug, Default)]
 struct WriteBackQueue {
     by_key: HashMap<(u64, Key), WriteBackEntry>,
+    /// The number of keys that were taken out, and whose charges are about to be sent.
+    taken: usize,
     /// The number of charges that were not recorded, since there were too many keys.
     dropped: u64,
     /// Whether charges were dropped since the queue was last empty.
@@ -58,6 +60,18 @@ struct WriteBackQueue {
 struct WriteBackEntry {
     share: LimitHandle,
     units: u64,
+}
+
+/// Keys whose charges are about to be sent.
+struct WriteBackBatch<'a> {
+    shares: &'a LocalShares,
+    keys: Vec<(Key, WriteBackEntry)>,
+}
+
+impl Drop for WriteBackBatch<'_> {
+    fn drop(&mut self) {
+        self.shares.unwritten().taken -= self.keys.len();
+    }
 }
 
 impl LocalShares {
@@ -91,7 +105,8 @@ impl LocalShares {
 
     /// The number of keys that wait for their write-back.
     pub(crate) fn unwritten_keys(&self) -> usize {
-        self.unwritten().by_key.len()
+        let unwritten = self.unwritten();
+        unwritten.by_key.len() + unwritten.taken
     }
 
     /// The number of charges that were dropped so far.
@@ -164,8 +179,8 @@ impl LocalShares {
         drop(removed);
     }
 
-    /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue.
-    fn take_batch(&self) -> Vec<(Key, WriteBackEntry)> {
+    /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue. They count as unwritten until the batch is dropped.
+    fn take_batch(&self) -> WriteBackBatch<'_> {
         let mut unwritten = self.unwritten();
         let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
         let batch: Vec<_> = keys.copied().collect();
@@ -173,11 +188,12 @@ impl LocalShares {
             let charged = unwritten.by_key.remove(&key)?;
             Some((key.1, charged))
         });
-        let taken = taken.collect();
+        let keys: Vec<_> = taken.collect();
         let any = !unwritten.by_key.is_empty();
         unwritten.is_dropping &= any;
+        unwritten.taken += keys.len();
         self.any.store(any, Ordering::Relaxed);
-        taken
+        WriteBackBatch { shares: self, keys }
     }
 
     fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
@@ -246,16 +262,17 @@ impl LocalShares {
 
     #[cold]
     fn flush_write_backs(&self, store: &dyn Store) {
-        for (key, charged) in self.take_batch() {
+        let batch = self.take_batch();
+        for (key, charged) in &batch.keys {
             let Some(WriteBackContext { local, whole }) = charged.share.context() else {
                 continue;
             };
             // Units that have refilled since are not charged.
-            let units = charged.units.min(self.counts.units_in_use(local, key));
+            let units = charged.units.min(self.counts.units_in_use(local, *key));
             if units > 0 {
                 let counter = CounterOp {
                     units: Units::new(units),
-                    ..CounterOp::new(whole, key)
+                    ..CounterOp::new(whole, *key)
                 };
                 store.execute_detached(Op::ForceAcquire, &[counter]);
             }
@@ -322,7 +339,10 @@ mod tests {
         };
         shares.execute_detached(Op::Refund, &[counter(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);
-        assert_eq!(shares.take_batch().len(), 1);
+        let batch = shares.take_batch();
+        assert_eq!((batch.keys.len(), shares.unwritten_keys()), (1, 1));
+        drop(batch);
+        assert_eq!(shares.unwritten_keys(), 0);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
         // The charges still count in process.
         let context: &WriteBackContext = limit.context().expect("one that is written back");
