@@ -173,10 +173,14 @@ impl LocalShares {
         }
     }
 
-    fn remove(&self, counter: &CounterOp<'_>) {
-        let key = (counter.limit.id(), counter.key);
-        let removed = self.unwritten().by_key.remove(&key);
-        drop(removed);
+    /// Removes what is not written back of a key under a policy, whatever the quota of each charge is, and also if the policy has no share
+    /// any more. To be called before the counts are reset: a concurrent charge is either reset too, or written back.
+    pub(crate) fn forget(&self, policy: &str, key: Key) {
+        let is_own = |(_, own): &(u64, Key), charged: &mut WriteBackEntry| {
+            *own == key && charged.share.policy() == policy
+        };
+        let forgotten: Vec<_> = self.unwritten().by_key.extract_if(is_own).collect();
+        drop(forgotten);
     }
 
     /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue. They count as unwritten until the batch is dropped.
@@ -210,13 +214,6 @@ impl Store for LocalShares {
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let is_written_back =
             |counter: &&CounterOp<'_>| counter.limit.context::<WriteBackContext>().is_some();
-        if op == Op::Reset {
-            // Before the counts are reset: a concurrent charge is either reset too, or written back.
-            counters
-                .iter()
-                .filter(is_written_back)
-                .for_each(|counter| self.remove(counter));
-        }
         let local = counters.iter().map(|counter| CounterOp {
             limit: match counter.limit.context::<WriteBackContext>() {
                 Some(share) => &share.local,
@@ -312,19 +309,24 @@ mod tests {
         };
         for (op, units, recorded) in [
             (Op::Peek, 1, vec![]),
-            (Op::Reset, 1, vec![]),
             (Op::Acquire(2), 2, vec![4]),
             // Five more units are available.
             (Op::Acquire(9), 2, vec![8]),
             (Op::Acquire(1), 2, vec![8]),
             (Op::ForceAcquire, 3, vec![11]),
             (Op::Peek, 1, vec![11]),
-            (Op::Reset, 1, vec![]),
-            (Op::Acquire(1), 5, vec![5]),
         ] {
             shares.execute_detached(op, &[counter(units, ChargeReceipt::NONE)]);
             assert_eq!(unwritten(&shares), recorded, "{op:?}");
         }
+        shares.forget("another", key);
+        shares.forget("p", Key::new("another"));
+        assert_eq!(unwritten(&shares), [11]);
+        shares.forget("p", key);
+        assert!(unwritten(&shares).is_empty());
+        shares.execute_detached(Op::Reset, &[counter(1, ChargeReceipt::NONE)]);
+        shares.execute_detached(Op::Acquire(1), &[counter(5, ChargeReceipt::NONE)]);
+        assert_eq!(unwritten(&shares), [5]);
         let StoreResponse::Ready(Ok(result)) =
             shares.execute(Op::Acquire(1), &[counter(3, ChargeReceipt::NONE)])
         else {
