@@ -44,6 +44,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) struct PendingRefunds {
     /// Whether there are any. Read after each batch.
     any: AtomicBool,
+    /// Whether a server that responds has rejected some: they are sent periodically alone.
+    is_paused: AtomicBool,
     refunds: Mutex<RefundsByTag>,
     /// Refunds and charges in flight.
     sent: Arc<AtomicUsize>,
@@ -212,9 +214,14 @@ impl PendingRefunds {
         lock(&self.refunds).dropped
     }
 
+    /// Has responses send none until they are sent periodically again: the server would reject them as it did the last ones.
+    pub(crate) fn pause(&self) {
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
     /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
     pub(crate) fn resend(&self, tag: usize) {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.any.load(Ordering::Relaxed) || self.is_paused.load(Ordering::Relaxed) {
             return;
         }
         let _sending = self.undelivered();
@@ -269,6 +276,7 @@ async fn resend_until_done(mut retries: Retries) {
             return;
         };
         let (shared, refunds) = (&store.shared, &store.shared.pending_refunds);
+        refunds.is_paused.store(false, Ordering::Relaxed);
         if refunds.is_done() {
             // Another task may have begun by now.
             retries.0 = Weak::new();
