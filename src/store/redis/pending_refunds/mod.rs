@@ -144,6 +144,29 @@ impl PendingRefunds {
         self.fail_and_keep(tag, request, ended(), sent);
     }
 
+    /// Drops what is kept for counters that were reset since: made now, it would charge the fresh quota, or refund charges of it.
+    pub(crate) fn forget(&self, counters: &[OwnedCounterOp]) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_reset = |own: &OwnedCounterOp| {
+            let is_same = |reset: &OwnedCounterOp| {
+                reset.key == own.key && reset.limit.policy() == own.limit.policy()
+            };
+            counters.iter().any(is_same)
+        };
+        let mut refunds = lock(&self.refunds);
+        refunds.by_tag.retain(|_, of_tag| {
+            of_tag.retain_mut(|(_, kept)| {
+                kept.retain(|own| !is_reset(own));
+                !kept.is_empty()
+            });
+            !of_tag.is_empty()
+        });
+        refunds.len = refunds.by_tag.values().map(VecDeque::len).sum();
+        self.any.store(refunds.len > 0, Ordering::Relaxed);
+    }
+
     /// Counts a refund or a charge as undelivered until the guard is dropped.
     pub(crate) fn undelivered(&self) -> UndeliveredGuard {
         UndeliveredGuard::new(&self.sent)
@@ -430,13 +453,15 @@ mod tests {
 
     use super::*;
     use crate::{
+        RedisStore,
+        clock::Timestamp,
         key::Key,
         observe::Observer,
         store::{
-            CounterMode, CounterOp, LimitHandle, Units,
+            CounterMode, CounterOp, LimitHandle, OpResult, Store, Units,
             redis::request::{RequestState, op::OwnedCounterOp},
         },
-        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy, Terms},
     };
 
     /// Counts the refunds that are reported as dropped.
@@ -519,6 +544,27 @@ mod tests {
             sent.extend(refunds.take(0).iter().map(|(_, counters)| counters[0].key));
         }
         assert_eq!(sent, kept);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_key_is_dropped_when_the_key_is_reset() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let refunds = &store.inner.shared.pending_refunds;
+        // Without a store, so that nothing is sent.
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
+        for key in ["reset", "another", "reset"] {
+            fail(refunds, 0, refund_of(&limit, Key::new(key)), Sent::No);
+        }
+        let quota = "9/min".parse().expect("a quota");
+        let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
+        let limit = store.register(limit.policy(), rule).expect("a limit");
+        let counter = CounterOp::new(&limit, Key::new("reset"));
+        let counters = [OwnedCounterOp::of(&counter)].into();
+        let reset = RequestState::new(Op::Reset, counters, Instant::now(), 0);
+        PendingRequest::detached(reset).succeed(OpResult::new(Timestamp::default(), 0, []));
+        let left: Vec<_> = refunds.take(0).iter().map(|(_, own)| own[0].key).collect();
+        assert_eq!(left, [Key::new("another")]);
+        assert!(!refunds.any.load(Ordering::Relaxed));
     }
 
     #[test]

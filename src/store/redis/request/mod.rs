@@ -208,6 +208,9 @@ impl PendingRequest {
     #[inline]
     pub(crate) fn succeed(mut self, result: OpResult) {
         self.done = true;
+        if self.op == Op::Reset {
+            self.forget_kept();
+        }
         if let Some(recorder) = &self.recorder {
             recorder.record(&result);
         }
@@ -308,6 +311,14 @@ impl RequestState {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
         store.workers.execute_detached(Op::Refund, counters);
+    }
+
+    /// Drops what is kept for the keys that it has reset.
+    #[cold]
+    fn forget_kept(&self) {
+        if let Some(store) = store_of(&self.counters) {
+            store.shared.pending_refunds.forget(&self.counters);
+        }
     }
 
     /// Caches its rejection.
