@@ -153,11 +153,11 @@ impl LimiterRef {
         let Some(shares) = &self.local_shares else {
             return;
         };
-        let local = entries
-            .iter()
-            .filter_map(|entry| self.to_local_entry(shares, entry.clone()));
-        for entry in local {
-            shares.execute_detached(Op::Reset, &[self.counter_op(&entry)]);
+        for entry in entries {
+            shares.forget(self.bound(entry.policy).policy.name(), entry.key);
+            if let Some(entry) = self.to_local_entry(shares, entry.clone()) {
+                shares.execute_detached(Op::Reset, &[self.counter_op(&entry)]);
+            }
         }
     }
 }

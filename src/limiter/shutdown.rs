@@ -2,7 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use tokio::time::{sleep, timeout as timed};
+use tokio::{
+    task::yield_now,
+    time::{sleep, timeout as timed},
+};
 
 use super::core::LimiterCore;
 use crate::{
@@ -80,7 +83,11 @@ impl LimiterCore {
                 (0, 0) => return,
                 (_, 0) => {}
                 // Each is sent once, so only to a store that responds.
-                _ if self.store_responds().await => self.write_back(),
+                _ if self.store_responds().await => {
+                    self.write_back();
+                    // Another thread may be about to send some.
+                    yield_now().await;
+                }
                 _ => sleep(RETRY_INTERVAL).await,
             }
         }

@@ -48,6 +48,8 @@ struct WriteBackContext {
 #[derive(Debug, Default)]
 struct WriteBackQueue {
     by_key: HashMap<(u64, Key), WriteBackEntry>,
+    /// The number of keys that were taken out, and whose charges are about to be sent.
+    taken: usize,
     /// The number of charges that were not recorded, since there were too many keys.
     dropped: u64,
     /// Whether charges were dropped since the queue was last empty.
@@ -58,6 +60,18 @@ struct WriteBackQueue {
 struct WriteBackEntry {
     share: LimitHandle,
     units: u64,
+}
+
+/// Keys whose charges are about to be sent.
+struct WriteBackBatch<'a> {
+    shares: &'a LocalShares,
+    keys: Vec<(Key, WriteBackEntry)>,
+}
+
+impl Drop for WriteBackBatch<'_> {
+    fn drop(&mut self) {
+        self.shares.unwritten().taken -= self.keys.len();
+    }
 }
 
 impl LocalShares {
@@ -91,7 +105,8 @@ impl LocalShares {
 
     /// The number of keys that wait for their write-back.
     pub(crate) fn unwritten_keys(&self) -> usize {
-        self.unwritten().by_key.len()
+        let unwritten = self.unwritten();
+        unwritten.by_key.len() + unwritten.taken
     }
 
     /// The number of charges that were dropped so far.
@@ -158,14 +173,18 @@ impl LocalShares {
         }
     }
 
-    fn remove(&self, counter: &CounterOp<'_>) {
-        let key = (counter.limit.id(), counter.key);
-        let removed = self.unwritten().by_key.remove(&key);
-        drop(removed);
+    /// Removes what is not written back of a key under a policy, whatever the quota of each charge is, and also if the policy has no share
+    /// any more. To be called before the counts are reset: a concurrent charge is either reset too, or written back.
+    pub(crate) fn forget(&self, policy: &str, key: Key) {
+        let is_own = |(_, own): &(u64, Key), charged: &mut WriteBackEntry| {
+            *own == key && charged.share.policy() == policy
+        };
+        let forgotten: Vec<_> = self.unwritten().by_key.extract_if(is_own).collect();
+        drop(forgotten);
     }
 
-    /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue.
-    fn take_batch(&self) -> Vec<(Key, WriteBackEntry)> {
+    /// Takes up to [`WRITE_BACK_BATCH`] keys out of the queue. They count as unwritten until the batch is dropped.
+    fn take_batch(&self) -> WriteBackBatch<'_> {
         let mut unwritten = self.unwritten();
         let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
         let batch: Vec<_> = keys.copied().collect();
@@ -173,27 +192,12 @@ impl LocalShares {
             let charged = unwritten.by_key.remove(&key)?;
             Some((key.1, charged))
         });
-        let taken = taken.collect();
+        let keys: Vec<_> = taken.collect();
         let any = !unwritten.by_key.is_empty();
         unwritten.is_dropping &= any;
+        unwritten.taken += keys.len();
         self.any.store(any, Ordering::Relaxed);
-        taken
-    }
-
-    /// The units in use under a key.
-    fn used(&self, local: &LimitHandle, key: Key) -> u64 {
-        let StoreResponse::Ready(Ok(result)) =
-            self.counts.execute(Op::Peek, &[CounterOp::new(local, key)])
-        else {
-            return 0;
-        };
-        let left = result.counters.first();
-        let left = left.map(|counter| {
-            local
-                .status(&counter.snapshot, result.at, Units::ONE)
-                .remaining
-        });
-        left.map_or(0, |left| local.info().capacity.saturating_sub(left))
+        WriteBackBatch { shares: self, keys }
     }
 
     fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
@@ -210,13 +214,6 @@ impl Store for LocalShares {
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let is_written_back =
             |counter: &&CounterOp<'_>| counter.limit.context::<WriteBackContext>().is_some();
-        if op == Op::Reset {
-            // Before the counts are reset: a concurrent charge is either reset too, or written back.
-            counters
-                .iter()
-                .filter(is_written_back)
-                .for_each(|counter| self.remove(counter));
-        }
         let local = counters.iter().map(|counter| CounterOp {
             limit: match counter.limit.context::<WriteBackContext>() {
                 Some(share) => &share.local,
@@ -262,16 +259,17 @@ impl LocalShares {
 
     #[cold]
     fn flush_write_backs(&self, store: &dyn Store) {
-        for (key, charged) in self.take_batch() {
+        let batch = self.take_batch();
+        for (key, charged) in &batch.keys {
             let Some(WriteBackContext { local, whole }) = charged.share.context() else {
                 continue;
             };
             // Units that have refilled since are not charged.
-            let units = charged.units.min(self.used(local, key));
+            let units = charged.units.min(self.counts.units_in_use(local, *key));
             if units > 0 {
                 let counter = CounterOp {
                     units: Units::new(units),
-                    ..CounterOp::new(whole, key)
+                    ..CounterOp::new(whole, *key)
                 };
                 store.execute_detached(Op::ForceAcquire, &[counter]);
             }
@@ -311,19 +309,24 @@ mod tests {
         };
         for (op, units, recorded) in [
             (Op::Peek, 1, vec![]),
-            (Op::Reset, 1, vec![]),
             (Op::Acquire(2), 2, vec![4]),
             // Five more units are available.
             (Op::Acquire(9), 2, vec![8]),
             (Op::Acquire(1), 2, vec![8]),
             (Op::ForceAcquire, 3, vec![11]),
             (Op::Peek, 1, vec![11]),
-            (Op::Reset, 1, vec![]),
-            (Op::Acquire(1), 5, vec![5]),
         ] {
             shares.execute_detached(op, &[counter(units, ChargeReceipt::NONE)]);
             assert_eq!(unwritten(&shares), recorded, "{op:?}");
         }
+        shares.forget("another", key);
+        shares.forget("p", Key::new("another"));
+        assert_eq!(unwritten(&shares), [11]);
+        shares.forget("p", key);
+        assert!(unwritten(&shares).is_empty());
+        shares.execute_detached(Op::Reset, &[counter(1, ChargeReceipt::NONE)]);
+        shares.execute_detached(Op::Acquire(1), &[counter(5, ChargeReceipt::NONE)]);
+        assert_eq!(unwritten(&shares), [5]);
         let StoreResponse::Ready(Ok(result)) =
             shares.execute(Op::Acquire(1), &[counter(3, ChargeReceipt::NONE)])
         else {
@@ -338,11 +341,14 @@ mod tests {
         };
         shares.execute_detached(Op::Refund, &[counter(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);
-        assert_eq!(shares.take_batch().len(), 1);
+        let batch = shares.take_batch();
+        assert_eq!((batch.keys.len(), shares.unwritten_keys()), (1, 1));
+        drop(batch);
+        assert_eq!(shares.unwritten_keys(), 0);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
         // The charges still count in process.
         let context: &WriteBackContext = limit.context().expect("one that is written back");
-        assert_eq!(shares.used(&context.local, key), 6);
+        assert_eq!(shares.counts.units_in_use(&context.local, key), 6);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(crate) struct ErrorAction {
     pub(crate) reconnect: bool,
     /// It counts as a failure for the [circuit breaker](super::breaker).
     pub(crate) counts_as_failure: bool,
+    /// The server does not write for now, and responds to all else.
+    pub(crate) is_unwritable: bool,
 }
 
 /// How it retries.
@@ -33,6 +35,11 @@ const REPORT_ONLY: ErrorAction = ErrorAction {
     retry: None,
     reconnect: false,
     counts_as_failure: false,
+    is_unwritable: false,
+};
+const UNWRITABLE: ErrorAction = ErrorAction {
+    is_unwritable: true,
+    ..REPORT_ONLY
 };
 const COUNTS_AS_FAILURE: ErrorAction = ErrorAction {
     counts_as_failure: true,
@@ -75,9 +82,9 @@ const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // No node serves the slot: an election is under way.
     ("CLUSTERDOWN", COUNTS_AS_FAILURE),
     // Nothing can be written, but callers without quota are still rejected, without a write.
-    ("OOM", REPORT_ONLY),
-    ("MISCONF", REPORT_ONLY),
-    ("NOREPLICAS", REPORT_ONLY),
+    ("OOM", UNWRITABLE),
+    ("MISCONF", UNWRITABLE),
+    ("NOREPLICAS", UNWRITABLE),
     // A matter of configuration, which fewer calls do not improve.
     ("NOPERM", REPORT_ONLY),
     ("CROSSSLOT", REPORT_ONLY),

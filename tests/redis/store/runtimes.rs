@@ -2,6 +2,7 @@
 
 use std::{future::pending, sync::mpsc};
 
+use futures_util::poll;
 use tollgate::limiter::OnMisconfiguration;
 use tollgate_tests::prelude::*;
 
@@ -240,6 +241,48 @@ fn the_error_of_a_charge_in_a_runtime_that_shuts_down_says_that_it_is_kept() {
     let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
     sent.expect("nothing is left");
     assert_eq!(runtime.block_on(used(&limiter, "key")), [3]);
+}
+
+/// A batch of them waits for a connection. Those that wait for their results are still there when the tasks of the runtime have ended.
+#[test]
+fn what_a_runtime_had_begun_to_send_by_hand_when_it_ended_is_made_by_another() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let store = store.timeout(TEST_TIMEOUT).connections(1).max_overrides(0);
+    let policy = StrategyKind::Fixed.policy("p", "100/month");
+    let limiter = limiter(store.built(), [policy]);
+    let [ended, other] = [(); 2].map(|()| current_thread());
+    let admit = |key: &'static str| {
+        let admission = other.block_on(limiter.admit(key).cost(10).into_future());
+        admission.expect("room").policy("p").expect("a policy")
+    };
+    let (refunded, settled) = (admit("refunded"), admit("settled"));
+    let connections = proxy.connections();
+    proxy.hold();
+    let mut charge = limiter.charge("charged", 3).into_future();
+    let mut refund = Box::pin(refunded.refund(4));
+    let mut settle = Box::pin(settled.settle(2));
+    ended.block_on(async {
+        assert!(poll!(&mut charge).is_pending());
+        assert!(poll!(&mut refund).is_pending() && poll!(&mut settle).is_pending());
+        let connects = async || proxy.connections() > connections;
+        until("they wait for a connection", connects).await;
+    });
+    drop(ended);
+    proxy.pass();
+    let charge = other.block_on(charge).expect_err("kept");
+    let is_kept = matches!(charge, CallError::Store(StoreError::Deferred { .. }));
+    assert!(is_kept, "{charge:?}");
+    let refund = other.block_on(refund).expect_err("kept");
+    assert!(matches!(refund, StoreError::Deferred { .. }), "{refund:?}");
+    let settle = other.block_on(settle).expect_err("unknown");
+    assert!(matches!(settle, StoreError::Connection(_)), "{settle:?}");
+    let sent = other.block_on(limiter.shutdown(TEST_TIMEOUT));
+    sent.expect("nothing is left");
+    for (key, units) in [("charged", 3), ("refunded", 6), ("settled", 2)] {
+        assert_eq!(other.block_on(used(&limiter, key)), [units], "{key}");
+    }
 }
 
 #[test]

@@ -42,6 +42,26 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
     }
 }
 
+/// It responds to all that writes nothing.
+#[tokio::test]
+async fn a_meter_that_is_dropped_while_the_server_does_not_write_is_settled_when_it_does() {
+    for setting in ["maxmemory", "min-replicas-to-write"] {
+        for units in [5, 300] {
+            let server = Server::start();
+            let limiter = limiter(builder(server.url()).connections(1).built());
+            let (admission, meter) = metered(&limiter, units).await;
+            order(&server, &["CONFIG", "SET", setting, "1"]);
+            drop(meter);
+            // Its reply comes with that to the settlement, or after it.
+            assert_eq!(used_on_the_store(&limiter, KEY).await, 200, "{setting}");
+            order(&server, &["CONFIG", "SET", setting, "0"]);
+            flushed(&limiter).await;
+            assert_eq!(used_on_the_store(&limiter, KEY).await, units, "{setting}");
+            drop(admission);
+        }
+    }
+}
+
 #[test]
 fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
     in_own_process(async || {

@@ -1,5 +1,7 @@
 //! What is queued in a process is sent to the store before the process ends, or the error lists what is not.
 
+use std::sync::mpsc;
+
 use crate::faults::support::*;
 use tokio::runtime::Builder;
 
@@ -71,6 +73,46 @@ async fn charges_in_process_are_written_back_by_a_shutdown() {
     network.pass();
     flushed(&limiter).await;
     assert_eq!(used_on_the_store(&other, KEY).await, 7);
+}
+
+/// It has taken them out of the queue, since the store responds.
+#[test]
+fn a_shutdown_waits_for_what_another_thread_is_about_to_write_back() {
+    let is_away = Arc::new(AtomicBool::new(true));
+    let (begin, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let (away, ends) = (is_away.clone(), Mutex::new(ends));
+    let store = StubStore::responding(move |op| {
+        if away.load(Ordering::SeqCst) {
+            let error = StoreError::Connection("it is away".into());
+            return Some(StoreResponse::Ready(Err(error)));
+        }
+        if op == Op::ForceAcquire {
+            begin.send(()).expect("the test waits");
+            // Until the test drops the other end.
+            let _ = ends.lock().expect("a lock").recv();
+        }
+        None
+    });
+    let fallback = LocalFallback::shared_by(2).write_back(true);
+    let limiter = Limiter::builder().store(store).policy(policy(100));
+    let limiter = limiter.on_store_error(fallback).built();
+    let runtime = current_thread();
+    let decision = runtime.block_on(limiter.check(KEY).into_future());
+    assert_eq!(decision.source(), DecisionSource::Fallback);
+    is_away.store(false, Ordering::SeqCst);
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| current_thread().block_on(limiter.peek(KEY).into_future()));
+        begun.recv().expect("it is written back");
+        let error = runtime.block_on(limiter.shutdown(MOMENT));
+        drop(end);
+        let error = error.expect_err("it is not sent");
+        assert_eq!((error.operations(), error.write_backs()), (0, 1));
+        let seen = writing.join().expect("no panic");
+        assert_eq!(seen.expect("a response").used("p"), 0);
+    });
+    runtime.block_on(flushed(&limiter));
+    assert_eq!(runtime.block_on(used_on_the_store(&limiter, KEY)), 1);
 }
 
 #[tokio::test]

@@ -97,6 +97,40 @@ async fn settlements_in_process_after_the_outage_are_written_back_too() {
     assert_eq!(used(&limiter).await, 30);
 }
 
+/// The share is 50.
+#[tokio::test]
+async fn a_debt_in_process_is_written_back_too() {
+    let (_server, network) = network();
+    for (policy, limiter) in all(&network, 100) {
+        network.cut();
+        opened_in_process(&limiter).await;
+        let admission = limiter.check(KEY).await.into_result().expect("room");
+        let handle = admission.policy("p").expect("a policy");
+        handle.settle(80).await.expect("a response");
+        network.pass();
+        flushed(&limiter).await;
+        assert_eq!(used(&limiter).await, 80, "{policy:?}");
+        let _ = limiter.reset(KEY).await.expect("a response");
+    }
+}
+
+#[tokio::test]
+async fn charges_that_were_reset_are_not_written_back_by_a_policy_that_has_no_share_any_more() {
+    let (_server, network) = network();
+    let limiter = limiter(through(&network), policy(100), true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    assert!(limiter.check(KEY).cost(9).await.is_admitted());
+    let rejecting = Limiter::builder().policy(policy(100));
+    let rejecting = rejecting.on_store_error(OnStoreError::Reject);
+    limiter.reconfigure(rejecting).expect("valid policies");
+    network.pass();
+    let is_reset = async || limiter.reset(KEY).await.is_ok();
+    until("the store replies", is_reset).await;
+    flushed(&limiter).await;
+    assert_eq!(used(&limiter).await, 0);
+}
+
 #[tokio::test]
 async fn charges_that_were_reset_are_not_written_back() {
     let (_server, network) = network();

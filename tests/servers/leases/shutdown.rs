@@ -2,6 +2,8 @@
 
 use std::slice;
 
+use tokio::task::coop::unconstrained;
+
 use crate::leases::support::*;
 
 /// The limiter is in use until then: a lease may be on its way.
@@ -22,6 +24,28 @@ fn a_shutdown_after_traffic_refunds_what_is_held_and_leaves_what_was_admitted() 
             assert_eq!(held(&limiter), 0, "{strategy:?} {stats:?}");
             assert_eq!(used(&other, key).await, requests, "{strategy:?} {stats:?}");
         }
+    });
+}
+
+/// Its request is held up, and refunds take another connection.
+#[test]
+fn a_shutdown_with_less_time_than_a_lease_takes_refunds_what_is_held() {
+    scene(async |scene| {
+        let proxy = Proxy::to(scene.server.addr());
+        let store = builder(format!("redis://{}", proxy.addr())).no_circuit_breaker();
+        let own = limiter(store.built(), [leased(Fixed, "p", "100000/month")]);
+        let other = scene.single(Fixed, "100000/month");
+        let admitted = hold(&own, KEY).await;
+        proxy.hold_open();
+        // With this request another lease is due.
+        let decision = own.check(KEY).await;
+        assert_eq!(decision.source(), DecisionSource::Lease);
+        let _ = scene.wait(own.shutdown(ms(50))).await;
+        let at_once = unconstrained(own.check(KEY).into_future()).now_or_never();
+        assert!(at_once.is_none(), "nothing is held: {at_once:?}");
+        proxy.pass();
+        until_used(&other, KEY, admitted + 1).await;
+        until_nothing_is_held(slice::from_ref(&own)).await;
     });
 }
 

@@ -239,6 +239,7 @@ pub(crate) fn decode_and_complete(
                     action = error_class::classify_code(code);
                     done.action.reconnect |= action.reconnect;
                     done.action.counts_as_failure |= action.counts_as_failure;
+                    done.action.is_unwritable |= action.is_unwritable;
                 }
                 for mut request in entry.requests.drain(..) {
                     if prepare_retry(&mut request, &error) {
@@ -248,7 +249,8 @@ pub(crate) fn decode_and_complete(
                     if done.error.is_none() {
                         done.error = Some(error.clone());
                     }
-                    if action.counts_as_failure && request.retries_refunds() {
+                    let passes = action.counts_as_failure || action.is_unwritable;
+                    if passes && request.retries_refunds() {
                         done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());

@@ -91,14 +91,15 @@ impl Leases {
             return;
         };
         let (start, deadline) = (ClockReading::read().monotonic, workers.deadline());
-        self.wait_until(deadline, || !self.awaits_requested_by(start))
-            .await;
         let unsettled = UnsettledGuard::new(self);
+        // Before the wait, for which the caller may have less time.
         for unspent in self.reclaim(|_| true, LeasedKey::release) {
             self.refund(unspent);
         }
         drop(unsettled);
-        self.wait_until(deadline, || self.unsettled() == 0).await;
+        // Those that are requested are refunded when they come.
+        let is_refunded = || !self.awaits_requested_by(start) && self.unsettled() == 0;
+        self.wait_until(deadline, is_refunded).await;
     }
 
     /// Waits until a condition is true, or the deadline has passed. It is checked when a lease or a refund settles.

@@ -44,6 +44,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) struct PendingRefunds {
     /// Whether there are any. Read after each batch.
     any: AtomicBool,
+    /// Whether a server that responds has rejected some: they are sent periodically alone.
+    is_paused: AtomicBool,
     refunds: Mutex<RefundsByTag>,
     /// Refunds and charges in flight.
     sent: Arc<AtomicUsize>,
@@ -134,10 +136,35 @@ impl PendingRefunds {
         }
     }
 
-    /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
-    /// that uses the store.
-    pub(crate) fn keep_unsent(&self, tag: usize, request: PendingRequest) {
-        self.fail_and_keep(tag, request, ended(), Sent::No);
+    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent for the next runtime that uses the store:
+    /// charges, refunds and settlements with a waiter too, if they were not sent.
+    pub(crate) fn keep_lost(&self, tag: usize, mut request: PendingRequest) {
+        request.retry_lost_settlement();
+        let sent = request.sent;
+        self.fail_and_keep(tag, request, ended(), sent);
+    }
+
+    /// Drops what is kept for counters that were reset since: made now, it would charge the fresh quota, or refund charges of it.
+    pub(crate) fn forget(&self, counters: &[OwnedCounterOp]) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_reset = |own: &OwnedCounterOp| {
+            let is_same = |reset: &OwnedCounterOp| {
+                reset.key == own.key && reset.limit.policy() == own.limit.policy()
+            };
+            counters.iter().any(is_same)
+        };
+        let mut refunds = lock(&self.refunds);
+        refunds.by_tag.retain(|_, of_tag| {
+            of_tag.retain_mut(|(_, kept)| {
+                kept.retain(|own| !is_reset(own));
+                !kept.is_empty()
+            });
+            !of_tag.is_empty()
+        });
+        refunds.len = refunds.by_tag.values().map(VecDeque::len).sum();
+        self.any.store(refunds.len > 0, Ordering::Relaxed);
     }
 
     /// Counts a refund or a charge as undelivered until the guard is dropped.
@@ -210,9 +237,14 @@ impl PendingRefunds {
         lock(&self.refunds).dropped
     }
 
+    /// Has responses send none until they are sent periodically again: the server would reject them as it did the last ones.
+    pub(crate) fn pause(&self) {
+        self.is_paused.store(true, Ordering::Relaxed);
+    }
+
     /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
     pub(crate) fn resend(&self, tag: usize) {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.any.load(Ordering::Relaxed) || self.is_paused.load(Ordering::Relaxed) {
             return;
         }
         let _sending = self.undelivered();
@@ -267,6 +299,7 @@ async fn resend_until_done(mut retries: Retries) {
             return;
         };
         let (shared, refunds) = (&store.shared, &store.shared.pending_refunds);
+        refunds.is_paused.store(false, Ordering::Relaxed);
         if refunds.is_done() {
             // Another task may have begun by now.
             retries.0 = Weak::new();
@@ -420,13 +453,15 @@ mod tests {
 
     use super::*;
     use crate::{
+        RedisStore,
+        clock::Timestamp,
         key::Key,
         observe::Observer,
         store::{
-            CounterMode, CounterOp, LimitHandle, Units,
+            CounterMode, CounterOp, LimitHandle, OpResult, Store, Units,
             redis::request::{RequestState, op::OwnedCounterOp},
         },
-        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy, Terms},
     };
 
     /// Counts the refunds that are reported as dropped.
@@ -509,6 +544,27 @@ mod tests {
             sent.extend(refunds.take(0).iter().map(|(_, counters)| counters[0].key));
         }
         assert_eq!(sent, kept);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_key_is_dropped_when_the_key_is_reset() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let refunds = &store.inner.shared.pending_refunds;
+        // Without a store, so that nothing is sent.
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
+        for key in ["reset", "another", "reset"] {
+            fail(refunds, 0, refund_of(&limit, Key::new(key)), Sent::No);
+        }
+        let quota = "9/min".parse().expect("a quota");
+        let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
+        let limit = store.register(limit.policy(), rule).expect("a limit");
+        let counter = CounterOp::new(&limit, Key::new("reset"));
+        let counters = [OwnedCounterOp::of(&counter)].into();
+        let reset = RequestState::new(Op::Reset, counters, Instant::now(), 0);
+        PendingRequest::detached(reset).succeed(OpResult::new(Timestamp::default(), 0, []));
+        let left: Vec<_> = refunds.take(0).iter().map(|(_, own)| own[0].key).collect();
+        assert_eq!(left, [Key::new("another")]);
+        assert!(!refunds.any.load(Ordering::Relaxed));
     }
 
     #[test]

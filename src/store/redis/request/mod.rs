@@ -209,6 +209,9 @@ impl PendingRequest {
     #[inline]
     pub(crate) fn succeed(mut self, result: OpResult) {
         self.done = true;
+        if self.op == Op::Reset {
+            self.forget_kept();
+        }
         if let Some(recorder) = &self.recorder {
             recorder.record(&result);
         }
@@ -229,8 +232,8 @@ impl Deref for PendingRequest {
     }
 }
 
-/// A request that is lost with its runtime fails its waiter. What it charges or refunds is kept if it did not run, and refunds of
-/// permits in any case. A sent request for a permit leaves a refund of it.
+/// A request that is lost with its runtime fails its waiter. [`PendingRefunds::keep_lost`](super::pending_refunds::PendingRefunds::keep_lost)
+/// says what is kept of it.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
@@ -248,19 +251,20 @@ impl Drop for PendingRequest {
 impl PendingRequest {
     #[cold]
     fn fail_lost(&mut self) {
-        let is_kept = match self.op {
-            Op::ForceAcquire | Op::Refund | Op::Settle => self.retries_refunds(),
-            // It may have taken a permit.
-            Op::Acquire(_) => self.sent == Sent::Maybe,
-            _ => false,
-        };
-        if is_kept && let Some(store) = store_of(&self.counters) {
-            store
-                .workers
-                .keep_lost(self.op, self.counters.clone(), self.sent);
+        let mut lost = Self::detached(self.state.clone());
+        lost.waiter = mem::take(&mut self.waiter);
+        (lost.refund_retry, lost.sent) = (self.refund_retry, self.sent);
+        match store_of(&lost.counters) {
+            Some(store) => store.workers.keep_lost(lost),
+            None => lost.fail(ended()),
         }
-        if self.has_waiter() {
-            self.complete(Err(ended()));
+    }
+
+    /// Has a settlement that was not sent made later, although a task waits for the result: the task may have ended with the runtime.
+    pub(crate) fn retry_lost_settlement(&mut self) {
+        let is_settlement = self.op == Op::Settle && self.refund_retry == RefundRetry::IfUnread;
+        if is_settlement && self.sent == Sent::No {
+            self.refund_retry = RefundRetry::Always;
         }
     }
 }
@@ -315,6 +319,14 @@ impl RequestState {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
         store.workers.execute_detached(Op::Refund, counters);
+    }
+
+    /// Drops what is kept for the keys that it has reset.
+    #[cold]
+    fn forget_kept(&self) {
+        if let Some(store) = store_of(&self.counters) {
+            store.shared.pending_refunds.forget(&self.counters);
+        }
     }
 
     /// Caches its rejection.

@@ -265,6 +265,9 @@ fn handle_reply(
         Ok(mut reply) => {
             report(reply.error.as_ref());
             shared.update_clock_offset(reply.at);
+            if reply.action.is_unwritable && !reply.failed.is_empty() {
+                shared.pending_refunds.pause();
+            }
             for (request, error) in reply.failed.drain(..) {
                 shared
                     .pending_refunds

@@ -132,7 +132,7 @@ impl Worker {
             .push(request, self.wake_every.load(Ordering::Relaxed));
         // The lock is released here: a waiter that gets its error may push again at once.
         if let PushOutcome::Closed(request) = enqueue {
-            self.shared.pending_refunds.keep_unsent(self.tag, request);
+            self.shared.pending_refunds.keep_lost(self.tag, request);
             return Ok(false);
         }
         Ok(matches!(enqueue, PushOutcome::Wake))
@@ -386,7 +386,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let requests = self.queue().take_remaining();
         for request in requests {
-            self.shared.pending_refunds.keep_unsent(self.tag, request);
+            self.shared.pending_refunds.keep_lost(self.tag, request);
         }
     }
 }

@@ -273,7 +273,7 @@ impl WorkerPool {
             worker.push_detached(request);
         } else {
             let tag = self.tag_of(&request.counters);
-            self.shared.pending_refunds.keep_unsent(tag, request);
+            self.shared.pending_refunds.keep_lost(tag, request);
         }
     }
 
@@ -317,12 +317,10 @@ impl WorkerPool {
         }
     }
 
-    /// Keeps what can be sent again of a charge or refund that was lost with its runtime.
-    pub(crate) fn keep_lost(&self, op: Op, counters: CounterOps, sent: Sent) {
-        let tag = self.tag_of(&counters);
-        let state = RequestState::new(op, counters, self.deadline(), 0);
-        let refunds = &self.shared.pending_refunds;
-        refunds.fail_and_keep(tag, PendingRequest::detached(state), ended(), sent);
+    /// Keeps what can be sent of a request that was lost with its runtime.
+    pub(crate) fn keep_lost(&self, request: PendingRequest) {
+        let tag = self.tag_of(&request.counters);
+        self.shared.pending_refunds.keep_lost(tag, request);
     }
 
     /// Caches the rejection of a request with this deadline.
