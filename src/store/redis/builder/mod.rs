@@ -403,7 +403,8 @@ impl RedisStoreBuilder {
         let observers = Arc::<SharedObservers>::default();
         let server_clock = Arc::<ServerClock>::default();
         let overrides = self.max_overrides.map(|max| {
-            RedisOverrides::new(&self.prefix, topology.tags(), server_clock.clone(), max)
+            let clock = server_clock.clone();
+            RedisOverrides::new(&self.prefix, topology.tags(), clock, max, self.timeout)
         });
         let shared = Arc::new(StoreState {
             id,

@@ -46,8 +46,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often it is polled if the user may not read it.
 const DENIED_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long one reply is waited for.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one reply is waited for, unless the store's timeout is longer.
+const MIN_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How many changes, or fields, are read at a time.
 const PAGE: usize = 500;
@@ -71,6 +71,7 @@ pub(crate) struct RedisOverrides {
     clock: Arc<ServerClock>,
     keys: OverrideKeys,
     max: usize,
+    reply_timeout: Duration,
     /// Whether a task polls.
     is_polled: AtomicBool,
     /// Whether the store was read.
@@ -122,12 +123,14 @@ impl RedisOverrides {
         tags: Option<&HashTags>,
         clock: Arc<ServerClock>,
         max: usize,
+        store_timeout: Duration,
     ) -> Arc<Self> {
         Arc::new(Self {
             table: OverrideTable::by(clock.clone()),
             clock,
             keys: OverrideKeys::new(prefix, tags),
             max,
+            reply_timeout: store_timeout.max(MIN_REPLY_TIMEOUT),
             is_polled: AtomicBool::new(false),
             is_read: AtomicBool::new(false),
             is_denied: AtomicBool::new(false),
@@ -261,7 +264,7 @@ impl RedisOverrides {
 
     /// Waits for other readings and changes, no longer than for a reply.
     async fn lock_reader(&self) -> Result<MutexGuard<'_, Reader>, StoreError> {
-        let locked = timeout(REPLY_TIMEOUT, self.reader.lock()).await;
+        let locked = timeout(self.reply_timeout, self.reader.lock()).await;
         locked.map_err(|_| StoreError::Timeout)
     }
 
@@ -506,7 +509,7 @@ impl RedisOverrides {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let replied = timeout(REPLY_TIMEOUT, query_once(reader, topology, cmd)).await;
+            let replied = timeout(self.reply_timeout, query_once(reader, topology, cmd)).await;
             let error = match replied.unwrap_or(Err(StoreError::Timeout)) {
                 Ok(reply) => {
                     return T::from_redis_value(reply).map_err(|error| {
@@ -529,7 +532,7 @@ impl RedisOverrides {
                 return Err(error);
             }
             if let Topology::Cluster(cluster) = topology {
-                let _ = timeout(REPLY_TIMEOUT, cluster.refresh()).await;
+                let _ = timeout(self.reply_timeout, cluster.refresh()).await;
             }
             sleep(Duration::from_millis(20)).await;
         }
