@@ -52,6 +52,21 @@ fn immortal(server: &Server) -> Vec<String> {
     keys.map(|key| key.replace("tg:#overrides", "")).collect()
 }
 
+/// As a test's store waits for its server.
+#[tokio::test]
+async fn a_call_waits_for_a_server_that_is_held_up_for_less_than_the_timeout() {
+    let server = Server::start();
+    let limiter = process(&server).await;
+    set(&limiter, ALICE, of("30/day")).await;
+    server.pause();
+    let resume = async {
+        tokio::time::sleep(ms(2_500)).await;
+        server.resume();
+    };
+    let (before, ()) = tokio::join!(set(&limiter, ALICE, of("20/day")), resume);
+    assert_eq!(before, Some(of("30/day")));
+}
+
 #[tokio::test]
 async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
     let server = Server::start();
