@@ -285,6 +285,39 @@ fn what_a_runtime_had_begun_to_send_by_hand_when_it_ended_is_made_by_another() {
     }
 }
 
+/// Some are dropped before the connection of their runtime is, and some after it.
+#[test]
+fn what_the_tasks_of_an_ending_runtime_drop_is_refunded() {
+    const MANY: u64 = 64;
+    let server = Server::start();
+    let limiter = single(&server, StrategyKind::Fixed, "1000/month");
+    for threads in [1, 2, 3, 1, 2, 3] {
+        let ending = multi_thread(threads);
+        ending.block_on(async {
+            let mut unread: Vec<_> = (0..MANY)
+                .map(|_| limiter.check("key").into_future())
+                .collect();
+            server.pause();
+            for check in &mut unread {
+                assert!(check.now_or_never().is_none());
+            }
+            server.resume();
+            until_used(&limiter, "key", [MANY]).await;
+            for check in unread {
+                drop(tokio::spawn(async move {
+                    pending::<()>().await;
+                    drop(check);
+                }));
+            }
+        });
+        drop(ending);
+        let runtime = current_thread();
+        let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
+        sent.expect("nothing is left");
+        assert_eq!(runtime.block_on(used(&limiter, "key")), [0]);
+    }
+}
+
 #[test]
 fn in_a_runtime_without_timers_or_without_io_the_store_is_misconfigured() {
     is_misconfigured_in(Builder::new_current_thread().enable_io());

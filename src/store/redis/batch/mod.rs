@@ -262,6 +262,11 @@ impl Batch {
         self.groups.iter_mut().flat_map(|group| &mut group.entries)
     }
 
+    /// Whether it has operations that are done whether or not a task waits for them.
+    pub(super) fn must_not_be_lost(&self) -> bool {
+        self.groups.iter().any(|group| !group.op.needs_reader())
+    }
+
     /// Whether it may invalidate a cached rejection.
     pub(super) fn invalidates(&self) -> bool {
         self.groups.iter().any(OpGroup::invalidates)

@@ -183,6 +183,10 @@ impl Worker {
                         batch_pool.push(batch);
                         continue;
                     }
+                    // Tasks that it drops refund what they were charged, which a connection that is gone would lose. They are kept.
+                    if batch.must_not_be_lost() && is_shutting_down() {
+                        return;
+                    }
                     let sent = dispatch::send_batch(self.clone(), route.clone(), batch);
                     in_flight.push(Box::pin(sent) as InFlightBatch);
                 }
@@ -379,6 +383,14 @@ impl Worker {
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
         lock(&self.queue)
     }
+}
+
+/// Whether the current runtime is shutting down, and so drops the tasks that are spawned.
+fn is_shutting_down() -> bool {
+    let task = tokio::spawn(pending::<()>());
+    let is_dropped = task.is_finished();
+    task.abort();
+    is_dropped
 }
 
 /// When the runtime ends, the queued requests fail, and their refunds are kept for another runtime.
