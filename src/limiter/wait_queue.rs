@@ -341,7 +341,7 @@ impl Place {
 
     /// Calls the store for the first request and those next to it that can be merged, or polls the call that is in flight. Returns the
     /// decision that ends this request's waiting, or a rejection to wait for; `Ok(None)` if it was the call of a request that has
-    /// left. If this future is dropped meanwhile, the call stays in the queue.
+    /// left, and does not decide this one. If this future is dropped meanwhile, the call stays in the queue.
     pub(crate) async fn call_store(&self) -> Result<Option<Decision>, Arc<LastRejection>> {
         let decided = poll_fn(|cx| {
             let step = self.poll_queue(cx, |state| state.list.step(self.number));
@@ -350,7 +350,7 @@ impl Place {
                 Step::Poll(call) => Some(*call),
                 Step::Begin => None,
             };
-            let taken = TakenCall::new(&self.queue, Some(self.number));
+            let taken = TakenCall::new(&self.queue, Some(self));
             let call = call.unwrap_or_else(|| self.queue.begin_call(&self.request));
             taken.poll(call, cx)
         });
@@ -430,13 +430,13 @@ impl Drop for Place {
 /// A call that a task has taken to poll it. When this is dropped, a call that is pending is put back, and any other has ended.
 struct TakenCall<'a> {
     queue: &'a WaitQueue,
-    /// The number of the request whose task it is.
-    by: Option<u64>,
+    /// The request whose task it is.
+    by: Option<&'a Place>,
     pending: Option<Box<MergedCheck>>,
 }
 
 impl<'a> TakenCall<'a> {
-    fn new(queue: &'a WaitQueue, by: Option<u64>) -> Self {
+    fn new(queue: &'a WaitQueue, by: Option<&'a Place>) -> Self {
         Self {
             queue,
             by,
@@ -451,8 +451,15 @@ impl<'a> TakenCall<'a> {
     ) -> Poll<Result<Option<Decision>, Arc<LastRejection>>> {
         match Pin::new(&mut call.decision).poll(cx) {
             Poll::Ready(decision) => {
+                let is_own = |place: &Place| Arc::ptr_eq(&place.request, &call.request);
+                // The runtime of a request that has left may have ended, or stand still, which fails no other request.
+                if decision.source == DecisionSource::Fallback && !self.by.is_some_and(is_own) {
+                    self.queue.refund(Turn::of(decision));
+                    return Poll::Ready(Ok(None));
+                }
                 let merged = (&call.request, call.n);
-                Poll::Ready(self.queue.complete(decision, merged, self.by))
+                let by = self.by.map(|place| place.number);
+                Poll::Ready(self.queue.complete(decision, merged, by))
             }
             Poll::Pending => {
                 self.pending = Some(Box::new(call));

@@ -273,6 +273,34 @@ async fn the_next_request_calls_the_store_if_the_first_ones_call_panics() {
     let _ = turn.expect("a result").expect("admitted");
 }
 
+/// Such as one of a runtime that has ended.
+#[tokio::test(start_paused = true)]
+async fn the_failed_call_of_a_request_that_has_left_decides_no_other() {
+    for action in [OnStoreError::Reject, OnStoreError::Admit] {
+        let (fail, fails) = watch::channel(false);
+        let is_first = AtomicBool::new(true);
+        let store = StubStore::responding(move |_| {
+            let mut fails = fails.clone();
+            is_first.swap(false, Ordering::SeqCst).then(|| {
+                StoreResponse::pending(async move {
+                    let failed = fails.wait_for(|fails| *fails).await;
+                    failed.map(drop).expect("it outlives the call");
+                    Err(StoreError::Connection("lost".into()))
+                })
+            })
+        });
+        let builder = Limiter::builder().store(store).on_store_error(action);
+        let limiter = stores::limiter(builder, [policy("p", "2/hour")]);
+        let first = queued(wait(&limiter));
+        let next = queued(wait(&limiter));
+        drop(first);
+        fail.send_replace(true);
+        let admission = next.await.expect("the store has room");
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Store);
+        assert_eq!(left(&limiter, "p").await, 1);
+    }
+}
+
 #[test]
 fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
     for somebody_behind in [false, true] {
