@@ -9,14 +9,14 @@ use std::{
 };
 
 use http::request::Parts;
-use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
+use tokio::{runtime::Handle, sync::Semaphore, time::Instant};
 
 use super::mode::Mode;
 use crate::{
     log::LogThrottle,
     policy::{Policy, quotas::QuotaLookupFuture},
     quota::Quota,
-    runtime::runtime_with_timers,
+    runtime::{Timer, runtime_with_timers},
 };
 
 /// Lookups that run, which return the quotas with the index of their entry.
@@ -73,7 +73,8 @@ pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)
     let mut waiting: Vec<_> = lookups
         .into_iter()
         .map(|pending| {
-            let late = has_timers.then(|| Box::pin(sleep(pending.timeout)));
+            let late = Instant::now().checked_add(pending.timeout);
+            let late = has_timers.then(|| Timer::at(late));
             (Some(pending), late)
         })
         .collect();
@@ -87,7 +88,7 @@ pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)
             }
             if late
                 .as_mut()
-                .is_some_and(|late| late.as_mut().poll(cx).is_pending())
+                .is_some_and(|late| Pin::new(late).poll(cx).is_pending())
             {
                 return true;
             }

@@ -16,10 +16,7 @@ use std::{
 };
 
 use http::request::Parts;
-use tokio::{
-    task::coop::poll_proceed,
-    time::{Instant, sleep_until},
-};
+use tokio::{task::coop::poll_proceed, time::Instant};
 
 use super::{
     Limiter,
@@ -41,7 +38,7 @@ use super::{
 use crate::{
     error::StoreError,
     quota::Quota,
-    runtime::runtime_with_timers,
+    runtime::{Timer, runtime_with_timers},
     store::{CounterMode, Op},
     strategy::{ChargeReceipt, RetryAfter},
     sync::ReplaceableValue,
@@ -206,19 +203,17 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
         if runtime_with_timers().is_none() {
             return Decided(limiter.clone().reject_without_runtime());
         }
-        // Made here, where there is a runtime: this future may be polled on another thread later.
         let overdue = deadline.and_then(|deadline| deadline.checked_add(MAX_OVERDUE));
-        let (late, overdue) = (until(deadline), until(overdue));
         let turn = tokio::select! {
             biased;
             turn = place.until_first() => turn,
-            () = late => match place.last_rejection() {
+            () = Timer::at(deadline) => match place.last_rejection() {
                 Some(decision) => return Decided(decision),
                 // Calls of the store have a timeout, so there soon is a result.
                 None => tokio::select! {
                     biased;
                     turn = place.until_first() => turn,
-                    () = overdue => return WaitOutcome::Overdue,
+                    () = Timer::at(overdue) => return WaitOutcome::Overdue,
                 },
             },
         };
@@ -266,18 +261,7 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
             biased;
             // A refund may still be in flight to the store.
             () = place.notified() => backoff = PollBackoff(MIN_POLL),
-            () = sleep_until(next) => {}
-        }
-    }
-}
-
-/// Sleeps until an instant, by the timers of the runtime in which this is called.
-fn until(deadline: Option<Instant>) -> impl Future<Output = ()> {
-    let sleep = deadline.map(sleep_until);
-    async {
-        match sleep {
-            Some(sleep) => sleep.await,
-            None => std::future::pending().await,
+            () = Timer::at(next) => {}
         }
     }
 }

@@ -101,6 +101,27 @@ fn in_process_a_permit_is_not_lost_to_a_wait_that_leaves_its_runtime() {
     }
 }
 
+/// Its timers have ended with it, or stand still.
+#[test]
+fn a_wait_that_leaves_its_runtime_ends_by_its_timeout() {
+    let on_another: fn(Waiter) -> _ = |waiter| current_thread().block_on(waiter);
+    for awaited in [on_another, block_on] {
+        for (ends, is_behind) in [(true, true), (true, false), (false, true), (false, false)] {
+            let limiter = limiter_on(MemoryStore::new(), [permits(1)]);
+            let left = current_thread();
+            let held = left.block_on(wait(&limiter).into_future());
+            let (ahead, waiter) = left.block_on(async {
+                let ahead = is_behind.then(|| queued(wait(&limiter)));
+                (ahead, queued(limiter.wait(KEY, ms(50))))
+            });
+            let still = Some(left).filter(|_| !ends);
+            let rejected = on_bare_thread(move || awaited(waiter));
+            assert!(rejected.is_err(), "{rejected:?}");
+            drop((held, ahead, still));
+        }
+    }
+}
+
 #[test]
 fn on_redis_a_wait_is_an_error_at_once_and_costs_nothing() {
     let server = server();
