@@ -184,8 +184,8 @@ impl Wait {
 enum WaitOutcome {
     /// It was admitted, or finally rejected.
     Decided(Decision),
-    /// The requests ahead were not decided long after its timeout: the first one's task is not polled, such as on a runtime that
-    /// stands still.
+    /// The first one's task is not polled, such as on a runtime that stands still: the requests ahead were not decided long after its
+    /// timeout, or the last rejection at its timeout is one under the old policies or overrides.
     Overdue,
     /// The limiter has other policies, or the keys have other overrides, so other queues.
     PoliciesReplaced(Place),
@@ -208,6 +208,8 @@ async fn wait_in_queue(place: Place, is_behind: bool, limits: &WaiterLimits) -> 
             biased;
             turn = place.until_first() => turn,
             () = Timer::at(deadline) => match place.last_rejection() {
+                // Under the old policies or overrides.
+                Some(_) if is_outdated() => return WaitOutcome::Overdue,
                 Some(decision) => return Decided(decision),
                 // Calls of the store have a timeout, so there soon is a result.
                 None => tokio::select! {

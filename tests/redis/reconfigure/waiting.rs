@@ -219,6 +219,20 @@ async fn no_waiter_is_rejected_for_a_wait_that_the_old_policies_reported_after_t
     assert_eq!(time.passed(), ms(0));
 }
 
+/// Such as on a runtime that stands still.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_one_that_is_not_polled_is_decided_under_the_new_policies_at_its_timeout() {
+    let (limiter, time) = limiter([fixed("1/h")]);
+    assert!(limiter.check(KEY).await.is_admitted());
+    let unpolled = queued(limiter.wait(KEY, LONG));
+    let behind = queued(limiter.wait(KEY, LONG));
+    tokio::time::advance(secs(10)).await;
+    replace(&limiter, [fixed("100/h")]);
+    drop(behind.await.expect("100 an hour are in force"));
+    assert_eq!(time.passed(), LONG);
+    drop(unpolled);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_permit_of_before_the_change_wakes_a_waiter_when_it_is_released() {
     let (limiter, time) = limiter([permits(1)]);
