@@ -44,8 +44,9 @@ fn a_shutdown_with_less_time_than_a_lease_takes_refunds_what_is_held() {
         let at_once = unconstrained(own.check(KEY).into_future()).now_or_never();
         assert!(at_once.is_none(), "nothing is held: {at_once:?}");
         proxy.pass();
-        until_used(&other, KEY, admitted + 1).await;
-        until_nothing_is_held(slice::from_ref(&own)).await;
+        scene.shut_down(&own).await;
+        assert_eq!(held(&own), 0);
+        assert_eq!(used(&other, KEY).await, admitted + 1);
     });
 }
 
