@@ -218,6 +218,22 @@ fn permits_of_a_runtime_that_stalls_or_ends_are_freed() {
     }
 }
 
+/// The limiter is the last owner of its store.
+#[test]
+fn a_permit_that_is_dropped_right_before_its_limiter_is_freed() {
+    let server = Server::start();
+    for ends in [false, true] {
+        let (limiter, runtime) = (permits(&server), current_thread());
+        let permit = runtime.block_on(held(&limiter));
+        runtime.block_on(async {
+            drop(permit);
+            drop(limiter);
+        });
+        let _stalled = (!ends).then_some(runtime);
+        until_all_are_free(&current_thread(), &permits(&server));
+    }
+}
+
 /// The server has charged it, and no task is left that could hold it.
 #[test]
 fn a_permit_that_a_runtime_awaited_when_it_ended_is_freed_by_another() {

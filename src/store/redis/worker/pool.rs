@@ -362,6 +362,7 @@ impl Drop for Watch {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
+        self.runtimes.hand_over();
         self.runtimes.close();
     }
 }
@@ -453,6 +454,28 @@ impl Runtimes {
         // A dropped worker fails its requests, whose callers may look for another worker: not under the lock.
         drop(write_lock);
         ended.iter().for_each(RuntimeWorkers::close);
+    }
+
+    /// Hands the detached requests of other runtimes over to the background thread, since the store is dropped: their runtimes may not be
+    /// driven any more.
+    fn hand_over(self: &Arc<Self>) {
+        // As long as a current-thread runtime may have some.
+        if !self.is_watched.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(background) = background_runtime() else {
+            return;
+        };
+        self.spawn(&background);
+        let sets = self.load();
+        let later = Instant::now() + 2 * self.shared.timeout;
+        let others = sets.iter().filter(|set| !set.is_of(background.id()));
+        for (index, worker) in others.flat_map(|set| set.workers.iter().enumerate()) {
+            if let Some(own) = worker_of(&sets, background.id(), index) {
+                let detached = worker.take_stalled(later).into_iter();
+                detached.for_each(|request| own.push_detached(request));
+            }
+        }
     }
 
     /// Ends all workers once their queues are empty.
