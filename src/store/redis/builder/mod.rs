@@ -74,7 +74,8 @@ impl RedisStore {
         Self::builder().pool(pool).build()
     }
 
-    /// A store on a pool of its own, made from deadpool-redis's configuration.
+    /// A store on a pool of its own, made from deadpool-redis's configuration. The pool is for single commands, such as those of health
+    /// checks; workers open connections beside it.
     ///
     /// # Errors
     ///
@@ -153,7 +154,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Takes connections from a pool that is made from deadpool-redis's configuration.
+    /// Takes connections from a pool that is made from deadpool-redis's configuration: see [`RedisStore::from_config`].
     pub fn config(mut self, config: Config) -> Self {
         self.connect.servers = Some(ServerConfig::Config(Box::new(config)));
         self
