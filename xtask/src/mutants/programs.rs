@@ -94,6 +94,7 @@ impl Programs {
         // As cargo does it.
         command.env("CARGO_MANIFEST_DIR", &program.package);
         command.env("CARGO_PKG_NAME", package_name(name));
+        command.env("CARGO_PKG_VERSION_MAJOR", "0");
         command.env(VARIABLE, number.to_string());
         // A group of its own, so that the processes that tests start can be killed with it.
         command
