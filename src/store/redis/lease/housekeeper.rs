@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     future::pending,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -32,10 +32,28 @@ impl Leases {
         };
         let mut task = lock(&self.housekeeper.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            let changed = self.housekeeper.changed.clone();
-            *task = Some(background.spawn(refund_when_due(Arc::downgrade(self), changed)));
+            *task = Some(background.spawn(self.refund_when_due()));
         }
         true
+    }
+
+    /// What the housekeeper does. It ends with the store.
+    pub(super) fn refund_when_due(self: &Arc<Self>) -> impl Future<Output = ()> + use<> {
+        let (leases, changed) = (Arc::downgrade(self), self.housekeeper.changed.clone());
+        async move {
+            while let Some(next) = leases.upgrade().map(|leases| leases.refund_due()) {
+                let until_due = async {
+                    match next {
+                        Some(next) => sleep(next).await,
+                        None => pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = changed.notified() => {}
+                    () = until_due => {}
+                }
+            }
+        }
     }
 
     /// Has the housekeeper look at a key at an instant.
@@ -69,22 +87,6 @@ impl Leases {
                 self.schedule_refund(next, key_id, location);
             }
             unspent.into_iter().for_each(|unspent| self.refund(unspent));
-        }
-    }
-}
-
-/// Ends with the store.
-async fn refund_when_due(leases: Weak<Leases>, changed: Arc<Notify>) {
-    while let Some(next) = leases.upgrade().map(|leases| leases.refund_due()) {
-        let until_due = async {
-            match next {
-                Some(next) => sleep(next).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            () = changed.notified() => {}
-            () = until_due => {}
         }
     }
 }
