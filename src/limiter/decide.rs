@@ -402,7 +402,7 @@ impl LimiterRef {
                 let units = entry.receipts.first().remaining;
                 (units > 0).then(|| entry.with_receipts(entry.receipts.split(units)))
             });
-            builder.permit = HeldPermits::hold(self.core(), permits.collect(), self.permit_ttl);
+            builder.permit = HeldPermits::hold(self.core(), permits.collect());
         }
     }
 

@@ -64,11 +64,7 @@ impl LimiterCore {
 
 impl HeldPermits {
     /// Holds permits that were charged; `None` if there are none.
-    pub(super) fn hold(
-        limiter: &Arc<LimiterCore>,
-        entries: PermitEntries,
-        permit_ttl: Duration,
-    ) -> Option<Arc<Self>> {
+    pub(super) fn hold(limiter: &Arc<LimiterCore>, entries: PermitEntries) -> Option<Arc<Self>> {
         if entries.is_empty() {
             return None;
         }
@@ -76,9 +72,7 @@ impl HeldPermits {
         let renewed_by = runtime.clone().or_else(background_runtime);
         let (id, renewal) = limiter.permits.lock().add(&entries, renewed_by.as_ref());
         match (renewal, &renewed_by) {
-            (Renewal::NewTask, Some(runtime)) => {
-                spawn_heartbeat(limiter, runtime, permit_ttl);
-            }
+            (Renewal::NewTask, Some(runtime)) => spawn_heartbeat(limiter, runtime),
             (Renewal::RunningTask, _) => {}
             (Renewal::NewTask | Renewal::Missing, _) => {
                 static LOG: LogThrottle = LogThrottle::new();
@@ -106,6 +100,18 @@ impl HeldPermits {
             runtime,
             queue_key: OnceLock::new(),
         }))
+    }
+
+    /// Has them renewed in the current runtime: they were acquired for its request by a task of another one, which may end, or
+    /// stand still.
+    fn renew_here(&self) {
+        let here = runtime_with_timers();
+        let there = self.runtime.as_ref().map(Handle::id);
+        if let Some(here) = here.filter(|here| Some(here.id()) != there)
+            && self.limiter.permits.lock().assign(self.id, here.id()) == Renewal::NewTask
+        {
+            spawn_heartbeat(&self.limiter, &here);
+        }
     }
 
     /// Logs that a decision was dropped before its permits were taken over.
@@ -159,8 +165,9 @@ impl fmt::Debug for HeldPermits {
 }
 
 /// Renews the permits that are assigned to `runtime` several times in each TTL, until there are none.
-fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle, permit_ttl: Duration) {
-    let mut ttl_in_force = limiter.permit_ttl_in_force.subscribe();
+fn spawn_heartbeat(limiter: &Arc<LimiterCore>, runtime: &Handle) {
+    let (permit_ttl, mut ttl_in_force) =
+        (limiter.permit_ttl, limiter.permit_ttl_in_force.subscribe());
     let mut task = HeartbeatTask {
         limiter: Arc::downgrade(limiter),
         runtime: runtime.id(),
@@ -256,6 +263,11 @@ impl DecisionPermit {
         self.0.take()
     }
 
+    /// Has the permits renewed in the current runtime.
+    pub(super) fn renew_here(&self) {
+        self.0.iter().for_each(|permits| permits.renew_here());
+    }
+
     /// Notifies this queue when the permits are released.
     pub(super) fn wake_on_release(&self, queue_key: &QueueKey) {
         if let Some(permits) = &self.0 {
@@ -286,7 +298,8 @@ impl Drop for DecisionPermit {
 /// The entries of one request under in-flight limits.
 pub(crate) type PermitEntries = SmallVec<[PolicyEntry; 1]>;
 
-/// The permits that requests hold. Each runtime in which some were acquired has a heartbeat task, which renews them: runtimes
+/// The permits that requests hold. Each runtime in which some were acquired, or handed to a request
+/// that waited there, has a heartbeat task, which renews them: runtimes
 /// end, and a current-thread runtime may not be polled for a while. Those that were acquired outside of a runtime are renewed on the
 /// background thread.
 #[derive(Debug, Default)]
@@ -337,16 +350,25 @@ impl Registry {
         let entries = copy(entries);
         let permits = RegisteredPermits { entries, runtime };
         self.permits.insert(self.last_id, permits);
-        let renewal = match runtime {
-            None => Renewal::Missing,
-            Some(runtime) if self.heartbeat_runtimes.contains(&runtime) => Renewal::RunningTask,
-            Some(runtime) => {
-                self.heartbeat_runtimes.push(runtime);
-                self.reassign_orphans();
-                Renewal::NewTask
-            }
-        };
+        let renewal = runtime.map_or(Renewal::Missing, |runtime| self.renewal_in(runtime));
         (self.last_id, renewal)
+    }
+
+    /// Assigns permits to a runtime, and returns what renews them there.
+    pub(crate) fn assign(&mut self, id: u64, runtime: runtime::Id) -> Renewal {
+        if let Some(permits) = self.permits.get_mut(&id) {
+            permits.runtime = Some(runtime);
+        }
+        self.renewal_in(runtime)
+    }
+
+    fn renewal_in(&mut self, runtime: runtime::Id) -> Renewal {
+        if self.heartbeat_runtimes.contains(&runtime) {
+            return Renewal::RunningTask;
+        }
+        self.heartbeat_runtimes.push(runtime);
+        self.reassign_orphans();
+        Renewal::NewTask
     }
 
     pub(crate) fn remove(&mut self, id: u64) {

@@ -1,9 +1,6 @@
 //! The order of the requests that wait for the same keys, and their call of the store.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    mem,
-};
+use std::{collections::BTreeMap, mem};
 
 /// Requests in order of arrival, and their call of the store. Only the first request begins calls and polls them. A call that is
 /// pending stays here, so nothing has to be handed over when the first request leaves.
@@ -13,7 +10,7 @@ pub(crate) struct WaitList<W, C, D> {
     /// The requests without a decision, by a number that increases.
     pub(crate) waiters: BTreeMap<u64, W>,
     /// The decisions of requests that have not seen them.
-    pub(crate) decided: HashMap<u64, D>,
+    pub(crate) decided: BTreeMap<u64, D>,
     pub(crate) call: Call<C>,
     last_number: u64,
 }
@@ -39,7 +36,7 @@ impl<W, C, D> Default for WaitList<W, C, D> {
     fn default() -> Self {
         Self {
             waiters: BTreeMap::new(),
-            decided: HashMap::new(),
+            decided: BTreeMap::new(),
             call: Call::None,
             last_number: 0,
         }

@@ -4,7 +4,7 @@
 //! charged that leaves without having seen its decision is refunded.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     future::{Future, poll_fn},
     mem,
     ops::ControlFlow,
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use hashbrown::{HashMap, hash_map::EntryRef};
 use smallvec::SmallVec;
 use tokio::{runtime::Handle, time::Instant};
 
@@ -108,6 +109,12 @@ impl Turn {
             decision,
             runtime: Handle::try_current().ok(),
         }
+    }
+
+    /// The decision, for the task that waits for it.
+    fn claim(self) -> Decision {
+        self.decision.permit.renew_here();
+        self.decision
     }
 }
 
@@ -306,13 +313,14 @@ impl Place {
     /// Waits until no request is ahead of it, or until it is decided.
     pub(crate) async fn until_first(&self) -> ControlFlow<Decision> {
         let find = |state: &mut QueueState| match state.list.decided.remove(&self.number) {
-            Some(turn) => Some(ControlFlow::Break(turn.decision)),
+            Some(turn) => Some(ControlFlow::Break(turn)),
             None => {
                 let is_first = state.list.is_first(self.number);
                 is_first.then_some(ControlFlow::Continue(()))
             }
         };
-        poll_fn(|cx| self.poll_queue(cx, find)).await
+        let found = poll_fn(|cx| self.poll_queue(cx, find)).await;
+        found.map_break(Turn::claim)
     }
 
     /// Waits until units or permits were refunded, or the policies replaced.
@@ -346,7 +354,7 @@ impl Place {
         let decided = poll_fn(|cx| {
             let step = self.poll_queue(cx, |state| state.list.step(self.number));
             let call = match ready!(step) {
-                Step::Return(turn) => return Poll::Ready(Ok(Some(turn.decision))),
+                Step::Return(turn) => return Poll::Ready(Ok(Some(turn.claim()))),
                 Step::Poll(call) => Some(*call),
                 Step::Begin => None,
             };
@@ -662,10 +670,9 @@ impl WaitQueues {
     /// Closes the queue of a key if it is not used.
     pub(super) fn close_unused(&self, key: &QueueKey) {
         let mut locked = lock(&self.0);
-        let is_unused = |queue: &Arc<WaitQueue>| queue.lock().is_unused();
-        let closed = match locked.queues.get(key).is_some_and(is_unused) {
-            true => locked.queues.remove(key),
-            false => None,
+        let closed = match locked.queues.entry_ref(key) {
+            EntryRef::Occupied(queue) if queue.get().lock().is_unused() => Some(queue.remove()),
+            _ => None,
         };
         drop(locked);
         drop(closed);

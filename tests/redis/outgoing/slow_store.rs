@@ -5,7 +5,7 @@
     reason = "futures are polled on one runtime and awaited on another"
 )]
 
-use std::future::poll_fn;
+use std::{fmt, future::poll_fn, pin::pin};
 
 use tokio::{sync::watch, time::timeout};
 use tollgate_tests::{
@@ -24,8 +24,28 @@ use crate::outgoing::{
 pub(crate) struct Slow {
     inner: MemoryStore,
     pub(crate) open: watch::Sender<bool>,
-    /// Whether the next result is a panic.
-    panics: Arc<AtomicBool>,
+    in_poll: InPoll,
+}
+
+/// What is done within the next poll of a result.
+#[derive(Clone, Default)]
+struct InPoll(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+
+impl InPoll {
+    fn set(&self, next: impl FnOnce() + Send + 'static) {
+        *self.0.lock().expect("a lock") = Some(Box::new(next));
+    }
+
+    fn run(&self) {
+        let next = self.0.lock().expect("a lock").take();
+        next.into_iter().for_each(|next| next());
+    }
+}
+
+impl fmt::Debug for InPoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InPoll")
+    }
 }
 
 impl Slow {
@@ -38,7 +58,7 @@ impl Slow {
         let store = Self {
             inner: MemoryStore::builder().clock(time.clone()).build(),
             open: watch::Sender::new(false),
-            panics: Arc::default(),
+            in_poll: InPoll::default(),
         };
         (limiter_on(store.clone(), [policy]), store, time)
     }
@@ -52,11 +72,14 @@ impl Store for Slow {
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         match self.inner.execute(op, counters) {
             StoreResponse::Ready(response) => {
-                let (mut open, panics) = (self.open.subscribe(), self.panics.clone());
+                let (mut open, in_poll) = (self.open.subscribe(), self.in_poll.clone());
                 StoreResponse::pending(async move {
-                    let opened = open.wait_for(|open| *open).await;
-                    opened.map(drop).expect("it outlives the test");
-                    assert!(!panics.swap(false, Ordering::SeqCst), "as intended");
+                    let mut opened = pin!(open.wait_for(|open| *open));
+                    let opened = poll_fn(|cx| {
+                        in_poll.run();
+                        opened.as_mut().poll(cx)
+                    });
+                    opened.await.map(drop).expect("it outlives the test");
                     response
                 })
             }
@@ -209,44 +232,49 @@ fn a_call_that_was_taken_over_from_such_a_runtime_and_left_again_is_refunded() {
 /// The task that polls such a call goes on with it.
 #[test]
 fn a_call_is_polled_on_if_a_request_joins_and_leaves_while_it_is_polled() {
-    type Meanwhile = Box<dyn FnOnce() + Send>;
-    let (open, opened) = watch::channel(false);
-    let (read, meanwhile) = (
-        Arc::<AtomicBool>::default(),
-        Arc::<Mutex<Option<Meanwhile>>>::default(),
-    );
-    let (is_read, in_poll) = (read.clone(), meanwhile.clone());
-    let store = StubStore::responding(move |_| {
-        let (is_read, in_poll) = (is_read.clone(), in_poll.clone());
-        let mut opened = opened.clone();
-        Some(StoreResponse::pending(async move {
-            let mut opened = std::pin::pin!(opened.wait_for(|open| *open));
-            poll_fn(|cx| {
-                let meanwhile = in_poll.lock().expect("a lock").take();
-                meanwhile.into_iter().for_each(|meanwhile| meanwhile());
-                opened.as_mut().poll(cx).map(drop)
-            })
-            .await;
-            is_read.store(true, Ordering::SeqCst);
-            Err(StoreError::Timeout)
-        }))
-    });
-    let limiter = limiter_on(store, [policy("p", "1/hour")]);
-    let elsewhere = Arc::new(build());
-    build().block_on(async {
-        drop(queued(wait(&limiter)));
-        let (limiter, elsewhere) = (limiter.clone(), elsewhere.clone());
-        let joins_and_leaves = move || {
-            elsewhere.block_on(async {
-                drop(queued(wait(&limiter)));
-                tokio::task::yield_now().await;
-            });
-        };
-        *meanwhile.lock().expect("a lock") = Some(Box::new(|| on_bare_thread(joins_and_leaves)));
+    let (one, elsewhere) = (build(), build());
+    let (limiter, store, _) = left_call(&one, "1/hour");
+    let joins = limiter.clone();
+    let joins_and_leaves = move || {
+        elsewhere.block_on(async {
+            drop(queued(wait(&joins)));
+            tokio::task::yield_now().await;
+        });
+    };
+    store.in_poll.set(|| on_bare_thread(joins_and_leaves));
+    one.block_on(async {
         tokio::task::yield_now().await;
-        open.send_replace(true);
+        store.open.send_replace(true);
         tokio::time::sleep(ms(50)).await;
-        assert!(read.load(Ordering::SeqCst));
+        assert_eq!(left(&limiter, "p").await, 1);
+    });
+}
+
+/// It joins while a task polls the call which then ends with its runtime.
+#[test]
+fn a_permit_that_a_task_elsewhere_has_acquired_is_renewed_where_its_request_waits() {
+    let (one, other) = (build(), Arc::new(build()));
+    let (limiter, store, _) = one.block_on(async { Slow::limiter_of(permits(1)) });
+    let (joined, joins) = (Arc::<Mutex<Option<Waiter>>>::default(), limiter.clone());
+    let (elsewhere, joining) = (other.clone(), joined.clone());
+    one.block_on(async {
+        drop(queued(wait(&limiter)));
+        store.open.send_replace(true);
+        store.in_poll.set(move || {
+            let join = move || elsewhere.block_on(async { queued(wait(&joins)) });
+            *joining.lock().expect("a lock") = Some(on_bare_thread(join));
+        });
+        tokio::time::sleep(ms(50)).await;
+    });
+    drop(one);
+    let joined = joined.lock().expect("a lock").take();
+    other.block_on(async {
+        let admission = joined.expect("it was polled").await.expect("admitted");
+        tokio::time::sleep(secs(3_600)).await;
+        assert_eq!(left(&limiter, "permits").await, 0);
+        drop(admission);
+        tokio::time::sleep(ms(50)).await;
+        assert_eq!(left(&limiter, "permits").await, 1);
     });
 }
 
@@ -264,8 +292,8 @@ async fn a_permit_for_a_request_that_has_left_is_released_without_an_error() {
 #[tokio::test(start_paused = true)]
 async fn the_next_request_calls_the_store_if_the_first_ones_call_panics() {
     let (limiter, store, _) = Slow::limiter("2/hour");
-    store.panics.store(true, Ordering::SeqCst);
     let first = tokio::spawn(queued(wait(&limiter)));
+    store.in_poll.set(|| panic!("as intended"));
     let next = queued(wait(&limiter));
     store.open.send_replace(true);
     assert!(first.await.expect_err("a panic").is_panic());
