@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     fmt, mem,
     sync::{Arc, Mutex, MutexGuard, OnceLock, Weak, atomic::Ordering},
-    time::Duration,
 };
 
 use smallvec::SmallVec;
