@@ -27,9 +27,11 @@ pub(crate) struct Slow {
     in_poll: InPoll,
 }
 
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// What is done within the next poll of a result.
 #[derive(Clone, Default)]
-struct InPoll(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+struct InPoll(Arc<Mutex<Option<Meanwhile>>>);
 
 impl InPoll {
     fn set(&self, next: impl FnOnce() + Send + 'static) {
