@@ -165,6 +165,9 @@ impl Wait {
                 ControlFlow::Break(decision) => WaitOutcome::Decided(decision),
             };
             match decided {
+                WaitOutcome::Decided(decision) if decision.is_admitted() => {
+                    return (limiter, decision);
+                }
                 WaitOutcome::Decided(decision) => {
                     return (limiter, request.finish(decision).await);
                 }
@@ -543,15 +546,13 @@ fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
 
 impl WaitRequest {
     /// Records a final rejection. An admission needs no record.
-    pub(super) async fn finish(&self, mut decision: Decision) -> Decision {
+    async fn finish(&self, mut decision: Decision) -> Decision {
         if matches!(decision.kind, DecisionKind::Rejected) {
             self.limiter.record_shadows_after_wait(&mut decision).await;
             self.count_rejection_for_bans(&mut decision).await;
         }
-        if !decision.is_admitted() {
-            self.limiter
-                .log_rejection(&decision.kind, &decision.entries);
-        }
+        self.limiter
+            .log_rejection(&decision.kind, &decision.entries);
         decision
     }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use hashbrown::{HashMap, hash_map::EntryRef};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::{runtime::Handle, time::Instant};
 
 use super::{
@@ -217,32 +217,36 @@ impl WaitQueue {
         if k < n {
             self.publish(LastRejection::after(&decision, request.clone()));
         }
-        let turns = (0..k).map(|i| {
-            let share = request.share_of(&decision, i, k);
+        let shares: SmallVec<[Decision; 1]> = match n {
+            1 => smallvec![decision],
+            _ => {
+                let shares = (0..k).map(|i| request.share_of(&decision, i, k)).collect();
+                // They have its permits.
+                drop(decision);
+                shares
+            }
+        };
+        for share in &shares {
             share.permit.wake_on_release(&self.key);
-            Turn::of(share)
-        });
-        let turns: SmallVec<[Turn; 1]> = turns.collect();
-        let mut turns = turns.into_iter();
-        // The shares have its permits.
-        drop(decision);
+        }
+        let mut shares = shares.into_iter();
         let (mut own, mut decided) = (None, Vec::new());
         let mut state = self.lock();
         while let Some((number, first)) = state.list.first()
             && first.is_mergeable_with(request)
-            && let Some(turn) = turns.next()
+            && let Some(share) = shares.next()
         {
             decided.extend(state.list.waiters.remove(&number));
             if by == Some(number) {
-                own = Some(turn.decision);
+                own = Some(share);
             } else {
-                state.list.decided.insert(number, turn);
+                state.list.decided.insert(number, Turn::of(share));
             }
         }
         drop(state);
         decided.into_iter().for_each(Waiter::wake);
         // Those of requests that have left.
-        turns.for_each(|turn| self.refund(turn));
+        shares.for_each(|share| self.refund(Turn::of(share)));
         Ok(own)
     }
 

@@ -44,10 +44,13 @@ struct WriteBackContext {
     whole: LimitHandle,
 }
 
-/// Charges in process that the store does not have yet, by the share's limit and key.
+/// Identifies a count: the policy, the state format, and the key. Quotas of one policy share it.
+type CountKey = (Box<str>, &'static str, Key);
+
+/// Charges in process that the store does not have yet.
 #[derive(Debug, Default)]
 struct WriteBackQueue {
-    by_key: HashMap<(u64, Key), WriteBackEntry>,
+    by_key: HashMap<CountKey, WriteBackEntry>,
     /// The number of keys that were taken out, and whose charges are about to be sent.
     taken: usize,
     /// The number of charges that were not recorded, since there were too many keys.
@@ -58,8 +61,18 @@ struct WriteBackQueue {
 
 #[derive(Debug)]
 struct WriteBackEntry {
+    /// That of the last charge.
     share: LimitHandle,
     units: u64,
+}
+
+fn count_key(counter: &CounterOp<'_>) -> CountKey {
+    let limit = counter.limit;
+    (
+        limit.policy().into(),
+        limit.info().state_format,
+        counter.key,
+    )
 }
 
 /// Keys whose charges are about to be sent.
@@ -139,7 +152,7 @@ impl LocalShares {
         }
         let mut unwritten = self.unwritten();
         let full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
-        let key = (counter.limit.id(), counter.key);
+        let key = count_key(counter);
         if full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
@@ -154,31 +167,33 @@ impl LocalShares {
             }
             return;
         }
-        let charged = unwritten
+        let before = unwritten
             .by_key
-            .entry(key)
-            .or_insert_with(|| WriteBackEntry {
-                share: counter.limit.clone(),
-                units: 0,
-            });
-        charged.units = charged.units.saturating_add(units);
+            .get(&key)
+            .map_or(0, |charged| charged.units);
+        let charged = WriteBackEntry {
+            share: counter.limit.clone(),
+            units: before.saturating_add(units),
+        };
+        let replaced = unwritten.by_key.insert(key, charged);
         self.any.store(true, Ordering::Relaxed);
+        drop(unwritten);
+        drop(replaced);
     }
 
     fn subtract(&self, counter: &CounterOp<'_>, units: u64) {
         let mut unwritten = self.unwritten();
-        let key = (counter.limit.id(), counter.key);
+        let key = count_key(counter);
         if let Some(charged) = unwritten.by_key.get_mut(&key) {
             charged.units = charged.units.saturating_sub(units);
         }
     }
 
-    /// Removes what is not written back of a key under a policy, whatever the quota of each charge is, and also if the policy has no share
-    /// any more. To be called before the counts are reset: a concurrent charge is either reset too, or written back.
+    /// Removes what is not written back of a key under a policy, also if the policy has no share any more. To be called before the
+    /// counts are reset: a concurrent charge is either reset too, or written back.
     pub(crate) fn forget(&self, policy: &str, key: Key) {
-        let is_own = |(_, own): &(u64, Key), charged: &mut WriteBackEntry| {
-            *own == key && charged.share.policy() == policy
-        };
+        let is_own =
+            |(of, _, own): &CountKey, _: &mut WriteBackEntry| **of == *policy && *own == key;
         let forgotten: Vec<_> = self.unwritten().by_key.extract_if(is_own).collect();
         drop(forgotten);
     }
@@ -187,10 +202,10 @@ impl LocalShares {
     fn take_batch(&self) -> WriteBackBatch<'_> {
         let mut unwritten = self.unwritten();
         let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
-        let batch: Vec<_> = keys.copied().collect();
+        let batch: Vec<_> = keys.cloned().collect();
         let taken = batch.into_iter().filter_map(|key| {
             let charged = unwritten.by_key.remove(&key)?;
-            Some((key.1, charged))
+            Some((key.2, charged))
         });
         let keys: Vec<_> = taken.collect();
         let any = !unwritten.by_key.is_empty();
@@ -349,6 +364,27 @@ mod tests {
         // The charges still count in process.
         let context: &WriteBackContext = limit.context().expect("one that is written back");
         assert_eq!(shares.counts.units_in_use(&context.local, key), 6);
+    }
+
+    #[test]
+    fn a_key_under_two_quotas_is_written_back_once() {
+        let (shares, store, key) = (LocalShares::default(), MemoryStore::new(), Key::global());
+        let share = |units| {
+            let quota = Quota::requests(units).per_month();
+            let rule = FixedWindow.bind(&quota, &Terms::default()).expect("a rule");
+            let whole = store.register("p", rule.clone()).expect("a limit");
+            let limit = shares.open_share("p", rule, Some(&whole));
+            (limit.expect("a share"), whole)
+        };
+        let [(before, _), (after, whole)] = [90, 70].map(share);
+        let charge = |limit| shares.execute_detached(Op::Acquire(7), &[CounterOp::new(limit, key)]);
+        charge(&before);
+        // As if they had refilled.
+        shares.execute_detached(Op::Reset, &[CounterOp::new(&before, key)]);
+        charge(&after);
+        assert_eq!(unwritten(&shares), [14]);
+        shares.write_back(&store);
+        assert_eq!(store.units_in_use(&whole, key), 7);
     }
 
     #[test]
