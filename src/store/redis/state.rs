@@ -94,7 +94,7 @@ impl StoreState {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
-        let Some(read_at) = self.rejection_cache.start_epoch_read() else {
+        let Some(read_at) = self.rejection_cache.start_epoch_read(self.timeout) else {
             return;
         };
         let reading = EpochReadGuard(self.clone());
