@@ -297,10 +297,9 @@ impl Drop for DecisionPermit {
 /// The entries of one request under in-flight limits.
 pub(crate) type PermitEntries = SmallVec<[PolicyEntry; 1]>;
 
-/// The permits that requests hold. Each runtime in which some were acquired, or handed to a request
-/// that waited there, has a heartbeat task, which renews them: runtimes
-/// end, and a current-thread runtime may not be polled for a while. Those that were acquired outside of a runtime are renewed on the
-/// background thread.
+/// The permits that requests hold. Each runtime in which some were acquired, or in which their request waited for them, has a heartbeat
+/// task, which renews them: runtimes end, and a current-thread runtime may not be polled for a while. Those that were acquired outside
+/// of a runtime are renewed on the background thread.
 #[derive(Debug, Default)]
 pub(crate) struct PermitRegistry(Mutex<Registry>);
 
