@@ -104,7 +104,7 @@ impl HeldPermits {
     /// Has them renewed in the current runtime: they were acquired for its request by a task of another one, which may end, or
     /// stand still.
     fn renew_here(&self) {
-        let here = runtime_with_timers();
+        let here = runtime_with_timers().or_else(background_runtime);
         let there = self.runtime.as_ref().map(Handle::id);
         if let Some(here) = here.filter(|here| Some(here.id()) != there)
             && self.limiter.permits.lock().assign(self.id, here.id()) == Renewal::NewTask

@@ -17,7 +17,8 @@ use crate::{
 /// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
 ///
 /// Its methods may be called at any time: in the handler, in an inner layer, and after the response, in a background task.
-/// Calls for one request run one after the other: one in a task that is not polled, such as on a runtime that stands still, delays the next.
+/// Calls for one request run one after the other: one in a task that is not polled, such as on a runtime that stands still, delays the
+/// next.
 ///
 /// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
 /// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) don't change them;

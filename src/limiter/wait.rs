@@ -165,6 +165,7 @@ impl Wait {
                 ControlFlow::Break(decision) => WaitOutcome::Decided(decision),
             };
             match decided {
+                // An admission needs no record.
                 WaitOutcome::Decided(decision) if decision.is_admitted() => {
                     return (limiter, decision);
                 }
@@ -545,7 +546,7 @@ fn waits(rejected: &Decision) -> impl Iterator<Item = &PolicyEntry> {
 }
 
 impl WaitRequest {
-    /// Records a final rejection. An admission needs no record.
+    /// Records a final rejection.
     async fn finish(&self, mut decision: Decision) -> Decision {
         if matches!(decision.kind, DecisionKind::Rejected) {
             self.limiter.record_shadows_after_wait(&mut decision).await;
