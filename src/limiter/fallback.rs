@@ -10,7 +10,7 @@ use super::{
     entry::PolicyEntry,
     mode::OnFailure,
     quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
-    write_back::LocalShares,
+    write_back::{LocalShares, unit_of},
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -212,10 +212,11 @@ fn open(
     quota: Quota,
     full: &LimitHandle,
 ) -> Result<OverridingQuota, InvalidValue> {
+    let whole = (full, unit_of(policy, &quota));
     let quota = fallback.share(quota);
     // It counts in process, where units are spent as they are charged.
     let rule = overrides.bind(&policy.clone().without_lease(), quota)?;
-    let written_to = fallback.writes_back().then_some(full);
+    let written_to = fallback.writes_back().then_some(whole);
     Ok(OverridingQuota {
         quota,
         limit: shares.open_share(policy.name(), rule, written_to)?,

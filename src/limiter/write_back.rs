@@ -14,6 +14,8 @@ use crate::{
     error::InvalidValue,
     key::Key,
     observe::{Event, Observer, SharedObservers},
+    policy::Policy,
+    quota::Quota,
     store::{
         CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store,
         StoreResponse, Units, memory::MemoryStore,
@@ -42,6 +44,8 @@ pub(crate) struct LocalShares {
 struct WriteBackContext {
     local: LimitHandle,
     whole: LimitHandle,
+    /// What the charge of a unit adds to a count, by which charges under several quotas are added up.
+    unit: u128,
 }
 
 /// Identifies a count: the policy, the state format, and the key. Quotas of one policy share it.
@@ -63,7 +67,18 @@ struct WriteBackQueue {
 struct WriteBackEntry {
     /// That of the last charge.
     share: LimitHandle,
-    units: u64,
+    /// The units of all charges, each times what a [unit](WriteBackContext::unit) of its quota adds.
+    charged: u128,
+}
+
+/// What the charge of a unit under this quota adds to a count: the picoseconds in which it refills, if the policy's strategy counts time; or
+/// else one.
+pub(super) fn unit_of(policy: &Policy, quota: &Quota) -> u128 {
+    if policy.strategy_or_default().tiers_share_period() {
+        return 1;
+    }
+    let refills_in = quota.period().as_nanos() * 1_000;
+    (refills_in / u128::from(quota.amount()).max(1)).max(1)
 }
 
 fn count_key(counter: &CounterOp<'_>) -> CountKey {
@@ -88,25 +103,22 @@ impl Drop for WriteBackBatch<'_> {
 }
 
 impl LocalShares {
-    /// Registers a share. With `whole`, the limit of the whole quota, its charges are written back there, except those of bans and
-    /// of in-flight limits, whose permits are released in process.
+    /// Registers a share. With `whole`, the limit of the whole quota, and what a [unit](unit_of) of that is, its charges are written back
+    /// there, except those of bans and of in-flight limits, whose permits are released in process.
     pub(crate) fn open_share(
         &self,
         policy: &str,
         rule: Arc<dyn Rule>,
-        whole: Option<&LimitHandle>,
+        whole: Option<(&LimitHandle, u128)>,
     ) -> Result<LimitHandle, InvalidValue> {
         let local = self.counts.register(policy, rule.clone())?;
         let info = local.info();
         match whole.filter(|_| info.permit_ttl.is_none() && !info.counts_rejections) {
             None => Ok(local),
-            Some(whole) => {
+            Some((whole, unit)) => {
                 let whole = whole.clone();
-                Ok(LimitHandle::new(
-                    policy,
-                    rule,
-                    WriteBackContext { local, whole },
-                ))
+                let context = WriteBackContext { local, whole, unit };
+                Ok(LimitHandle::new(policy, rule, context))
             }
         }
     }
@@ -150,10 +162,10 @@ impl LocalShares {
         if units == 0 {
             return;
         }
+        let (key, share) = (count_key(counter), counter.limit);
         let mut unwritten = self.unwritten();
-        let full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
-        let key = count_key(counter);
-        if full && !unwritten.by_key.contains_key(&key) {
+        let is_full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
+        if is_full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
             drop(unwritten);
@@ -167,25 +179,22 @@ impl LocalShares {
             }
             return;
         }
-        let before = unwritten
-            .by_key
-            .get(&key)
-            .map_or(0, |charged| charged.units);
-        let charged = WriteBackEntry {
-            share: counter.limit.clone(),
-            units: before.saturating_add(units),
+        let before = unwritten.by_key.get(&key).map_or(0, |entry| entry.charged);
+        let entry = WriteBackEntry {
+            share: share.clone(),
+            charged: before.saturating_add(charged_by(share, units)),
         };
-        let replaced = unwritten.by_key.insert(key, charged);
+        let replaced = unwritten.by_key.insert(key, entry);
         self.any.store(true, Ordering::Relaxed);
         drop(unwritten);
         drop(replaced);
     }
 
     fn subtract(&self, counter: &CounterOp<'_>, units: u64) {
-        let mut unwritten = self.unwritten();
         let key = count_key(counter);
-        if let Some(charged) = unwritten.by_key.get_mut(&key) {
-            charged.units = charged.units.saturating_sub(units);
+        if let Some(entry) = self.unwritten().by_key.get_mut(&key) {
+            let refunded = charged_by(counter.limit, units);
+            entry.charged = entry.charged.saturating_sub(refunded);
         }
     }
 
@@ -204,8 +213,8 @@ impl LocalShares {
         let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
         let batch: Vec<_> = keys.cloned().collect();
         let taken = batch.into_iter().filter_map(|key| {
-            let charged = unwritten.by_key.remove(&key)?;
-            Some((key.2, charged))
+            let entry = unwritten.by_key.remove(&key)?;
+            Some((key.2, entry))
         });
         let keys: Vec<_> = taken.collect();
         let any = !unwritten.by_key.is_empty();
@@ -275,12 +284,13 @@ impl LocalShares {
     #[cold]
     fn flush_write_backs(&self, store: &dyn Store) {
         let batch = self.take_batch();
-        for (key, charged) in &batch.keys {
-            let Some(WriteBackContext { local, whole }) = charged.share.context() else {
+        for (key, entry) in &batch.keys {
+            let Some(WriteBackContext { local, whole, unit }) = entry.share.context() else {
                 continue;
             };
+            let units = u64::try_from(entry.charged.div_ceil(*unit)).unwrap_or(u64::MAX);
             // Units that have refilled since are not charged.
-            let units = charged.units.min(self.counts.units_in_use(local, *key));
+            let units = units.min(self.counts.units_in_use(local, *key));
             if units > 0 {
                 let counter = CounterOp {
                     units: Units::new(units),
@@ -292,78 +302,25 @@ impl LocalShares {
     }
 }
 
+fn charged_by(share: &LimitHandle, units: u64) -> u128 {
+    let unit = share
+        .context::<WriteBackContext>()
+        .map_or(1, |share| share.unit);
+    unit.saturating_mul(u128::from(units))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        quota::Quota,
-        strategy::{ChargeReceipt, Concurrency, FixedWindow, Strategy, Terms},
-    };
+    use crate::strategy::{FixedWindow, Gcra, Strategy, Terms};
 
-    fn share(shares: &LocalShares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
-        let rule = strategy.bind(&quota, &Terms::default()).expect("a rule");
-        let whole = LimitHandle::new("p", rule.clone(), ());
-        let limit = shares.open_share("p", rule, Some(&whole));
-        limit.expect("a share")
-    }
-
-    fn unwritten(shares: &LocalShares) -> Vec<u64> {
+    fn unwritten(shares: &LocalShares) -> Vec<u128> {
         let unwritten = shares.unwritten();
-        let charged = unwritten.by_key.values();
-        charged.map(|charged| charged.units).collect()
-    }
-
-    #[test]
-    fn charges_are_recorded_refunds_are_subtracted_and_resets_remove_them() {
-        let (shares, key) = (LocalShares::default(), Key::global());
-        let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
-        let counter = |units, receipt| CounterOp {
-            units: Units::new(units),
-            receipt,
-            ..CounterOp::new(&limit, key)
-        };
-        for (op, units, recorded) in [
-            (Op::Peek, 1, vec![]),
-            (Op::Acquire(2), 2, vec![4]),
-            // Five more units are available.
-            (Op::Acquire(9), 2, vec![8]),
-            (Op::Acquire(1), 2, vec![8]),
-            (Op::ForceAcquire, 3, vec![11]),
-            (Op::Peek, 1, vec![11]),
-        ] {
-            shares.execute_detached(op, &[counter(units, ChargeReceipt::NONE)]);
-            assert_eq!(unwritten(&shares), recorded, "{op:?}");
-        }
-        shares.forget("another", key);
-        shares.forget("p", Key::new("another"));
-        assert_eq!(unwritten(&shares), [11]);
-        shares.forget("p", key);
-        assert!(unwritten(&shares).is_empty());
-        shares.execute_detached(Op::Reset, &[counter(1, ChargeReceipt::NONE)]);
-        shares.execute_detached(Op::Acquire(1), &[counter(5, ChargeReceipt::NONE)]);
-        assert_eq!(unwritten(&shares), [5]);
-        let StoreResponse::Ready(Ok(result)) =
-            shares.execute(Op::Acquire(1), &[counter(3, ChargeReceipt::NONE)])
-        else {
-            panic!("the result is ready");
-        };
-        let receipt = ChargeReceipt {
-            charged_at: result.at,
-            remaining: 3,
-            window_id: limit
-                .rule()
-                .window_id(&result.counters[0].snapshot, result.at),
-        };
-        shares.execute_detached(Op::Refund, &[counter(2, receipt)]);
-        assert_eq!(unwritten(&shares), [6]);
-        let batch = shares.take_batch();
-        assert_eq!((batch.keys.len(), shares.unwritten_keys()), (1, 1));
-        drop(batch);
-        assert_eq!(shares.unwritten_keys(), 0);
-        assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
-        // The charges still count in process.
-        let context: &WriteBackContext = limit.context().expect("one that is written back");
-        assert_eq!(shares.counts.units_in_use(&context.local, key), 6);
+        unwritten
+            .by_key
+            .values()
+            .map(|entry| entry.charged)
+            .collect()
     }
 
     #[test]
@@ -373,7 +330,7 @@ mod tests {
             let quota = Quota::requests(units).per_month();
             let rule = FixedWindow.bind(&quota, &Terms::default()).expect("a rule");
             let whole = store.register("p", rule.clone()).expect("a limit");
-            let limit = shares.open_share("p", rule, Some(&whole));
+            let limit = shares.open_share("p", rule, Some((&whole, 1)));
             (limit.expect("a share"), whole)
         };
         let [(before, _), (after, whole)] = [90, 70].map(share);
@@ -382,16 +339,46 @@ mod tests {
         // As if they had refilled.
         shares.execute_detached(Op::Reset, &[CounterOp::new(&before, key)]);
         charge(&after);
+        shares.forget("another", key);
+        shares.forget("p", Key::new("another"));
         assert_eq!(unwritten(&shares), [14]);
         shares.write_back(&store);
         assert_eq!(store.units_in_use(&whole, key), 7);
+        assert!(unwritten(&shares).is_empty());
+        charge(&after);
+        let batch = shares.take_batch();
+        assert_eq!((batch.keys.len(), shares.unwritten_keys()), (1, 1));
+        drop(batch);
+        assert_eq!(shares.unwritten_keys(), 0);
     }
 
+    /// A unit of one quota is a hundred of the other. The sum is rounded up to units of the last one.
     #[test]
-    fn permits_are_not_written_back() {
-        let shares = LocalShares::default();
-        let limit = share(&shares, &Concurrency::new(), Quota::concurrent(9));
-        shares.execute_detached(Op::Acquire(1), &[CounterOp::new(&limit, Key::global())]);
-        assert!(unwritten(&shares).is_empty());
+    fn charges_under_two_rates_are_written_back_as_what_they_are_together() {
+        for (before, during, in_use) in [
+            (vec![], vec![(0, 6), (1, 1)], 601),
+            (vec![(0, 6)], vec![(1, 100), (0, 1)], 800),
+            (vec![(1, 300)], vec![(0, 2), (1, 5), (0, 1)], 700),
+            (vec![(1, 300)], vec![(0, 2), (1, 5), (0, 1), (1, 1)], 606),
+        ] {
+            let (shares, store, key) = (LocalShares::default(), MemoryStore::new(), Key::global());
+            let share = |units| {
+                let quota = Quota::requests(units).per_month();
+                let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
+                let whole = store.register("p", rule.clone()).expect("a limit");
+                let unit = unit_of(&Policy::new("p", quota), &quota);
+                let limit = shares.open_share("p", rule, Some((&whole, unit)));
+                (limit.expect("a share"), whole)
+            };
+            let limits = [10, 1_000].map(share);
+            for charges in [before, during] {
+                for (quota, units) in charges {
+                    let counter = CounterOp::new(&limits[quota].0, key);
+                    shares.execute_detached(Op::Acquire(units), &[counter]);
+                }
+                shares.write_back(&store);
+            }
+            assert_eq!(store.units_in_use(&limits[1].1, key), in_use);
+        }
     }
 }
