@@ -16,6 +16,8 @@ use tokio::{
     runtime::{self, Handle},
     time::{Instant, Sleep, sleep, sleep_until},
 };
+#[cfg(feature = "redis")]
+use {tokio::task::JoinSet, tracing::instrument::WithSubscriber};
 
 use crate::background::background_runtime;
 
@@ -89,6 +91,23 @@ pub(crate) fn runtime_with_io() -> Option<Handle> {
     }
     let runtime = runtime_with_timers()?;
     can(&LAST, &runtime, open_socket).then_some(runtime)
+}
+
+/// The runtime of the background thread or, if that can't be started, the current one, if its timers and its IO are enabled.
+#[cfg(feature = "redis")]
+pub(crate) fn background_or_current() -> Option<Handle> {
+    background_runtime().or_else(runtime_with_io)
+}
+
+/// Runs `work` there, since the caller's runtime may stand still. It ends if this is dropped. `None` if there is no such runtime, or if it
+/// ends.
+#[cfg(feature = "redis")]
+pub(crate) async fn run_in_background<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let mut task = JoinSet::new();
+    task.spawn_on(work.with_current_subscriber(), &background_or_current()?);
+    task.join_next().await?.ok()
 }
 
 /// Opens a socket that is connected to nothing.

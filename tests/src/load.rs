@@ -5,8 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use testkit::{Server, TIMEOUT};
 use tollgate::{
-    Limiter, OnStoreError, Policy, RedisStore,
+    Limiter, OnStoreError, Policy, Quota, RedisStore,
     limiter::{Keys, LimiterBuilder},
     observe::DecisionSource,
 };
@@ -19,6 +20,18 @@ pub fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) ->
     let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
     let limiter = builder.on_store_error(OnStoreError::Reject);
     limiter.build().expect("a limiter")
+}
+
+/// Lets the library's background thread go on with each reply that it has received by now: it runs one task at a time, and does so before
+/// it reads the replies to later requests.
+pub fn background_goes_on() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).timeout(TIMEOUT);
+    let policy = Policy::new("p", Quota::requests(9).per_hour());
+    let limiter = limiter(store.build().expect("a store"), [policy]);
+    for _ in 0..4 {
+        assert!(admitted_by_store(&limiter.check("k").blocking()));
+    }
 }
 
 /// What is used of each policy's quota, of those in the shadow last.

@@ -47,6 +47,7 @@ pub use tollgate::{
 pub use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 pub use crate::{
+    load::background_goes_on,
     log::Log,
     results::{Counts, admitted_by_store, store_error},
     rng::Rng,

@@ -1,7 +1,7 @@
 //! The state that the workers of a store share.
 
 use std::sync::{
-    Arc, RwLock,
+    Arc, RwLock, Weak,
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 use std::time::Duration;
@@ -14,11 +14,10 @@ use super::{
     topology::Topology,
 };
 use crate::{
-    background::background_runtime,
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
     observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
-    runtime::runtime_with_io,
+    runtime::background_or_current,
     store::health::HELD_UP_REMEDY,
     sync::read,
 };
@@ -91,25 +90,27 @@ impl StoreState {
 
     /// Reads the epoch, if that is due: cached rejections older than their `max_staleness` are valid as long as it is unchanged.
     pub(super) fn refresh_rejection_epoch(self: &Arc<Self>) {
-        if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
-            return;
-        }
-        let Some(read_at) = self.rejection_cache.start_epoch_read(self.timeout) else {
+        let Some(epoch) = &self.epoch else {
             return;
         };
-        let reading = EpochReadGuard(self.clone());
-        if let Some(runtime) = runtime_with_io().or_else(background_runtime) {
-            drop(runtime.spawn(async move {
-                let shared = &reading.0;
-                let Some(key) = &shared.epoch else {
-                    return;
-                };
-                let epoch = tokio::time::timeout(shared.timeout, key.read(&shared.topology));
-                if let Ok(Ok(Some((epoch, time)))) = epoch.await {
-                    shared.rejection_cache.note_epoch(&epoch, time, read_at);
-                }
-            }));
+        if self.breakers.iter().all(|breaker| breaker.is_open()) {
+            return;
         }
+        let Some(read_at) = self.rejection_cache.start_epoch_read() else {
+            return;
+        };
+        let reading = EpochReadGuard(Arc::downgrade(self));
+        // Not by the caller's runtime, which may stand still.
+        let Some(runtime) = background_or_current() else {
+            return;
+        };
+        let (epoch, topology, timeout) = (epoch.clone(), self.topology.clone(), self.timeout);
+        drop(runtime.spawn(async move {
+            let read = tokio::time::timeout(timeout, epoch.read(&topology)).await;
+            if let (Ok(Ok(Some((value, time)))), Some(shared)) = (read, reading.0.upgrade()) {
+                shared.rejection_cache.note_epoch(&value, time, read_at);
+            }
+        }));
     }
 
     /// Notes that a call's reply came after its deadline, while the server answered a probe.
@@ -178,10 +179,12 @@ impl StoreState {
 }
 
 /// Guards a reading of the epoch, until it completes, fails, or its runtime ends.
-struct EpochReadGuard(Arc<StoreState>);
+struct EpochReadGuard(Weak<StoreState>);
 
 impl Drop for EpochReadGuard {
     fn drop(&mut self) {
-        self.0.rejection_cache.epoch().finish_read();
+        if let Some(shared) = self.0.upgrade() {
+            shared.rejection_cache.epoch().finish_read();
+        }
     }
 }

@@ -56,10 +56,10 @@ pub(crate) async fn source(limiter: &Limiter) -> DecisionSource {
     limiter.check(key()).await.source()
 }
 
-/// Waits until the store has read the epoch so often, which it does in the background.
+/// Waits until the store has read the epoch so often, which the background thread does.
 pub(crate) async fn epoch_is_read(server: &Server, reads: u64) {
     until("the epoch is read", async || server.calls("get") >= reads).await;
-    wait_for_read_replies(server).await;
+    background_goes_on();
 }
 
 /// Lets every task go on that waits for a reply received by now: on a runtime of one thread, it does so before more

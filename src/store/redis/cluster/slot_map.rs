@@ -12,7 +12,6 @@ use std::{
 use arc_swap::ArcSwap;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, ServerErrorKind};
 use tokio::{
-    runtime::Handle,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -22,9 +21,8 @@ use super::{
     node::{ClusterNode, Redirect, SlotRange, redirect_kind},
 };
 use crate::{
-    background::background_runtime,
     error::{ConfigError, StoreError},
-    runtime::runtime_with_io,
+    runtime::{background_or_current, run_in_background},
     store::redis::{
         connection::{ConnectionSource, RunError, sentinel},
         error_class,
@@ -217,7 +215,7 @@ impl Cluster {
     pub(crate) fn schedule_refresh(self: &Arc<Self>) {
         if self.refreshing.try_lock().is_ok()
             && self.last_refresh().is_none()
-            && let Some(runtime) = refreshing_runtime()
+            && let Some(runtime) = background_or_current()
         {
             let cluster = self.clone();
             drop(runtime.spawn(async move { cluster.refresh_here().await }));
@@ -233,16 +231,12 @@ impl Cluster {
         Some(error.clone().map_or(Ok(()), Err))
     }
 
-    /// Refreshes the slot map, by the background thread: callers on other runtimes wait for it, and the one of this caller may stand
-    /// still.
+    /// Refreshes the slot map, by the background thread: callers on other runtimes wait for it.
     pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), StoreError> {
         const NO_RUNTIME: StoreError = StoreError::NoRuntime("the slot map is read from the nodes");
-        let (cluster, mut refresh) = (self.clone(), JoinSet::new());
-        let runtime = refreshing_runtime().ok_or(NO_RUNTIME)?;
-        refresh.spawn_on(async move { cluster.refresh_here().await }, &runtime);
-        // It ends early only with its runtime.
-        let refreshed = refresh.join_next().await.and_then(Result::ok);
-        refreshed.unwrap_or(Err(NO_RUNTIME))
+        let cluster = self.clone();
+        let refresh = run_in_background(async move { cluster.refresh_here().await });
+        refresh.await.unwrap_or(Err(NO_RUNTIME))
     }
 
     /// Refreshes the slot map on this runtime. Concurrent callers await one refresh.
@@ -361,11 +355,6 @@ impl Cluster {
         }
         Err(RunError::Failed(StoreError::Timeout))
     }
-}
-
-/// The background thread's runtime or, if that can't be started, the current one.
-fn refreshing_runtime() -> Option<Handle> {
-    background_runtime().or_else(runtime_with_io)
 }
 
 impl fmt::Debug for Cluster {

@@ -16,7 +16,7 @@ use self::{
     pool::{PooledConnection, checkout, connect},
     sentinel::Sentinel,
 };
-use crate::error::StoreError;
+use crate::{error::StoreError, runtime::run_in_background};
 
 mod pool;
 pub(crate) mod sentinel;
@@ -71,9 +71,13 @@ impl ConnectionSource {
         }
     }
 
-    /// A connection for one command, beside those of the workers.
+    /// A connection for one command, beside those of the workers. The background thread drives it: the caller's runtime may stand still
+    /// when its next user needs it.
     pub(crate) async fn checkout(&self) -> Result<PooledConnection, StoreError> {
-        let connection = self.connection().await?;
+        const NO_RUNTIME: StoreError = StoreError::NoRuntime("a connection is opened");
+        let source = self.clone();
+        let connection = run_in_background(async move { source.connection().await });
+        let connection = connection.await.unwrap_or(Err(NO_RUNTIME))?;
         Ok(PooledConnection::new(connection))
     }
 

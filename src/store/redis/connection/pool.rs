@@ -220,6 +220,19 @@ mod tests {
         assert_eq!(pool.status().size, 0);
     }
 
+    #[test]
+    fn a_connection_that_a_runtime_opened_which_stands_still_is_reused() {
+        let server = Server::start();
+        let (source, _pool) = source(server.addr());
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_all().build().expect("a runtime")
+        };
+        let still = runtime();
+        let id = still.block_on(next_id(&source));
+        assert_eq!(runtime().block_on(next_id(&source)), id);
+    }
+
     #[tokio::test]
     async fn a_broken_connection_is_not_reused() {
         let server = Server::start();

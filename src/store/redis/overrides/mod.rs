@@ -15,7 +15,6 @@ use std::{
 
 use redis::{Cmd, FromRedisValue, aio::MultiplexedConnection, cmd};
 use tokio::{
-    runtime::Handle,
     sync::{Mutex, MutexGuard},
     time::{sleep, timeout},
 };
@@ -24,12 +23,11 @@ use tracing::instrument::WithSubscriber;
 use self::stored::{OVERRIDES_TAG, OverrideKeys, Version};
 use super::{error_class, state::StoreState, topology::Topology};
 use crate::{
-    background::background_runtime,
     clock::Timestamp,
     error::{StoreError, overrides::OverrideError},
     key::Key,
     log::LogThrottle,
-    runtime::runtime_with_io,
+    runtime::{background_or_current, runtime_with_io},
     store::{
         OverrideTable,
         health::{HealthReport, HealthWarning},
@@ -589,17 +587,12 @@ async fn query_once(
     reply.map_err(|error| error_class::to_store_error(&error))
 }
 
-/// The runtime on which overrides are read and changed.
-fn runtime() -> Option<Handle> {
-    background_runtime().or_else(runtime_with_io)
-}
-
-/// Runs `work` there.
+/// Runs `work` on the background thread.
 fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, OverrideError>> + Send + 'static,
 ) -> impl Future<Output = Result<T, OverrideError>> + Send + 'static {
     const NO_RUNTIME: StoreError = StoreError::NoRuntime("overrides are read from the server");
-    let task = runtime().map(|runtime| runtime.spawn(work.with_current_subscriber()));
+    let task = background_or_current().map(|runtime| runtime.spawn(work.with_current_subscriber()));
     async move {
         match task {
             // It ends early only with its runtime.
@@ -617,7 +610,7 @@ impl RedisOverrides {
             return;
         }
         let polling = PollGuard(self.clone());
-        let Some(runtime) = runtime() else {
+        let Some(runtime) = background_or_current() else {
             return;
         };
         let store = Arc::downgrade(store);

@@ -23,11 +23,10 @@ use super::{
     },
 };
 use crate::{
-    background::background_runtime,
     error::StoreError,
     log::LogThrottle,
     observe::{Event, SharedObservers},
-    runtime::runtime_with_io,
+    runtime::background_or_current,
     store::Op,
     sync::lock,
 };
@@ -203,7 +202,7 @@ impl PendingRefunds {
             drop(refunds);
             if let Some(store) = store.filter(|_| begins) {
                 let retries = Retries(Arc::downgrade(&store));
-                if let Some(runtime) = background_runtime().or_else(runtime_with_io) {
+                if let Some(runtime) = background_or_current() {
                     drop(runtime.spawn(resend_until_done(retries)));
                 }
             }

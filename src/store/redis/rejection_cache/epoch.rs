@@ -74,25 +74,15 @@ impl Epoch {
         number > 0 && self.number() == number && is_fresh
     }
 
-    /// Starts a reading, unless one was requested less than `pause` ago, or less than `timeout` ago and is in progress: after that its
-    /// runtime stands still.
-    pub(crate) fn start_read(&self, now: Timestamp, pause: Duration, timeout: Duration) -> bool {
-        let last = self.requested_at.load(Ordering::Acquire);
-        let pause = match self.is_being_read.load(Ordering::Acquire) {
-            true => pause.max(timeout),
-            false => pause,
-        };
-        let (requested_at, this) = (Timestamp::from_micros(last), now.as_micros());
-        let is_due = now < requested_at || now.since(requested_at) >= pause;
-        let starts = is_due
-            && self
-                .requested_at
-                .compare_exchange(last, this, Ordering::AcqRel, Ordering::Acquire)
-                .is_ok();
-        if starts {
-            self.is_being_read.store(true, Ordering::Release);
+    /// Starts a reading, unless one is in progress or was requested less than `pause` ago.
+    pub(crate) fn start_read(&self, now: Timestamp, pause: Duration) -> bool {
+        let last = Timestamp::from_micros(self.requested_at.load(Ordering::Acquire));
+        let is_due = now < last || now.since(last) >= pause;
+        if !is_due || self.is_being_read.swap(true, Ordering::AcqRel) {
+            return false;
         }
-        starts
+        self.requested_at.store(now.as_micros(), Ordering::Release);
+        true
     }
 
     /// Ends a reading, with a value or without one.
@@ -131,7 +121,7 @@ impl Epoch {
 ///
 /// A cluster has none: a call deletes keys of one slot only, and while a slot migrates it cannot touch both the key that
 /// it counts by and one that may not exist. There a rejection is cached for `max_staleness` at most.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct EpochKey(String);
 
 impl EpochKey {

@@ -244,15 +244,15 @@ impl RejectionCache {
     }
 
     /// Whether the store's epoch is to be read now, and the current time. The reader calls
-    /// [`finish_read`](Epoch::finish_read), by `timeout`.
-    pub(crate) fn start_epoch_read(&self, timeout: Duration) -> Option<Timestamp> {
+    /// [`finish_read`](Epoch::finish_read).
+    pub(crate) fn start_epoch_read(&self) -> Option<Timestamp> {
         if self.len.load(Ordering::Relaxed) <= 0 {
             return None;
         }
         let now = self.clock.now();
         // Early enough that no entry becomes doubtful meanwhile.
         self.epoch
-            .start_read(now, self.max_staleness / 2, timeout)
+            .start_read(now, self.max_staleness / 2)
             .then_some(now)
     }
 

@@ -1,5 +1,5 @@
 //! Probes a store whose circuit breaker is open, so that no request has to wait for its timeout to find out, and one whose replies
-//! are late, to find out why. Probes are sent by the [background thread](background_runtime), on connections of their own: those of the
+//! are late, to find out why. Probes are sent by the background thread, on connections of their own: those of the
 //! application's runtimes stand still with these.
 
 use std::{
@@ -9,17 +9,15 @@ use std::{
 
 use redis::{Cmd, Value};
 use tokio::{
-    runtime::Handle,
     task::JoinSet,
     time::{self, sleep_until, timeout, timeout_at},
 };
 use tracing::instrument::WithSubscriber;
 
 use crate::{
-    background::background_runtime,
     error::StoreError,
     observe::BreakerState,
-    runtime::runtime_with_io,
+    runtime::background_or_current,
     store::redis::{
         breaker::{
             Breaker, ProbingGuard,
@@ -40,11 +38,6 @@ const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 /// a handful are in flight.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The background thread's runtime or, if that can't be started, the current one.
-fn probing_runtime() -> Option<Handle> {
-    background_runtime().or_else(runtime_with_io)
-}
-
 /// Has the server of a hash tag probed, since a batch has had no reply for half of its time. `probe_timeout` is how long
 /// each probe may take.
 #[cold]
@@ -60,7 +53,7 @@ pub(crate) fn request_confirmation(
         let topology = shared.topology.clone();
         let confirming =
             confirm_by_probes(result, topology, shared.probe_command(tag), probe_timeout);
-        if let Some(runtime) = probing_runtime() {
+        if let Some(runtime) = background_or_current() {
             drop(runtime.spawn(confirming.with_current_subscriber()));
         }
     }
@@ -156,7 +149,7 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
     let Some(probing) = breaker.begin_probing() else {
         return;
     };
-    let Some(runtime) = probing_runtime() else {
+    let Some(runtime) = background_or_current() else {
         return;
     };
     let shared = Arc::downgrade(shared);
