@@ -190,19 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn no_brace_in_a_policy_name_or_key_reaches_redis() {
-        for policy in ["p", "{p}", "p}{q"] {
-            for text in ["{a}", "a{", "}", "{", "a\n{b}", ""] {
-                let name = names(policy).of(&Key::new(text));
-                assert!(
-                    name.bytes()
-                        .all(|b| b.is_ascii_graphic() && b != b'{' && b != b'}')
-                );
-            }
-        }
-    }
-
-    #[test]
     fn prefixes_policies_and_keys_that_differ_have_names_that_differ() {
         let tag = rule().info().state_format;
         let mut seen = HashMap::new();

@@ -232,31 +232,6 @@ fn the_epoch_is_read_by_one_request_at_a_time_and_before_the_bound() {
 }
 
 #[test]
-fn a_refund_ends_a_cached_rejection_and_one_in_flight() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    scene.reject(&key, 1);
-    scene.rejection_cache.invalidate(scene.counters(&key, 1));
-    assert_eq!(scene.wait(&key, 1), None);
-    let token = scene.token(&key, 1);
-    scene.rejection_cache.invalidate(scene.counters(&key, 1));
-    scene.rejected(&key, 1, &token, Duration::ZERO);
-    assert_eq!(scene.wait(&key, 1), None, "it may have been decided before");
-}
-
-/// A caller with a quota of its own has a limit of its own, under the same policy.
-#[test]
-fn a_refund_ends_the_cached_rejections_of_every_quota_of_the_key() {
-    let (scene, other) = (Scene::new(100), Scene::new(100));
-    let (key, neighbour) = (Key::new("a"), Key::new("b"));
-    scene.reject(&key, 1);
-    scene.reject(&neighbour, 1);
-    scene.rejection_cache.invalidate(other.counters(&key, 1));
-    assert_eq!(scene.wait(&key, 1), None);
-    assert!(scene.wait(&neighbour, 1).is_some());
-}
-
-#[test]
 fn rules_whose_state_depends_on_the_cost_say_so() {
     for rule in BUILT_IN.iter().map(|strategy| strategy.example_rule(9)) {
         let info = rule.info();
@@ -433,54 +408,4 @@ fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request(
         .rejection_cache
         .invalidate(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
-}
-
-/// Each is as old as its own request, whatever the ages of the others.
-#[test]
-fn cached_rejections_of_different_and_equal_ages_have_their_own_waits() {
-    let scene = Scene::new(100);
-    let [first, second, third] =
-        [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&scene, &policies));
-    first.reject(&[1, 1], &[(6, 20), (6, 30)], ms(50));
-    scene.clock.advance(ms(300));
-    second.reject(&[1, 1], &[(6, 40), (6, 10)], ms(50));
-    third.reject(&[1, 1], &[(6, 5), (6, 5)], ms(0));
-    scene.clock.advance(ms(200));
-    let waits = |request: &Several<'_>| request.waits(&[1, 1]).expect("it is known");
-    assert_eq!(waits(&first), [after(19_450), after(29_450)]);
-    assert_eq!(waits(&second), [after(39_800), after(9_800)]);
-    assert_eq!(waits(&third), [after(4_800), after(4_800)]);
-}
-
-#[test]
-fn past_the_bound_a_policy_that_had_room_is_evaluated_by_the_store() {
-    let scene = Scene::new(100);
-    let both = Several::new(&scene, &["a", "b"]);
-    scene.read("7");
-    for (used, believed) in [(6, true), (5, false)] {
-        both.reject(&[1, 1], &[(6, 20), (used, 20)], ms(0));
-        scene.clock.advance(ms(999));
-        scene.read("7");
-        assert!(both.waits(&[1, 1]).is_some());
-        scene.clock.advance(ms(1));
-        assert_eq!(both.waits(&[1, 1]).is_some(), believed, "{used} used");
-    }
-}
-
-#[test]
-fn a_wait_shorter_than_the_bound_is_counted_from_the_request_too() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    let token = scene.token(&key, 1);
-    // A unit is available in 300 ms: 50.3 s of the 60 s are used, in units of 50 ns.
-    let counter = CounterResult::new(0, Snapshot::new([50_300 * 20_000]));
-    let result = OpResult::new(scene.clock.now(), 0, [counter]);
-    let counters = scene.counters(&key, 1);
-    scene
-        .rejection_cache
-        .insert(counters, &result, &token, ms(200));
-    scene.clock.advance(ms(99));
-    assert_eq!(scene.wait(&key, 1), Some(ms(201)));
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&key, 1), None);
 }
