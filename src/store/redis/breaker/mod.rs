@@ -298,28 +298,6 @@ mod tests {
     }
 
     #[test]
-    fn as_many_failures_in_a_row_as_configured_open_it() {
-        let (breaker, now) = breaker(3);
-        for _ in 0..5 {
-            assert!(
-                !breaker.on_failure(now, || StoreError::Timeout)
-                    && !breaker.on_failure(now, || StoreError::Timeout)
-            );
-            breaker.on_success();
-        }
-        assert!(
-            !breaker.on_failure(now, || StoreError::Timeout)
-                && !breaker.on_failure(now, || StoreError::Timeout)
-                && !breaker.is_open()
-        );
-        assert!(breaker.on_failure(now, || StoreError::Timeout) && breaker.is_open());
-        assert!(
-            !breaker.on_failure(now, || StoreError::Timeout),
-            "it opens once"
-        );
-    }
-
-    #[test]
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = breaker(0);
         assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));

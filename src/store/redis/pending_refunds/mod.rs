@@ -566,17 +566,6 @@ mod tests {
         assert!(!refunds.any.load(Ordering::Relaxed));
     }
 
-    #[test]
-    fn refunds_of_permits_are_kept_without_a_bound() {
-        let limit = LimitHandle::unregistered(Concurrency::new(), "9 concurrent");
-        let refunds = PendingRefunds::default();
-        for sent in [Sent::Maybe, Sent::No].repeat(MAX_PENDING_REFUNDS) {
-            fail(&refunds, 0, refund_unread(&limit), sent);
-        }
-        assert_eq!(lock(&refunds.refunds).len, 2 * MAX_PENDING_REFUNDS);
-        assert_eq!(refunds.dropped(), 0);
-    }
-
     /// What is sent later of a refund by a receipt with five units left.
     fn retry_of(strategy: impl Strategy, quota: &str, sent: Sent) -> OwnedCounterOp {
         let limit = LimitHandle::unregistered(strategy, quota);

@@ -424,15 +424,6 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_read_once() {
-        let (request, mut response) = with_response(Op::Acquire(1));
-        assert!(read(&mut response).is_none());
-        request.succeed(admitted());
-        assert!(matches!(read(&mut response), Some(Ok(1))));
-        assert!(read(&mut response).is_none());
-    }
-
-    #[test]
     fn the_waiter_of_a_lost_request_gets_an_error() {
         let (request, mut response) = with_response(Op::Acquire(1));
         drop(request);

@@ -433,46 +433,6 @@ mod tests {
         RequestState::new(Op::Acquire(1), counters, deadline, hash)
     }
 
-    fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        PendingRequest::detached(state(limit, key, deadline))
-    }
-
-    /// Fills batches until no request is left; returns the keys and requests of each.
-    fn in_flight(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
-        let (mut queue, mut schedule) = (RequestQueue::default(), Schedule::default());
-        for request in incoming {
-            queue.push(request, usize::MAX);
-        }
-        schedule.drain(&mut queue, 0);
-        let mut batch = Batch::default();
-        let mut in_flight = Vec::new();
-        loop {
-            schedule.fill(|request| batch.push(request));
-            if batch.is_empty() {
-                return in_flight;
-            }
-            let keys = batch.entries().count();
-            in_flight.push((keys, batch.drain().count()));
-            batch.clear();
-        }
-    }
-
-    #[test]
-    fn any_number_of_requests_for_one_key_count_as_one_key_of_a_batch() {
-        let limit = limit();
-        let hot = (0..10_000).map(|_| request(&limit, "hot"));
-        let cold = (0..127).map(|key| request(&limit, &format!("cold {key}")));
-        assert_eq!(in_flight(hot.chain(cold).collect()), [(128, 10_127)]);
-    }
-
-    #[test]
-    fn batches_keep_the_order_and_their_maximum_size() {
-        let limit = limit();
-        let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));
-        assert_eq!(in_flight(all.collect()), [(128, 128), (128, 128), (44, 44)]);
-    }
-
     /// Behind a batch whose reply is awaited for one more timeout, say.
     #[tokio::test]
     async fn a_request_that_is_late_for_the_reply_to_others_is_no_sign_of_a_stop() {
