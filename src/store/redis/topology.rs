@@ -79,6 +79,23 @@ impl Topology {
         source.map_or_else(|| "the cluster".into(), |source| source.server().clone())
     }
 
+    /// Each server that has keys, once, with the first hash tag that it has, in the order of these.
+    pub(crate) async fn servers(&self) -> Result<Vec<(usize, ConnectionSource)>, StoreError> {
+        let cluster = match self {
+            Self::One(source) => return Ok(vec![(0, source.clone())]),
+            Self::Cluster(cluster) => cluster,
+        };
+        let mut servers = Vec::<(usize, ConnectionSource)>::new();
+        for tag in 0..cluster.tags().len() {
+            let source = &cluster.slot_owner(tag).await?.source;
+            let is_same = |(_, known): &(_, ConnectionSource)| known.server() == source.server();
+            if !servers.iter().any(is_same) {
+                servers.push((tag, source.clone()));
+            }
+        }
+        Ok(servers)
+    }
+
     /// The hash tags that the same server has.
     pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         match self {
@@ -103,16 +120,14 @@ impl Topology {
         match self {
             Self::One(source) => {
                 let connection = source.checkout().await.map_err(RunError::NotConnected)?;
-                let reply = connection.query(cmd).await;
+                let reply = connection.query(cmd, false).await;
                 let reply = reply.and_then(|value| Ok(T::from_redis_value(value)?));
                 reply.map_err(|error| RunError::Failed(error_class::to_store_error(&error)))
             }
             Self::Cluster(cluster) => cluster.run(tag, cmd).await,
         }
     }
-}
 
-impl Topology {
     /// Opens a connection beside those of pools to the server of a hash tag's keys.
     pub(crate) async fn connect(&self, tag: usize) -> Result<MultiplexedConnection, StoreError> {
         match self {
@@ -148,8 +163,8 @@ impl Route {
         match self {
             Self::Single(connection) => connection.acquire().await,
             Self::HashTag(nodes, tag) => {
-                let node = nodes.cluster().slot_owner(*tag).await?;
-                nodes.acquire(*tag, &node).await
+                let node = nodes.cluster.slot_owner(*tag).await?;
+                nodes.connection(*tag, &node).acquire().await
             }
         }
     }
@@ -161,7 +176,7 @@ impl Route {
     ) -> Result<ConnectionRef, StoreError> {
         match self {
             Self::Single(connection) => connection.acquire().await,
-            Self::HashTag(nodes, tag) => nodes.acquire(*tag, node).await,
+            Self::HashTag(nodes, tag) => nodes.connection(*tag, node).acquire().await,
         }
     }
 
@@ -169,14 +184,14 @@ impl Route {
     pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         match self {
             Self::Single(_) => None,
-            Self::HashTag(nodes, tag) => nodes.cluster().redirect(*tag, error),
+            Self::HashTag(nodes, tag) => nodes.cluster.redirect(*tag, error),
         }
     }
 
     /// Refreshes the slot map: the server may no longer serve the keys.
     pub(crate) fn schedule_refresh(&self) {
         if let Self::HashTag(nodes, _) = self {
-            nodes.cluster().schedule_refresh();
+            nodes.cluster.schedule_refresh();
         }
     }
 }
@@ -199,19 +214,7 @@ impl NodeConnections {
         }
     }
 
-    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.cluster
-    }
-
     /// The connection to a node, for a tag's worker.
-    pub(crate) async fn acquire(
-        &self,
-        tag: usize,
-        node: &Arc<ClusterNode>,
-    ) -> Result<ConnectionRef, StoreError> {
-        self.connection(tag, node).acquire().await
-    }
-
     fn connection(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
         let mut nodes = lock(&self.nodes);
         if let Some((_, connections)) = nodes.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {

@@ -91,7 +91,9 @@ impl ClusterNode {
     /// Its view of the slot map.
     pub(crate) async fn slots(&self) -> Result<Vec<SlotRange>, StoreError> {
         let connection = self.source.checkout().await?;
-        let slots = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
+        let slots = connection
+            .query(redis::cmd("CLUSTER").arg("SLOTS"), false)
+            .await;
         let slots = slots.map_err(|error| error_class::to_store_error(&error))?;
         let ranges = read_slots(slots, &self.host);
         if ranges.is_empty() {

@@ -330,11 +330,7 @@ impl Cluster {
             let connection = node.source.checkout().await;
             let connection = connection.inspect_err(|_| self.schedule_refresh());
             let connection = connection.map_err(RunError::NotConnected)?;
-            let reply = if asking {
-                connection.query_with_asking(cmd).await
-            } else {
-                connection.query(cmd).await
-            };
+            let reply = connection.query(cmd, asking).await;
             let error = match reply.and_then(|value| Ok(T::from_redis_value(value)?)) {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,

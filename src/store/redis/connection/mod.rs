@@ -18,7 +18,7 @@ use self::{
 };
 use crate::{error::StoreError, runtime::run_in_background};
 
-mod pool;
+pub(crate) mod pool;
 pub(crate) mod sentinel;
 pub(crate) mod shared;
 pub(crate) mod tls;

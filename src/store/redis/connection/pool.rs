@@ -34,8 +34,14 @@ impl PooledConnection {
         Self(Some(connection))
     }
 
-    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        self.send(cmd, false).await
+    /// Sends a command, after `ASKING` if the node is importing the slot of its key.
+    pub(crate) async fn query(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let reply = query(self.connection()?, cmd, asking).await;
+        let reconnect = |error| error_class::classify(error).reconnect;
+        if !reply.as_ref().is_err_and(reconnect) {
+            self.put_back();
+        }
+        reply
     }
 
     /// Sends a command, and keeps the connection for the next one. It is closed unless it is [put back](Self::put_back).
@@ -53,25 +59,6 @@ impl PooledConnection {
             || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
         self.0.as_deref_mut().ok_or_else(not_connected)
     }
-
-    /// Sends it to a node of a cluster that is importing the slot of its key (`ASKING`).
-    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        self.send(cmd, true).await
-    }
-
-    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let connection = self.connection()?;
-        let reply = if asking {
-            query_with_asking(connection, cmd).await
-        } else {
-            cmd.query_async(connection).await
-        };
-        let reconnect = |error| error_class::classify(error).reconnect;
-        if !reply.as_ref().is_err_and(reconnect) {
-            drop(self.0.take());
-        }
-        reply
-    }
 }
 
 impl Drop for PooledConnection {
@@ -86,11 +73,15 @@ impl fmt::Debug for PooledConnection {
     }
 }
 
-/// Sends a command after `ASKING`.
-pub(super) async fn query_with_asking(
+/// Sends a command, after `ASKING` if the node is importing the slot of its keys.
+pub(crate) async fn query(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
+    asking: bool,
 ) -> Result<Value, RedisError> {
+    if !asking {
+        return cmd.query_async(connection).await;
+    }
     let mut both = redis::Pipeline::with_capacity(2);
     // As one pipeline: no command of another batch gets between.
     both.cmd("ASKING").add_command(cmd.clone());
@@ -124,12 +115,8 @@ mod tests {
     }
 
     async fn query(source: &ConnectionSource, cmd: &Cmd) -> Result<Value, RedisError> {
-        source
-            .checkout()
-            .await
-            .expect("a connection")
-            .query(cmd)
-            .await
+        let connection = source.checkout().await.expect("a connection");
+        connection.query(cmd, false).await
     }
 
     /// The id of the next connection.
@@ -206,12 +193,7 @@ mod tests {
             let connection = source.checkout().await.expect("a connection");
             proxy.hold();
             let ping = cmd("PING");
-            let left = if asking {
-                give_up(&pool, connection.query_with_asking(&ping)).await
-            } else {
-                give_up(&pool, connection.query(&ping)).await
-            };
-            assert_eq!(left, 0);
+            assert_eq!(give_up(&pool, connection.query(&ping, asking)).await, 0);
             proxy.pass();
             assert_ne!(next_id(&source).await, before);
         }
@@ -241,7 +223,12 @@ mod tests {
         next_id(&source).await;
         let connection = source.checkout().await.expect("a connection");
         proxy.halve();
-        assert!(connection.query(cmd("CLIENT").arg("ID")).await.is_err());
+        assert!(
+            connection
+                .query(cmd("CLIENT").arg("ID"), false)
+                .await
+                .is_err()
+        );
         assert_eq!(pool.status().size, 0);
         proxy.pass();
         next_id(&source).await;

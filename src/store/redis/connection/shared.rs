@@ -9,13 +9,10 @@ use std::{
 };
 
 use deadpool_redis::Connection;
-use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use redis::{Value, aio::MultiplexedConnection};
 use tokio::sync::{Mutex, OwnedSemaphorePermit};
 
-use super::{
-    ConnectionSource,
-    pool::{PooledConnection, query_with_asking},
-};
+use super::{ConnectionSource, pool::PooledConnection};
 use crate::{error::StoreError, store::redis::error_class::classify};
 
 /// A connection that was idle for this long may have been closed by the other side unnoticed.
@@ -116,33 +113,19 @@ impl ConnectionRef {
         self.shared.source.server()
     }
 
-    /// What sends commands on it, and what closes it meanwhile.
-    pub(crate) fn split(&mut self) -> (Sender<'_>, Closer<'_>) {
+    /// The connection, and what closes it meanwhile. A command that is handed over at the moment at which it closes may get neither a
+    /// reply nor an error, since the channel to the client's driver keeps it (tokio issue 7714): its caller must have a deadline.
+    pub(crate) fn split(&mut self) -> (&mut MultiplexedConnection, Closer<'_>) {
         let closer = Closer {
             shared: &self.shared,
             broken: &self.broken,
         };
-        (Sender(&mut self.connection), closer)
+        (&mut self.connection, closer)
     }
 
     /// Closes the connection, as [`Closer::close`] does.
     pub(crate) fn close(&mut self) {
         self.split().1.close();
-    }
-}
-
-/// Sends commands on a connection. A command that is handed over at the moment at which the connection closes may get neither a
-/// reply nor an error, since the channel to the client's driver keeps it (tokio issue 7714): its caller must have a deadline.
-pub(crate) struct Sender<'a>(&'a mut MultiplexedConnection);
-
-impl Sender<'_> {
-    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        cmd.query_async(self.0).await
-    }
-
-    /// Sends a command to a node of a cluster that is importing the slot of its keys (`ASKING`).
-    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        Box::pin(query_with_asking(self.0, cmd)).await
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
     Inner,
     batch::MAX_BATCH_KEYS,
     request::{
-        PendingRequest, Sent, UndeliveredGuard, ended,
+        PendingRequest, Sent, UndeliveredGuard,
         limit::store_of,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -133,14 +133,6 @@ impl PendingRefunds {
         {
             self.push(tag, retry);
         }
-    }
-
-    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent for the next runtime that uses the store:
-    /// charges, refunds and settlements with a waiter too, if they were not sent.
-    pub(crate) fn keep_lost(&self, tag: usize, mut request: PendingRequest) {
-        request.retry_lost_settlement();
-        let sent = request.sent;
-        self.fail_and_keep(tag, request, ended(), sent);
     }
 
     /// Drops what is kept for counters that were reset since: made now, it would charge the fresh quota, or refund charges of it.

@@ -85,7 +85,7 @@ pub(crate) struct PendingRequest {
     /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
     pub(crate) send_alone: bool,
     waiter: Waiter,
-    refund_retry: RefundRetry,
+    pub(crate) refund_retry: RefundRetry,
     /// Whether it may have run, if it is lost.
     pub(crate) sent: Sent,
     /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
@@ -132,11 +132,6 @@ impl PendingRequest {
         request.waiter = Waiter::Callback;
         request.refund_retry = RefundRetry::Never;
         request
-    }
-
-    /// Sets whether its refund is retried later if it fails now.
-    pub(crate) fn set_refund_retry(&mut self, retry: RefundRetry) {
-        self.refund_retry = retry;
     }
 
     /// Whether its refund is to be retried later if it fails.
@@ -232,8 +227,6 @@ impl Deref for PendingRequest {
     }
 }
 
-/// A request that is lost with its runtime fails its waiter. [`PendingRefunds::keep_lost`](super::pending_refunds::PendingRefunds::keep_lost)
-/// says what is kept of it.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
@@ -249,23 +242,25 @@ impl Drop for PendingRequest {
 }
 
 impl PendingRequest {
+    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent later: charges, refunds and settlements with a
+    /// waiter too, if they were not sent.
     #[cold]
     fn fail_lost(&mut self) {
-        let mut lost = Self::detached(self.state.clone());
+        let (sent, mut lost) = (self.sent, Self::detached(self.state.clone()));
         lost.waiter = mem::take(&mut self.waiter);
-        (lost.refund_retry, lost.sent) = (self.refund_retry, self.sent);
-        match store_of(&lost.counters) {
-            Some(store) => store.workers.keep_lost(lost),
-            None => lost.fail(ended()),
-        }
-    }
-
-    /// Has a settlement that was not sent made later, although a task waits for the result: the task may have ended with the runtime.
-    pub(crate) fn retry_lost_settlement(&mut self) {
-        let is_settlement = self.op == Op::Settle && self.refund_retry == RefundRetry::IfUnread;
-        if is_settlement && self.sent == Sent::No {
-            self.refund_retry = RefundRetry::Always;
-        }
+        lost.refund_retry = match self.refund_retry {
+            // A task may wait for the result that has ended with the runtime.
+            RefundRetry::IfUnread if self.op == Op::Settle && sent == Sent::No => {
+                RefundRetry::Always
+            }
+            retry => retry,
+        };
+        let Some(store) = store_of(&lost.counters) else {
+            return lost.fail(ended());
+        };
+        let tag = store.workers.tag_of(&lost.counters);
+        let refunds = &store.shared.pending_refunds;
+        refunds.fail_and_keep(tag, lost, ended(), sent);
     }
 }
 

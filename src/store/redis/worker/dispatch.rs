@@ -12,13 +12,17 @@ use tokio::time::{Instant, sleep};
 
 use super::{Worker, probe};
 use crate::{
+    clock::Clock as _,
     error::StoreError,
     observe::{BreakerState, StoreCallEvent, StoreCallResult},
     store::redis::{
         batch::{Batch, wire},
         breaker::confirmation::{Confirmation, Verdict, is_moved},
         cluster::node::Redirect,
-        connection::shared::{Closer, ConnectionRef},
+        connection::{
+            pool::query,
+            shared::{Closer, ConnectionRef},
+        },
         error_class::{self, ErrorAction, Retry},
         rejection_cache::epoch::EpochKey,
         request::{PendingRequest, Sent},
@@ -81,7 +85,7 @@ pub(crate) async fn send_batch(
         outcome.action.counts_as_failure = counts_as_failure(&worker, &batch);
     }
     if outcome.action.counts_as_failure {
-        probe::note_failure(shared, &worker.breaker, tag, || outcome.error());
+        probe::note_failure(shared, tag, || outcome.error());
     } else if outcome.answered {
         if worker.breaker.on_success() {
             shared.report_breaker(tag, BreakerState::Closed);
@@ -122,7 +126,6 @@ fn counts_as_failure(worker: &Worker, batch: &Batch) -> bool {
     if !counts && !breaker.is_open() {
         drop(probe::request_confirmation(
             &worker.shared,
-            breaker,
             worker.tag,
             timeout / 2,
         ));
@@ -264,7 +267,7 @@ fn handle_reply(
     match wire::decode_and_complete(batch, reply) {
         Ok(mut reply) => {
             report(reply.error.as_ref());
-            shared.update_clock_offset(reply.at);
+            shared.server_clock.set(reply.at);
             if reply.action.is_unwritable && !reply.failed.is_empty() {
                 shared.pending_refunds.pause();
             }
@@ -328,18 +331,14 @@ async fn execute(
     loop {
         // Connecting and redirects take time.
         batch.remove_overdue();
-        let now = shared.server_time();
+        let now = shared.server_clock.now();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let command = batch.call(&script, with_text, now, epoch);
         *call = StoreCall::begin(shared, batch);
         batch.is_sent = true;
-        let (sender, closer) = connection.split();
-        let reply = if asking {
-            reply_of(worker, batch, closer, sender.query_with_asking(&command)).await
-        } else {
-            reply_of(worker, batch, closer, sender.query(&command)).await
-        };
-        let error = match reply {
+        let (connected, closer) = connection.split();
+        let reply = query(connected, &command, asking);
+        let error = match reply_of(worker, batch, closer, reply).await {
             None => return Err(BatchOutcome::timed_out(Some(connection))),
             Some(Ok(reply)) => return Ok((reply, connection)),
             Some(Err(error)) if batch.is_late => {
@@ -453,7 +452,7 @@ async fn reply_of<T>(
                 }
                 if counts_as_failure(worker, batch) {
                     let error = || StoreError::Timeout;
-                    probe::note_failure(&worker.shared, &worker.breaker, worker.tag, error);
+                    probe::note_failure(&worker.shared, worker.tag, error);
                 }
                 closer.close();
                 *until.insert(Instant::now() + MAX_LATE_REPLY)
@@ -542,7 +541,7 @@ fn begin_confirmation(worker: &Worker, batch: &mut Batch, due: Instant, now: Ins
         // There was no time for a reply or a probe.
         Confirmation::unanswered()
     } else {
-        probe::request_confirmation(&worker.shared, &worker.breaker, worker.tag, limit)
+        probe::request_confirmation(&worker.shared, worker.tag, limit)
     });
 }
 

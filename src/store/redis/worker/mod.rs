@@ -124,17 +124,12 @@ impl Worker {
     fn enqueue(&self, request: PendingRequest) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
             // There is no prober if it could not be started, or in a forked process.
-            probe::start(&self.shared, &self.breaker, self.tag);
+            probe::start(&self.shared, self.tag);
             return Err(self.fail(request, open));
         }
-        let enqueue = self
-            .queue()
-            .push(request, self.wake_every.load(Ordering::Relaxed));
-        // The lock is released here: a waiter that gets its error may push again at once.
-        if let PushOutcome::Closed(request) = enqueue {
-            self.shared.pending_refunds.keep_lost(self.tag, request);
-            return Ok(false);
-        }
+        let wake_every = self.wake_every.load(Ordering::Relaxed);
+        let enqueue = self.queue().push(request, wake_every);
+        // The lock is released here. A request that a closed queue returns is dropped, and its waiter may push again at once.
         Ok(matches!(enqueue, PushOutcome::Wake))
     }
 
@@ -391,16 +386,6 @@ fn is_shutting_down() -> bool {
     let is_dropped = task.is_finished();
     task.abort();
     is_dropped
-}
-
-/// When the runtime ends, the queued requests fail, and their refunds are kept for another runtime.
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let requests = self.queue().take_remaining();
-        for request in requests {
-            self.shared.pending_refunds.keep_lost(self.tag, request);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl WorkerPool {
     }
 
     /// The hash tag of the first key: zero, except on a cluster.
-    fn tag_of(&self, counters: &CounterOps) -> usize {
+    pub(crate) fn tag_of(&self, counters: &CounterOps) -> usize {
         let first = counters.first();
         first.map_or(0, |counter| self.shared.topology.tag_of(&counter.key))
     }
@@ -112,9 +112,8 @@ impl WorkerPool {
         let shared = &self.shared;
         keys.find_map(|key| {
             let tag = shared.topology.tag_of(key);
-            let breaker = shared.breaker(tag);
-            let open = breaker.check().err()?;
-            probe::start(shared, breaker, tag);
+            let open = shared.breaker(tag).check().err()?;
+            probe::start(shared, tag);
             Some(open)
         })
     }
@@ -161,7 +160,7 @@ impl WorkerPool {
         followers.undelivered = self.undelivered(op);
         let state = RequestState::with_followers(op, counters, deadline, hash, followers);
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
-        request.set_refund_retry(refund_retry);
+        request.refund_retry = refund_retry;
         let sets = self.workers(&here);
         let Some(worker) = worker_of(&sets, here.id(), worker_index) else {
             let error = match runtime_with_io() {
@@ -271,9 +270,6 @@ impl WorkerPool {
         let worker = background.and_then(|there| worker_of(&sets, there.id(), worker_index));
         if let Some(worker) = worker {
             worker.push_detached(request);
-        } else {
-            let tag = self.tag_of(&request.counters);
-            self.shared.pending_refunds.keep_lost(tag, request);
         }
     }
 
@@ -315,12 +311,6 @@ impl WorkerPool {
                 Some(self.shared.pending_refunds.undelivered())
             }
         }
-    }
-
-    /// Keeps what can be sent of a request that was lost with its runtime.
-    pub(crate) fn keep_lost(&self, request: PendingRequest) {
-        let tag = self.tag_of(&request.counters);
-        self.shared.pending_refunds.keep_lost(tag, request);
     }
 
     /// Caches the rejection of a request with this deadline.

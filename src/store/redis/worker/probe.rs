@@ -43,13 +43,13 @@ const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 #[cold]
 pub(crate) fn request_confirmation(
     shared: &Arc<StoreState>,
-    breaker: &Arc<Breaker>,
     tag: usize,
     probe_timeout: Duration,
 ) -> Arc<Confirmation> {
+    let breaker = shared.breaker(tag);
     let (confirmation, is_new) = breaker.join_confirmation(Instant::now(), probe_timeout);
     if is_new {
-        let result = ProbeResult::new(&confirmation, shared, breaker, tag);
+        let result = ProbeResult::new(&confirmation, shared, tag);
         let topology = shared.topology.clone();
         let confirming =
             confirm_by_probes(result, topology, shared.probe_command(tag), probe_timeout);
@@ -91,22 +91,15 @@ struct ProbeResult {
     confirmation: Arc<Confirmation>,
     is_answered: bool,
     store: Weak<StoreState>,
-    breaker: Arc<Breaker>,
     tag: usize,
 }
 
 impl ProbeResult {
-    fn new(
-        confirmation: &Arc<Confirmation>,
-        store: &Arc<StoreState>,
-        breaker: &Arc<Breaker>,
-        tag: usize,
-    ) -> Self {
+    fn new(confirmation: &Arc<Confirmation>, store: &Arc<StoreState>, tag: usize) -> Self {
         Self {
             confirmation: confirmation.clone(),
             is_answered: false,
             store: Arc::downgrade(store),
-            breaker: breaker.clone(),
             tag,
         }
     }
@@ -116,26 +109,21 @@ impl Drop for ProbeResult {
     fn drop(&mut self) {
         let is_failure = self.confirmation.decide(self.is_answered);
         if is_failure && let Some(store) = self.store.upgrade() {
-            note_failure(&store, &self.breaker, self.tag, || StoreError::Timeout);
+            note_failure(&store, self.tag, || StoreError::Timeout);
         }
     }
 }
 
 /// Counts a failure, which may open the circuit breaker.
 #[cold]
-pub(crate) fn note_failure(
-    shared: &Arc<StoreState>,
-    breaker: &Arc<Breaker>,
-    tag: usize,
-    error: impl Fn() -> StoreError,
-) {
-    if breaker.on_failure(Instant::now(), &error) {
+pub(crate) fn note_failure(shared: &Arc<StoreState>, tag: usize, error: impl Fn() -> StoreError) {
+    if shared.breaker(tag).on_failure(Instant::now(), &error) {
         shared.report_breaker(tag, BreakerState::Open);
         let error = error();
         shared.opened.log_with(|suppressed| {
             tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
         });
-        start(shared, breaker, tag);
+        start(shared, tag);
     }
 }
 
@@ -145,8 +133,8 @@ fn is_late(took: Duration, probe_timeout: Duration) -> bool {
 }
 
 /// Spawns a task that probes until the breaker closes, unless there is one already.
-pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
-    let Some(probing) = breaker.begin_probing() else {
+pub(crate) fn start(shared: &Arc<StoreState>, tag: usize) {
+    let Some(probing) = shared.breaker(tag).begin_probing() else {
         return;
     };
     let Some(runtime) = background_or_current() else {
@@ -330,7 +318,7 @@ mod tests {
         let shared = &store.inner.shared;
         let limit = Duration::from_secs(300);
         let (confirmation, _) = shared.breaker(0).join_confirmation(Instant::now(), limit);
-        let result = ProbeResult::new(&confirmation, shared, shared.breaker(0), 0);
+        let result = ProbeResult::new(&confirmation, shared, 0);
         let (topology, probe) = (shared.topology.clone(), shared.probe_command(0));
         let confirming = tokio::spawn(confirm_by_probes(result, topology, probe, limit));
         assert_eq!(confirmation.verdict(), Verdict::Pending);

@@ -254,11 +254,6 @@ impl<T> RequestQueue<T> {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
-
-    /// Removes all items, when the worker has ended.
-    pub(crate) fn take_remaining(&mut self) -> Vec<T> {
-        mem::take(&mut self.waiting)
-    }
 }
 
 /// The loop and its callers in every interleaving, explored by loom.
@@ -394,7 +389,7 @@ mod tests {
             });
             worker.run(reply);
             second.join().expect("it ends");
-            assert!(worker.queue().take_remaining().is_empty());
+            assert!(worker.queue().waiting.is_empty());
         });
     }
 
