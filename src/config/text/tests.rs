@@ -64,6 +64,7 @@ fn a_key_is_parsed_to_the_extractor_that_has_its_text() {
         "bearer | user | peer",
         "user | (bearer | peer)",
         "(user | bearer) | peer",
+        "header:\"a|b\" | [host | path, peer]",
         "same(header:x-api-key, bearer)",
         "[header:x-tenant, path]",
         "[user | peer, same(host, path), [method, host], global]",
