@@ -125,7 +125,7 @@ impl Registry {
             name: name.clone(),
             extractor,
         });
-        self.register::<dyn KeyExtractor>(|own| &mut own.keys, CodeKind::Key, name, code)
+        self.register::<dyn KeyExtractor>(|own| &mut own.keys, "key", name, code)
     }
 
     /// Registers a strategy, for `strategy`.
@@ -136,7 +136,7 @@ impl Registry {
             name: name.clone(),
             strategy,
         });
-        self.register::<dyn Strategy>(|own| &mut own.strategies, CodeKind::Strategy, name, code)
+        self.register::<dyn Strategy>(|own| &mut own.strategies, "strategy", name, code)
     }
 
     /// Registers the function of [`Policy::cost_with`](crate::Policy::cost_with), for `cost`.
@@ -145,7 +145,7 @@ impl Registry {
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        self.register::<CostFn>(|own| &mut own.costs, CodeKind::Cost, name, Arc::new(cost))
+        self.register::<CostFn>(|own| &mut own.costs, "cost", name, Arc::new(cost))
     }
 
     /// Registers a function that returns the name of a request's tier, for `tier`: one of the names in `tiers`. A request
@@ -157,7 +157,7 @@ impl Registry {
         T: Into<Cow<'static, str>>,
     {
         let code = Arc::new(move |parts: &Parts| tier(parts).map(Into::into));
-        self.register::<TierFn>(|own| &mut own.tiers, CodeKind::Tier, name, code)
+        self.register::<TierFn>(|own| &mut own.tiers, "tier", name, code)
     }
 
     /// Registers whether an outcome is charged, for `charge`: see [`Policy::charge_after`](crate::Policy::charge_after).
@@ -167,7 +167,7 @@ impl Registry {
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
         let code = Arc::new(charges);
-        self.register::<OutcomeFn>(|own| &mut own.outcomes, CodeKind::Outcome, name, code)
+        self.register::<OutcomeFn>(|own| &mut own.outcomes, "outcome", name, code)
     }
 
     /// Registers a condition on requests, for `with` in `skip` and `only`: see
@@ -178,7 +178,7 @@ impl Registry {
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
         let code = Arc::new(condition);
-        self.register::<ConditionFn>(|own| &mut own.conditions, CodeKind::Condition, name, code)
+        self.register::<ConditionFn>(|own| &mut own.conditions, "condition", name, code)
     }
 
     /// Registers the function of [`Policy::quota_with`](crate::Policy::quota_with), for `quota_with`.
@@ -188,7 +188,7 @@ impl Registry {
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
         let code = Arc::new(find);
-        self.register::<QuotaFn>(|own| &mut own.quotas, CodeKind::Quota, name, code)
+        self.register::<QuotaFn>(|own| &mut own.quotas, "quota_with", name, code)
     }
 
     /// Registers the function of [`Policy::label_with`](crate::Policy::label_with), for `label_with`.
@@ -198,7 +198,7 @@ impl Registry {
         F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     {
         let code = Arc::new(label);
-        self.register::<LabelFn>(|own| &mut own.labels, CodeKind::Label, name, code)
+        self.register::<LabelFn>(|own| &mut own.labels, "label_with", name, code)
     }
 
     /// Registers the async function of [`Policy::quota_lookup`](crate::Policy::quota_lookup), for `quota_lookup`.
@@ -210,12 +210,7 @@ impl Registry {
     {
         let code = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
         let code = Arc::new(code);
-        self.register::<QuotaLookupFn>(
-            |own| &mut own.quota_lookups,
-            CodeKind::QuotaLookup,
-            name,
-            code,
-        )
+        self.register::<QuotaLookupFn>(|own| &mut own.quota_lookups, "quota_lookup", name, code)
     }
 
     /// Registers the function of [`RateLimitLayer::on_rejection`](crate::RateLimitLayer::on_rejection), for `on_rejection`.
@@ -227,20 +222,20 @@ impl Registry {
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
         let code = respond::with_any_body(respond);
-        self.register::<OnRejection>(|own| &mut own.responses, CodeKind::OnRejection, name, code)
+        self.register::<OnRejection>(|own| &mut own.responses, "on_rejection", name, code)
     }
 
     /// Registers `code` under `name`, or notes why the name can't be used.
     fn register<F: ?Sized>(
         mut self,
         names: fn(&mut Self) -> &mut Names<F>,
-        kind: CodeKind,
+        kind: &'static str,
         name: impl Into<Cow<'static, str>>,
         code: Arc<F>,
     ) -> Self {
         let name = name.into();
-        let built_in = kind.built_in();
-        let is_built_in = built_in.iter().any(|own| names::first_word(own) == name);
+        let mut built_in = built_in(kind).into_iter();
+        let is_built_in = built_in.any(|own| names::first_word(own) == name);
         let (what, expected) = if !names::is_name(&name) {
             let expected = "1 to 64 letters, digits, -, _ and ., of which the first is a letter";
             ("under a malformed name", expected)
@@ -253,52 +248,19 @@ impl Registry {
         } else {
             ("twice", "each name once")
         };
-        let found = format!("the {} {name:?}, registered {what}", kind.text());
+        let found = format!("the {kind} {name:?}, registered {what}");
         self.mistakes.push(InvalidValue::new(found, expected));
         self
     }
 }
 
-/// What code is registered for.
-#[derive(Clone, Copy)]
-enum CodeKind {
-    Key,
-    Strategy,
-    Cost,
-    Tier,
-    Outcome,
-    Condition,
-    Quota,
-    Label,
-    QuotaLookup,
-    OnRejection,
-}
-
-impl CodeKind {
-    /// The kind in messages.
-    fn text(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Strategy => "strategy",
-            Self::Cost => "cost",
-            Self::Tier => "tier",
-            Self::Outcome => "outcome",
-            Self::Condition => "condition",
-            Self::Quota => "quota_with",
-            Self::Label => "label_with",
-            Self::QuotaLookup => "quota_lookup",
-            Self::OnRejection => "on_rejection",
-        }
-    }
-
-    /// The texts of built-ins, which begin with their names.
-    fn built_in(self) -> Vec<&'static str> {
-        match self {
-            Self::Key => names::built_in_keys().to_vec(),
-            Self::Strategy => names::built_in_strategies(),
-            Self::Outcome => BUILT_IN_OUTCOMES.map(|(name, _)| name).to_vec(),
-            _ => Vec::new(),
-        }
+/// The texts of the built-ins of a kind, which begin with their names.
+fn built_in(kind: &str) -> Vec<&'static str> {
+    match kind {
+        "key" => names::built_in_keys().to_vec(),
+        "strategy" => names::built_in_strategies(),
+        "outcome" => BUILT_IN_OUTCOMES.map(|(name, _)| name).to_vec(),
+        _ => Vec::new(),
     }
 }
 
