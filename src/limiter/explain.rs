@@ -54,39 +54,6 @@ struct PolicyCase {
 }
 
 impl Explanation {
-    pub(crate) fn new(
-        decision: Decision,
-        policies: impl IntoIterator<Item = (Box<str>, PolicyRole)>,
-        trace: RecordedTrace,
-    ) -> Self {
-        let RecordedTrace {
-            list,
-            exemption,
-            not_applied,
-            ..
-        } = trace;
-        let policies = policies.into_iter().enumerate();
-        let policies = policies.map(|(index, (name, role))| {
-            let mut entries = decision.entries.iter();
-            let applies = entries.any(|entry| entry.policy as usize == index);
-            let reason = || {
-                let found = not_applied.iter().find(|(policy, _)| *policy == index);
-                found.map_or(NotApplied::NotEvaluated, |(_, reason)| reason.clone())
-            };
-            PolicyCase {
-                name,
-                role,
-                not_applied: (!applies).then(reason),
-            }
-        });
-        Self {
-            policies: policies.collect(),
-            decision,
-            list,
-            exemption,
-        }
-    }
-
     /// How the request would be decided: [`Admitted`](DecisionOutcome::Admitted), [`Rejected`](DecisionOutcome::Rejected),
     /// [`DenyListed`](DecisionOutcome::DenyListed), [`AllowListed`](DecisionOutcome::AllowListed),
     /// [`Skipped`](DecisionOutcome::Skipped) or [`MissingKey`](DecisionOutcome::MissingKey).
@@ -299,10 +266,26 @@ impl LimiterRef {
                 builder.kind = DecisionKind::Rejected;
             }
         }
-        let policies = self.policies.iter();
-        let policies = policies.map(|bound| (bound.policy.name().into(), bound.role));
-        let policies: Vec<_> = policies.collect();
-        Ok(Explanation::new(builder.finish(self), policies, trace))
+        let policies = self.policies.iter().enumerate().map(|(index, bound)| {
+            let mut entries = builder.entries.iter();
+            let applies = entries.any(|entry| entry.policy as usize == index);
+            let reason = || {
+                let mut found = trace.not_applied.iter();
+                let found = found.find(|(policy, _)| *policy == index);
+                found.map_or(NotApplied::NotEvaluated, |(_, reason)| reason.clone())
+            };
+            PolicyCase {
+                name: bound.policy.name().into(),
+                role: bound.role,
+                not_applied: (!applies).then(reason),
+            }
+        });
+        Ok(Explanation {
+            policies: policies.collect(),
+            decision: builder.finish(self),
+            list: trace.list,
+            exemption: trace.exemption,
+        })
     }
 
     /// The state of each policy's counter. Changes nothing, unless the store can only peek.
