@@ -210,16 +210,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn five_per_second_is_not_one_per_five_seconds() {
-        // tower-governor#55: `per_second(5)` that meant a period of five seconds.
-        let quota = Quota::requests(5).per_second();
-        assert_eq!(
-            (quota.amount(), quota.period()),
-            (5, Duration::from_secs(1))
-        );
-    }
-
     proptest! {
         #[test]
         fn a_printed_quota_parses_to_itself(requests: u64, nanos in 0..u64::MAX, burst: Option<u64>) {
