@@ -669,7 +669,7 @@ impl Shard {
     /// Whether a table holds states of the type of a rule.
     pub(super) fn stores_type_of(&self, TableIndex(index): TableIndex, rule: &dyn AnyRule) -> bool {
         let table = self.tables.get(index);
-        table.is_some_and(|table| rule.stores_type_of(&*table.states))
+        table.is_some_and(|table| rule.state_type() == table.states.state_type())
     }
 
     pub(super) fn len(&self) -> usize {

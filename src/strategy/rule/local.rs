@@ -229,7 +229,7 @@ impl<'a> ErasedLocalRule<'a> {
 }
 
 /// States of another type never get here: `ErasedLocalRule::typed` replaces them, and stores check
-/// [`AnyRule::stores_type_of`].
+/// [`AnyRule::state_type`].
 impl<R: LocalRule> AnyRule for R {
     fn available(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
         match state.and_then(<dyn Any>::downcast_mut) {
@@ -320,10 +320,6 @@ impl<R: LocalRule> AnyRule for R {
 
     fn table(&self, hasher: KeyHasher) -> Box<dyn Table> {
         Box::new(TypedTable::<R::State>::new(hasher))
-    }
-
-    fn stores_type_of(&self, table: &dyn Table) -> bool {
-        table.state_type() == TypeId::of::<R::State>()
     }
 }
 
@@ -462,6 +458,4 @@ pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
     ) -> Option<(u64, Snapshot)>;
     /// An empty table of this rule's states.
     fn table(&self, hasher: KeyHasher) -> Box<dyn Table>;
-    /// Whether a table holds states of this rule's type.
-    fn stores_type_of(&self, table: &dyn Table) -> bool;
 }
