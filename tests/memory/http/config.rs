@@ -73,6 +73,7 @@ fn a_quota_beyond_the_range_of_its_strategy_is_a_config_error() {
     let [one, ten, max] = [1, 10, u64::MAX].map(Quota::requests);
     #[rustfmt::skip]
     let of_gcra = [
+        (Quota::requests(1_000_001).per(second), rate),
         (Quota::requests(7_000_000_000).per(second), rate),
         (max.per(second), rate),
         (max.per(secs(u64::MAX / 1_000_000)), rate),
@@ -241,6 +242,7 @@ fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
 #[test]
 fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has() {
     let ttl = |text: &str, millis| leased(text).lease(Lease::max_units(64).ttl(ms(millis)));
+    let with = |lease| leased("100/s").lease(lease);
     let tier = |policy: Policy, text: &str| policy.tier_quotas([quota(text)]);
     let six = "100/s burst 6 with a lease of 50ms, by which the burst is 6 smaller";
     let seven = "a burst of at least 7, or a lease with a TTL of at most 48ms";
@@ -258,7 +260,11 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
         (ttl("100/300ms", 5).strategy(SlidingLog), "100/300ms in a sliding log with a lease of 5ms",
             "a period of at least 500 ms, or no lease"),
         (ttl("100/s", 4), "leases with a TTL of 4ms", "from 5 ms to 10 s, in whole microseconds"),
-        (leased("100/s").lease(Lease::max_units(1)), "leases with max_units = 1", "from 2 to 1,000,000 units, or no lease"),
+        (ttl("100/s", 10_001), "leases with a TTL of 10001ms", "from 5 ms to 10 s, in whole microseconds"),
+        (with(Lease::max_units(8).ttl(Duration::from_nanos(9_000_001))), "leases with a TTL of 9000001ns",
+            "from 5 ms to 10 s, in whole microseconds"),
+        (with(Lease::max_units(1)), "leases with max_units = 1", "from 2 to 1,000,000 units, or no lease"),
+        (with(Lease::max_units(1_000_001)), "leases with max_units = 1000001", "from 2 to 1,000,000 units, or no lease"),
     ];
     for (policy, value, valid) in rows {
         assert_eq!(finds_of_lease([policy], value), valid);
@@ -274,6 +280,8 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
         leased("100/s").cost(94),
         ttl("100/4s", 40).strategy(SlidingLog),
         ttl("100/500ms", 5).strategy(SlidingLog),
+        with(Lease::max_units(2)),
+        with(Lease::max_units(1_000_000).ttl(secs(10))).strategy(FixedWindow),
     ] {
         assert_valid([policy]);
     }
