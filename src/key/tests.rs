@@ -38,7 +38,7 @@ fn uuids_and_the_like() -> impl Strategy<Value = String> {
 fn every_form() -> impl Strategy<Value = (String, Key)> {
     let text = prop_oneof![
         uuids_and_the_like(),
-        "[ab#~+*?:. -]{0,4}",
+        "[ab#~+*?:. {-]{0,4}",
         "[#~][A-Za-z0-9_-]{20,22}",
         "(hash|key):[a-f0-9~#-]{1,36}",
     ]
@@ -67,12 +67,12 @@ fn every_form() -> impl Strategy<Value = (String, Key)> {
     });
     let single = prop_oneof![Just(Key::global()), Just(Key::missing())];
     let single = single.prop_map(|key| (format!("single {key}"), key));
-    let part = prop_oneof![text, network, single].boxed();
+    let part = prop_oneof![4 => text, 2 => network, 1 => single].boxed();
     let parts = prop::collection::vec(part.clone(), 0..4).prop_map(|parts| {
         let (names, keys): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         (format!("tuple {names:?}"), Key::tuple(keys))
     });
-    prop_oneof![3 => part, 1 => parts]
+    prop_oneof![part, parts]
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn networks_of_different_sizes_never_share_a_key() {
 
 #[test]
 fn a_tuple_in_a_tuple_is_not_the_flat_one() {
-    let [a, b, c] = ["a", "b", "c"].map(Key::new);
+    let [a, b, c, hashed] = ["a", "b", "c", ""].map(Key::new);
     let keys = [
         Key::tuple([a, b, c]),
         Key::tuple([Key::tuple([a, b]), c]),
@@ -151,6 +151,8 @@ fn a_tuple_in_a_tuple_is_not_the_flat_one() {
         Key::tuple([a]),
         a,
         Key::tuple::<Key>([]),
+        Key::tuple([hashed, a, b]),
+        Key::tuple([hashed, Key::new("ab")]),
     ];
     for (i, key) in keys.iter().enumerate() {
         assert!(keys[..i].iter().all(|other| other != key), "{keys:?}");
@@ -188,6 +190,7 @@ fn a_uuid_is_stored_in_23_characters_and_displayed_as_it_is() {
         "550e8400-e29b-41d4-a716-44665544000",
         "550e8400-e29b-41d4-a716-44665544000g",
         "550e8400-e29b-41d4-a7164-46655440000",
+        "550e8400_e29b-41d4-a716-446655440000",
         "550e8400e29b41d4a716446655440000",
         "{550e8400-e29b-41d4-a716-446655440000}",
         "urn:uuid:550e8400-e29b-41d4-a716-446655440000",
@@ -244,22 +247,6 @@ fn a_uuid_in_a_tuple_is_a_key_of_its_own() {
 
 proptest! {
     #[test]
-    fn uuids_and_what_looks_like_them_have_different_keys(
-        texts in prop::collection::vec(prop::collection::vec(uuids_and_the_like(), 1..3), 2..30),
-    ) {
-        let mut seen = HashMap::new();
-        for parts in texts {
-            let keys = [parts.first().map(Key::new), Some(Key::tuple(parts.iter().map(Key::new)))];
-            let named = [parts[..1].to_vec(), [&["a tuple of".to_owned()], &*parts].concat()];
-            for (key, parts) in keys.into_iter().flatten().zip(named) {
-                prop_assert_eq!(Key::parse_stored(key.as_bytes()), Some(key));
-                let other = seen.insert(key, parts.clone());
-                prop_assert_eq!(other.unwrap_or_else(|| parts.clone()), parts);
-            }
-        }
-    }
-
-    #[test]
     fn a_uuid_is_displayed_as_it_was_written(bits: u128, is_upper: bool) {
         let mut text = uuid_text(bits);
         if is_upper {
@@ -289,23 +276,10 @@ proptest! {
     ) {
         let mut seen = HashMap::new();
         for (name, key) in forms {
+            prop_assert!(key.as_str().len() <= MAX_READABLE_LEN);
             prop_assert_eq!(Key::parse_stored(key.as_bytes()), Some(key));
             let other = seen.insert(key, name.clone());
             prop_assert_eq!(other.unwrap_or_else(|| name.clone()), name);
-        }
-    }
-
-    #[test]
-    fn different_text_makes_different_keys(
-        texts in prop::collection::vec(prop::collection::vec("[ab#+:{ ]{0,3}", 1..4), 2..30),
-    ) {
-        let mut seen = HashMap::new();
-        for parts in texts {
-            let key = Key::tuple(parts.iter().map(Key::new));
-            prop_assert!(key.as_str().len() <= MAX_READABLE_LEN);
-            if let Some(other) = seen.insert(key, parts.clone()) {
-                prop_assert_eq!(other, parts);
-            }
         }
     }
 }
