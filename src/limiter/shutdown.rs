@@ -102,16 +102,3 @@ impl LimiterCore {
         self.store.execute(Op::Peek, &[op]).result().await.is_ok()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_that_main_returns_is_printed_as_a_sentence() {
-        let error = ShutdownError::new(3, 2);
-        let text = "not sent to the store in time: 3 refunds and charges, 2 write-backs";
-        assert_eq!(format!("{error:?}"), text);
-        assert_eq!(error.to_string(), text);
-    }
-}

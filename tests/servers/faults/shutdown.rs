@@ -50,6 +50,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     assert_eq!((error.operations(), error.write_backs()), (200, 0));
     let text = "not sent to the store in time: 200 refunds and charges, 0 write-backs";
     assert_eq!(error.to_string(), text);
+    assert_eq!(format!("{error:?}"), text);
     network.pass();
     // They stay queued, for a second call.
     flushed(&limiter).await;
