@@ -294,10 +294,7 @@ fn key<'de, D: Deserializer<'de>>(
 mod tests {
     use std::time::Duration;
 
-    use http::Method;
-
     use super::*;
-    use crate::{Ban, LocalFallback, Quota, TokenBucket, outcome};
 
     fn policy() -> Policy {
         Policy::new("api", Quota::requests(10).per_minute())
@@ -323,49 +320,6 @@ mod tests {
         assert_eq!(
             settings(&Policy::block_list("locked").by_hand()),
             ["by_hand = true", "block_list = true"]
-        );
-    }
-
-    #[test]
-    fn each_setting_has_the_words_of_a_document() {
-        let policy = policy()
-            .strategy(TokenBucket)
-            .key((
-                extract::header("x-tenant"),
-                extract::bearer().or_else(extract::peer()),
-            ))
-            .missing_key(MissingKey::Skip)
-            .caller(extract::cookie("lang").readable())
-            .cost(5)
-            .refund_unless(outcome::success)
-            .charge_rejected(true)
-            .charge_dropped(false)
-            .quota_lookup(Duration::from_millis(50), |_| async { None })
-            .tier_quotas([Quota::requests(100).per_minute()])
-            .skip_path("/health")
-            .skip_with(|_| false)
-            .only_method(Method::POST)
-            .shadow_of("live")
-            .on_store_error(LocalFallback::shared_by(4).write_back(true));
-        assert_eq!(
-            settings(&policy),
-            [
-                "quota = 10/min",
-                "strategy = token_bucket",
-                "key = [header:x-tenant, bearer | peer]",
-                "missing_key = skip",
-                "caller = cookie:lang readable",
-                "cost = 5",
-                "charge = { refund_unless = success }",
-                "charge_rejected = true",
-                "charge_dropped = false",
-                "quota_lookup = { name = code, timeout = 50ms }",
-                "tier_quotas = [100/min]",
-                "skip = { paths = [/health], with = [code] }",
-                "only = { methods = [POST] }",
-                "shadow_of = live",
-                "on_store_error = { local_fallback = { processes = 4, write_back = true } }",
-            ]
         );
     }
 
@@ -418,13 +372,5 @@ mod tests {
         let differences = one.differences(&another).into_iter();
         let different: Vec<_> = differences.map(|difference| difference.setting).collect();
         assert_eq!(different, ["cost"]);
-    }
-
-    #[test]
-    fn a_ban_names_its_durations() {
-        let ban =
-            Ban::for_duration(Duration::from_secs(600)).max_duration(Duration::from_secs(5_400));
-        let expected = ["quota = 10/min", "strategy = ban 10min max 90min"];
-        assert_eq!(settings(&policy().strategy(ban)), expected);
     }
 }

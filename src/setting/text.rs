@@ -189,12 +189,14 @@ impl<'a> Serializer for Text<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::setting::Named;
 
     #[derive(Serialize)]
     struct Value {
         paths: Vec<&'static str>,
         cost: Option<u64>,
         shadow: bool,
+        tiers: Named<&'static str>,
     }
 
     #[test]
@@ -203,8 +205,10 @@ mod tests {
             paths: vec!["/a", "/b/*"],
             cost: Some(5),
             shadow: true,
+            tiers: [("free", "9/s"), ("pro", "99/s")].into_iter().collect(),
         };
-        let expected = "{ paths = [/a, /b/*], cost = 5, shadow = true }";
+        let expected =
+            "{ paths = [/a, /b/*], cost = 5, shadow = true, tiers = { free = 9/s, pro = 99/s } }";
         assert_eq!(to_text(&value), expected);
         assert_eq!(to_text(&None::<Value>), "none");
     }

@@ -48,6 +48,7 @@ charge = { after = "failure" }
 charge_rejected = true
 tier = "plans"
 tiers = { free = "1/h", pro = "1/min" }
+tier_quotas = ["20/min"]
 
 [policies.tuple]
 quota = "10/min"

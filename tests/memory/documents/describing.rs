@@ -92,6 +92,13 @@ shadow = true
     let layer = document.layer(&registry()).expect("a layer");
     let written = layer.document().to_text(Format::Toml);
     assert_eq!(written, document.to_text(Format::Toml));
+    let shown = format!("{:?}", layer.limiter().policies());
+    #[rustfmt::skip]
+    assert_contains(shown, [
+        "cost: [{ method = POST, path = /upload/*, cost = 10 }, { path = /, cost = 0 }], charge: { refund_unless = success }",
+        "quota_lookup: { name = lookup, timeout = 20ms }", "skip: { methods = [GET] }, only: { with = [paid] }",
+        "on_store_error: { local_fallback = { processes = 4, write_back = true } }",
+    ]);
     let again = layer.document().layer(&registry()).expect("a layer");
     assert_eq!(again.document(), layer.document());
 }
