@@ -12,7 +12,7 @@
 //!
 //! What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
 
-use std::{fmt, iter::repeat_n, sync::Arc, time::Duration};
+use std::{fmt, future::ready, iter::repeat_n, pin::Pin, sync::Arc, time::Duration};
 
 use self::{
     key_names::KeyNames,
@@ -26,6 +26,7 @@ use self::{
     },
     script::StrategyScript,
     state::StoreState,
+    topology::Topology,
     worker::pool::WorkerPool,
 };
 use super::{
@@ -34,7 +35,7 @@ use super::{
     SyncOverridesFuture, health::HealthWarning, overrides::Override,
 };
 use crate::{
-    error::{InvalidValue, StoreError},
+    error::{InvalidValue, StoreError, overrides::OverrideError},
     key::Key,
     observe::{Observer, StoreStats},
     runtime::runtime_with_io,
@@ -170,6 +171,23 @@ impl RedisStore {
             && !overrides.is_polled()
         {
             overrides.poll(&self.inner.shared);
+        }
+    }
+
+    /// Starts `work` on the overrides, on the background thread.
+    fn with_overrides<T: Send + 'static, F>(
+        &self,
+        work: impl FnOnce(Arc<RedisOverrides>, Topology) -> F,
+    ) -> Pin<Box<dyn Future<Output = Result<T, OverrideError>> + Send>>
+    where
+        F: Future<Output = Result<T, OverrideError>> + Send + 'static,
+    {
+        match self.inner.overrides.clone() {
+            Some(overrides) => {
+                let topology = self.inner.shared.topology.clone();
+                Box::pin(overrides::spawn(work(overrides, topology)))
+            }
+            None => Box::pin(ready(Err(OVERRIDES_OFF.into()))),
         }
     }
 
@@ -325,27 +343,18 @@ impl Store for RedisStore {
     }
 
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
-        let topology = self.inner.shared.topology.clone();
-        match self.inner.overrides.clone() {
-            Some(overrides) => Box::pin(overrides.set_override(topology, policy, key, setting)),
-            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
-        }
+        let (policy, key) = (policy.to_owned(), *key);
+        self.with_overrides(async move |overrides, topology| {
+            overrides.change(&topology, &policy, &key, setting).await
+        })
     }
 
     fn restore_overrides(&self) -> RestoreOverridesFuture {
-        let topology = self.inner.shared.topology.clone();
-        match self.inner.overrides.clone() {
-            Some(overrides) => Box::pin(overrides.restore_overrides(topology)),
-            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
-        }
+        self.with_overrides(async |overrides, topology| overrides.restore(&topology).await)
     }
 
     fn sync_overrides(&self) -> SyncOverridesFuture {
-        let topology = self.inner.shared.topology.clone();
-        match self.inner.overrides.clone() {
-            Some(overrides) => Box::pin(overrides.sync_overrides(topology)),
-            None => Box::pin(std::future::ready(Err(OVERRIDES_OFF.into()))),
-        }
+        self.with_overrides(async |overrides, topology| Ok(overrides.sync(&topology).await?))
     }
 
     fn shard(&self, key: &Key) -> usize {
@@ -407,12 +416,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             leases.refund_all().await;
             while shared.pending_refunds.queued() > 0 {
-                for tag in shared.pending_refunds.tags() {
-                    // The response to a probe sends them while the breaker is open.
-                    if !shared.breaker(tag).is_open() {
-                        shared.pending_refunds.resend(tag);
-                    }
-                }
+                shared.resend_refunds();
                 tokio::time::sleep(FLUSH_INTERVAL).await;
             }
         })
@@ -435,21 +439,19 @@ impl Store for RedisStore {
     }
 
     fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.inner.leases.invalidate_on(op, counters);
         let workers = &self.inner.workers;
         match self.owned(counters) {
             Err(error) => StoreResponse::Ready(Err(error)),
             // Each slot responds by itself, so there is no one response.
-            Ok(counters) if workers.spans_slots(counters.iter().map(|counter| &counter.key)) => {
-                for part in cross_slot::parts(workers, counters) {
-                    workers.execute_detached(op, part.counters);
-                }
+            Ok(owned) if workers.spans_slots(owned.iter().map(|counter| &counter.key)) => {
+                self.execute_detached(op, counters);
                 StoreResponse::Ready(Err(StoreError::Unsupported(
                     "one response for several slots",
                 )))
             }
-            Ok(counters) => {
-                StoreResponse::Pending(workers.execute_detached_with_response(op, counters).into())
+            Ok(owned) => {
+                self.inner.leases.invalidate_on(op, counters);
+                StoreResponse::Pending(workers.execute_detached_with_response(op, owned).into())
             }
         }
     }

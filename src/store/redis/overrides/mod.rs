@@ -145,8 +145,8 @@ impl RedisOverrides {
         self.is_polled.load(Ordering::Relaxed)
     }
 
-    /// Sets (`Some`) or removes (`None`) an override.
-    async fn change(
+    /// Sets (`Some`) or removes (`None`) an override in the store, then in this process.
+    pub(super) async fn change(
         &self,
         topology: &Topology,
         policy: &str,
@@ -191,7 +191,7 @@ impl RedisOverrides {
     }
 
     /// Reads what was changed since the last reading, and ends what has ended.
-    async fn sync(&self, topology: &Topology) -> Result<(), StoreError> {
+    pub(super) async fn sync(&self, topology: &Topology) -> Result<(), StoreError> {
         let mut reader = self.lock_reader().await?;
         let synced = self.read_changes(&mut reader, topology).await;
         let denied = matches!(&synced, Err(StoreError::Server { code, .. }) if &**code == "NOPERM");
@@ -225,7 +225,7 @@ impl RedisOverrides {
     }
 
     /// Writes back what the store has lost, some at a time. Returns what was written.
-    async fn restore(
+    pub(super) async fn restore(
         &self,
         topology: &Topology,
     ) -> Result<Vec<(Arc<str>, Key, Override)>, OverrideError> {
@@ -587,8 +587,8 @@ async fn query_once(
     reply.map_err(|error| error_class::to_store_error(&error))
 }
 
-/// Runs `work` on the background thread.
-fn spawn<T: Send + 'static>(
+/// Runs `work` on the background thread, from now on.
+pub(super) fn spawn<T: Send + 'static>(
     work: impl Future<Output = Result<T, OverrideError>> + Send + 'static,
 ) -> impl Future<Output = Result<T, OverrideError>> + Send + 'static {
     const NO_RUNTIME: StoreError = StoreError::NoRuntime("overrides are read from the server");
@@ -637,35 +637,6 @@ impl RedisOverrides {
             }
         };
         drop(runtime.spawn(polls.with_current_subscriber()));
-    }
-
-    /// Sets or removes an override in the store, then in this process.
-    pub(super) fn set_override(
-        self: Arc<Self>,
-        topology: Topology,
-        policy: &str,
-        key: &Key,
-        setting: Option<Override>,
-    ) -> impl Future<Output = Result<Option<Override>, OverrideError>> + Send + 'static {
-        let (policy, key) = (policy.to_owned(), *key);
-        spawn(async move { self.change(&topology, &policy, &key, setting).await })
-    }
-
-    /// Writes back what the store has lost.
-    pub(super) fn restore_overrides(
-        self: Arc<Self>,
-        topology: Topology,
-    ) -> impl Future<Output = Result<Vec<(Arc<str>, Key, Override)>, OverrideError>> + Send + 'static
-    {
-        spawn(async move { self.restore(&topology).await })
-    }
-
-    /// Reads what other processes have changed.
-    pub(super) fn sync_overrides(
-        self: Arc<Self>,
-        topology: Topology,
-    ) -> impl Future<Output = Result<(), OverrideError>> + Send + 'static {
-        spawn(async move { Ok(self.sync(&topology).await?) })
     }
 
     /// Adds to a health report what operators have to know of the overrides.
