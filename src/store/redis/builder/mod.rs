@@ -431,7 +431,7 @@ impl RedisStoreBuilder {
         let workers = Arc::new(WorkerPool::new(shared.clone(), workers));
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                leases: Leases::new(&workers),
+                leases: Leases::new(Arc::downgrade(&workers)),
                 workers,
                 overrides,
                 shared,

@@ -26,7 +26,7 @@ use crate::{
     store::{
         CounterMode, CounterOp, LimitHandle, Op, OpResult,
         redis::{
-            request::{Recorder, op::OwnedCounterOp},
+            request::{Recorder, op::CounterOps},
             worker::pool::WorkerPool,
         },
     },
@@ -124,9 +124,9 @@ pub(super) struct Shard {
 }
 
 impl Leases {
-    pub(in crate::store::redis) fn new(workers: &Arc<WorkerPool>) -> Arc<Self> {
+    pub(in crate::store::redis) fn new(workers: Weak<WorkerPool>) -> Arc<Self> {
         Arc::new(Self {
-            workers: Arc::downgrade(workers),
+            workers,
             is_used: AtomicBool::new(false),
             hot_keys: HotKeyDetector::new(),
             next_id: AtomicU64::new(0),
@@ -431,50 +431,33 @@ pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
 impl Totals {
     /// Adds units that were charged for a lease.
     pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
-        let mut all = self.all();
-        for (counter, units) in charged(request, result) {
-            let stats = stats_of_policy(&mut all, counter.limit.policy());
-            stats.granted = stats.granted.saturating_add(units);
-        }
+        self.add(
+            &request.counters,
+            Some(result),
+            |stats| [&mut stats.granted],
+        );
     }
 
     /// Adds units that were charged for a lease, and are neither spent nor refunded.
     pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
-        let mut all = self.all();
-        for (counter, units) in charged(request, result) {
-            let stats = stats_of_policy(&mut all, counter.limit.policy());
-            stats.lapsed = stats.lapsed.saturating_add(units);
-        }
+        self.add(&request.counters, Some(result), |stats| [&mut stats.lapsed]);
     }
 
     /// Adds the units of a lease that may have been charged, and has no response.
     pub(super) fn lose(&self, request: &LeaseRequest) {
-        let mut all = self.all();
-        let counters = request.counters.iter();
-        for counter in counters.filter(|counter| !counter.units.is_zero()) {
-            let stats = stats_of_policy(&mut all, counter.limit.policy());
-            let units = counter.units.get();
-            stats.granted = stats.granted.saturating_add(units);
-            stats.lapsed = stats.lapsed.saturating_add(units);
-        }
+        self.add(&request.counters, None, |stats| {
+            [&mut stats.granted, &mut stats.lapsed]
+        });
     }
 
     /// Adds units that were held and are not refunded.
     pub(super) fn lapse(&self, unspent: &Unspent) {
-        let mut all = self.all();
-        for counter in &unspent.counters {
-            let stats = stats_of_policy(&mut all, counter.limit.policy());
-            stats.lapsed = stats.lapsed.saturating_add(counter.units.get());
-        }
+        self.add(&unspent.counters, None, |stats| [&mut stats.lapsed]);
     }
 
     /// Adds units whose refund is sent. They are held until it has a result.
     pub(super) fn begin_refund(&self, unspent: &Unspent) {
-        let mut all = self.all();
-        for counter in &unspent.counters {
-            let stats = stats_of_policy(&mut all, counter.limit.policy());
-            stats.held = stats.held.saturating_add(counter.units.get());
-        }
+        self.add(&unspent.counters, None, |stats| [&mut stats.held]);
     }
 
     /// Adds units whose refund was sent, refunded as far as its result says.
@@ -494,6 +477,26 @@ impl Totals {
         }
     }
 
+    /// Adds the units of each counter, or those that were charged for it, to some totals of its policy.
+    fn add<const N: usize>(
+        &self,
+        counters: &CounterOps,
+        charged: Option<&OpResult>,
+        totals: impl Fn(&mut LeaseStats) -> [&mut u64; N],
+    ) {
+        let mut all = self.all();
+        for (index, counter) in counters.iter().enumerate() {
+            let charged =
+                charged.map(|result| result.counters.get(index).map_or(0, |own| own.units));
+            let units = charged.unwrap_or(counter.units.get());
+            if units > 0 {
+                for total in totals(stats_of_policy(&mut all, counter.limit.policy())) {
+                    *total = total.saturating_add(units);
+                }
+            }
+        }
+    }
+
     pub(super) fn stats(&self) -> Vec<LeaseStats> {
         self.all().clone()
     }
@@ -501,16 +504,6 @@ impl Totals {
     fn all(&self) -> MutexGuard<'_, Vec<LeaseStats>> {
         lock(&self.0)
     }
-}
-
-/// The units that were charged for a lease.
-fn charged<'a>(
-    request: &'a LeaseRequest,
-    result: &'a OpResult,
-) -> impl Iterator<Item = (&'a OwnedCounterOp, u64)> {
-    let counters = request.counters.iter().zip(&result.counters);
-    let units = counters.map(|(counter, charged)| (counter, charged.units));
-    units.filter(|(_, units)| *units > 0)
 }
 
 /// Adds the units that a key holds and has spent.

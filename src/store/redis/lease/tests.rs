@@ -3,25 +3,19 @@
 use std::{
     collections::VecDeque,
     pin::pin,
-    sync::{
-        Arc, LazyLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, LazyLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use hashbrown::DefaultHashBuilder;
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use super::{
-    demand::HotKeyDetector,
     grant::{self, UnsettledGuard},
     held_lease::{ClockReading, LeaseRequest},
-    housekeeper::Housekeeper,
     leased_key::{Granted, LeasedKey},
     stripes::KeyLocation,
-    table::{EVICTION_INTERVAL, Leases, Totals},
+    table::{EVICTION_INTERVAL, Leases},
 };
 use crate::{
     clock::Timestamp,
@@ -29,26 +23,14 @@ use crate::{
     quota::Quota,
     store::{CounterOp, CounterResult, LimitHandle, Op, OpResult, Units},
     strategy::{FixedWindow, Lease, Snapshot, Strategy, Terms},
-    sync::CachePadded,
 };
 
 const LOCATION: KeyLocation = KeyLocation { shard: 0, hash: 0 };
 
-fn leases() -> Leases {
-    Leases {
-        workers: Weak::new(),
-        is_used: AtomicBool::new(true),
-        hot_keys: HotKeyDetector::new(),
-        next_id: AtomicU64::new(0),
-        hasher: DefaultHashBuilder::default(),
-        shards: std::array::from_fn(|_| CachePadded::default()),
-        keys: AtomicUsize::new(0),
-        striped_keys: AtomicUsize::new(0),
-        housekeeper: Housekeeper::default(),
-        unsettled: AtomicU64::new(0),
-        settled: Notify::new(),
-        totals: Totals::default(),
-    }
+fn leases() -> Arc<Leases> {
+    let leases = Leases::new(Weak::new());
+    leases.is_used.store(true, Ordering::Relaxed);
+    leases
 }
 
 fn limit(ttl: Duration) -> LimitHandle {
@@ -126,13 +108,16 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
             assert!(before >= last, "{last}, then {before}");
         }
     });
-    assert_eq!((spent(), leases.keys.into_inner()), (8 * KEYS, 0));
+    assert_eq!(
+        (spent(), leases.keys.load(Ordering::Relaxed)),
+        (8 * KEYS, 0)
+    );
 }
 
 /// What settles while a flush waits. The clock would stand at the deadline, if it were not woken.
 #[tokio::test(start_paused = true)]
 async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
-    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_secs(10)));
+    let (leases, limit) = (leases(), limit(Duration::from_secs(10)));
     let counter = CounterOp::new(&limit, Key::global());
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
     let is_refunded = || leases.unsettled() == 0;
@@ -170,7 +155,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
 /// until the other key is due.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_of_a_lease_is_refunded_when_it_is_due_before_all_others() {
-    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_millis(50)));
+    let (leases, limit) = (leases(), limit(Duration::from_millis(50)));
     let (counter, now) = (counter(&limit), ClockReading::read());
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
     leases.schedule_refund(now.monotonic + hour * 2, 1, LOCATION);
@@ -227,7 +212,7 @@ fn decide_for(
 
 #[test]
 fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset() {
-    let (leases, limit) = (Arc::new(leases()), limit(Duration::from_millis(100)));
+    let (leases, limit) = (leases(), limit(Duration::from_millis(100)));
     let counter = counter(&limit);
     let counters = [counter];
     let (shared, own) = (KeyLocation::shared(7), KeyLocation::of_thread(7));

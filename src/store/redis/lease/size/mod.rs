@@ -193,7 +193,7 @@ impl Sizing {
         limit: &LimitHandle,
         now: Timestamp,
     ) -> Option<u64> {
-        let status = last_response.status(index, limit, Units::ONE);
+        let status = last_response.status(index, limit);
         let age = now.since(last_response.received_at);
         let has_window = !limit.info().refills_gradually;
         let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
@@ -211,36 +211,29 @@ fn first_leased(counters: &CounterOps) -> Option<(usize, &LimitHandle)> {
 
 /// The state of the counters by the last response of the store.
 #[derive(Clone, Debug)]
-pub(in crate::store::redis::lease) struct LastResponse {
-    pub(in crate::store::redis::lease) received_at: Timestamp,
-    pub(in crate::store::redis::lease) at: Timestamp,
-    pub(in crate::store::redis::lease) results: SmallVec<[CounterResult; 1]>,
+pub(super) struct LastResponse {
+    pub(super) received_at: Timestamp,
+    pub(super) at: Timestamp,
+    pub(super) results: SmallVec<[CounterResult; 1]>,
     /// The window of each counter.
-    pub(in crate::store::redis::lease) window_ids: SmallVec<[i64; 2]>,
+    pub(super) window_ids: SmallVec<[i64; 2]>,
 }
 
 impl LastResponse {
     /// Whether the response to a request that was sent at `requested_at` is older, because another worker has received it. One to
     /// a request that was sent later is not: the server's clock was set back.
-    pub(in crate::store::redis::lease) fn is_after(
-        &self,
-        requested_at: Timestamp,
-        result: &OpResult,
-    ) -> bool {
+    pub(super) fn is_after(&self, requested_at: Timestamp, result: &OpResult) -> bool {
         result.at < self.at && requested_at <= self.received_at
     }
 
     /// Takes the state of each counter from an earlier response of the same instant and window if less remains by it: requests of
     /// one batch are executed at one instant, and their responses may come in any order.
-    pub(in crate::store::redis::lease) fn merge(&mut self, before: &Self, counters: &CounterOps) {
+    pub(super) fn merge(&mut self, before: &Self, counters: &CounterOps) {
         if before.at != self.at || before.window_ids != self.window_ids {
             return;
         }
         for (index, own) in counters.iter().enumerate() {
-            let remaining = |response: &Self| {
-                let status = response.status(index, &own.limit, Units::ONE);
-                status.remaining
-            };
+            let remaining = |response: &Self| response.status(index, &own.limit).remaining;
             if remaining(before) < remaining(self) {
                 self.results[index] = before.results[index];
             }
@@ -248,24 +241,18 @@ impl LastResponse {
     }
 
     /// Whether a request has enough units under each counter.
-    pub(in crate::store::redis::lease) fn fits(&self, counters: &[CounterOp<'_>]) -> bool {
+    pub(super) fn fits(&self, counters: &[CounterOp<'_>]) -> bool {
         let mut counters = counters.iter().enumerate();
         counters.all(|(index, counter)| {
-            let status = self.status(index, counter.limit, Units::ONE);
-            status.remaining >= charged_units(counter)
+            self.status(index, counter.limit).remaining >= charged_units(counter)
         })
     }
 
-    /// The status of a counter.
-    pub(in crate::store::redis::lease) fn status(
-        &self,
-        index: usize,
-        limit: &LimitHandle,
-        cost: Units,
-    ) -> QuotaStatus {
+    /// The status of a counter for one unit.
+    pub(super) fn status(&self, index: usize, limit: &LimitHandle) -> QuotaStatus {
         let result = &self.results[index];
         let at = self.at.shifted(result.clock_skew_us);
-        limit.status(&result.snapshot, at, cost)
+        limit.status(&result.snapshot, at, Units::ONE)
     }
 }
 
@@ -277,7 +264,7 @@ const INITIAL_PROCESSES: f64 = 4.0;
 
 /// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
 #[derive(Clone, Debug)]
-pub(in crate::store::redis::lease) struct Processes {
+pub(super) struct Processes {
     estimate: f64,
     /// The units that this process was charged since the response to the last lease.
     own: u64,
@@ -287,9 +274,9 @@ pub(in crate::store::redis::lease) struct Processes {
 
 /// The state of a counter by one response of the store.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::redis::lease) struct CounterState {
-    pub(in crate::store::redis::lease) at: Timestamp,
-    pub(in crate::store::redis::lease) snapshot: Snapshot,
+pub(super) struct CounterState {
+    pub(super) at: Timestamp,
+    pub(super) snapshot: Snapshot,
 }
 
 impl Default for Processes {
@@ -304,7 +291,7 @@ impl Default for Processes {
 
 impl Processes {
     /// The estimate alone, for a stripe.
-    pub(in crate::store::redis::lease) fn of_stripe(&self) -> Self {
+    pub(super) fn of_stripe(&self) -> Self {
         Self {
             estimate: self.estimate,
             ..Self::default()
@@ -312,16 +299,12 @@ impl Processes {
     }
 
     /// Records units that this process was charged.
-    pub(in crate::store::redis::lease) fn record_own(&mut self, units: u64) {
+    pub(super) fn record_own(&mut self, units: u64) {
         self.own = self.own.saturating_add(units);
     }
 
     /// Records the state after a lease.
-    pub(in crate::store::redis::lease) fn record_state(
-        &mut self,
-        limit: &LimitHandle,
-        state: CounterState,
-    ) {
+    pub(super) fn record_state(&mut self, limit: &LimitHandle, state: CounterState) {
         // Another worker has received a later response before.
         if self.last.is_some_and(|last| state.at < last.at) {
             return;
@@ -336,7 +319,7 @@ impl Processes {
         self.estimate = (3.0 * self.estimate + processes) / 4.0;
     }
 
-    pub(in crate::store::redis::lease) fn estimate(&self) -> f64 {
+    pub(super) fn estimate(&self) -> f64 {
         self.estimate
     }
 }
