@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +15,6 @@ use super::{
     health::RESPONSE_TIMEOUT,
     key_names::{KeyNames, scan_pattern},
     request::limit::RedisLimit,
-    topology::Topology,
 };
 use crate::{
     error::StoreError,
@@ -104,21 +102,12 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// The servers that have keys.
+    /// The servers that have keys, by name.
     async fn sources(&self) -> Result<Vec<ConnectionSource>, StoreError> {
-        let cluster = match &self.inner.shared.topology {
-            Topology::One(source) => return Ok(vec![source.clone()]),
-            Topology::Cluster(cluster) => cluster,
-        };
-        let mut nodes = Vec::new();
-        for tag in 0..cluster.tags().len() {
-            let owner = in_time(cluster.slot_owner(tag)).await?;
-            if !nodes.iter().any(|node| Arc::ptr_eq(node, &owner)) {
-                nodes.push(owner);
-            }
-        }
-        nodes.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
-        Ok(nodes.iter().map(|node| node.source.clone()).collect())
+        let servers = in_time(self.inner.shared.topology.servers()).await?;
+        let mut sources: Vec<_> = servers.into_iter().map(|(_, source)| source).collect();
+        sources.sort_by(|a, b| a.server().cmp(b.server()));
+        Ok(sources)
     }
 
     /// Reads these keys, each with the index of its limit, and returns those that are blocked.

@@ -55,7 +55,7 @@ impl RedisStore {
             return health;
         }
         let single = matches!(self.inner.shared.topology, Topology::One(_));
-        let servers = match timeout(RESPONSE_TIMEOUT, servers(&self.inner.shared.topology)).await {
+        let servers = match timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.servers()).await {
             Ok(Ok(servers)) => servers,
             failed => {
                 let server = "the cluster".into();
@@ -65,7 +65,9 @@ impl RedisStore {
                 return health;
             }
         };
-        for (index, server) in servers.iter().enumerate() {
+        for (index, (tag, source)) in servers.into_iter().enumerate() {
+            let name = source.server().clone();
+            let server = &ServerRef { name, tag };
             let checked = self.check_server(server, single, &mut health).await;
             if index == 0 && !matches!(checked, Err(StoreError::Timeout)) {
                 self.try_epoch(&server.name, &mut health).await;
@@ -143,27 +145,6 @@ impl RedisStore {
         }
         Ok(())
     }
-}
-
-/// Each server that counts, once.
-async fn servers(topology: &Topology) -> Result<Vec<ServerRef>, StoreError> {
-    let cluster = match topology {
-        Topology::One(source) => {
-            let name = source.server().clone();
-            return Ok(vec![ServerRef { name, tag: 0 }]);
-        }
-        Topology::Cluster(cluster) => cluster,
-    };
-    let mut servers = Vec::<ServerRef>::new();
-    for tag in 0..cluster.tags().len() {
-        let owner = cluster.slot_owner(tag).await?;
-        let name = format!("{}:{}", owner.host, owner.port);
-        if !servers.iter().any(|server| *server.name == *name) {
-            let name = name.into();
-            servers.push(ServerRef { name, tag });
-        }
-    }
-    Ok(servers)
 }
 
 /// A server's reply to `INFO`.
@@ -351,7 +332,7 @@ impl RedisStore {
         batch.push(request).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let script = shared.script().within(include_str!("temporary.lua"));
-        let now = shared.server_time();
+        let now = shared.server_clock.now();
         let mut call = |with_text| batch.call(&script, with_text, now, None);
         let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
