@@ -132,19 +132,9 @@ fn execute_acquire(
     let mut parts = parts(workers, counters);
     parts.iter_mut().for_each(SlotPart::drop_shadows);
     parts.retain(|part| !part.counters.is_empty());
-    let pending = parts.into_iter().map(|part| {
-        let counters = part.counters.iter().map(without_rejections).collect();
-        let response = workers.execute(
-            Op::Acquire(times),
-            counters,
-            deadline,
-            Followers::default(),
-            RefundRetry::Always,
-        );
-        PendingPart { part, response }
-    });
+    let op = Op::Acquire(times);
     let acquire = CrossSlotAcquire {
-        pending: pending.collect(),
+        pending: send_parts(workers, op, parts, deadline, RefundRetry::Always),
         store: store.clone(),
         deadline,
         times,
@@ -508,8 +498,11 @@ fn send_parts(
     retry: RefundRetry,
 ) -> SmallVec<[PendingPart; 2]> {
     let pending = parts.into_iter().map(|part| {
-        let (counters, followers) = (part.counters.clone(), Followers::default());
-        let response = workers.execute(op, counters, deadline, followers, retry);
+        let counters = match op {
+            Op::Acquire(_) => part.counters.iter().map(without_rejections).collect(),
+            _ => part.counters.clone(),
+        };
+        let response = workers.execute(op, counters, deadline, Followers::default(), retry);
         PendingPart { part, response }
     });
     pending.collect()

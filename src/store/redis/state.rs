@@ -74,15 +74,6 @@ pub(crate) struct StoreState {
 }
 
 impl StoreState {
-    /// An estimate of the server's clock.
-    pub(super) fn server_time(&self) -> Timestamp {
-        self.server_clock.now()
-    }
-
-    pub(super) fn update_clock_offset(&self, at: Timestamp) {
-        self.server_clock.set(at);
-    }
-
     /// The circuit breaker of the server that has the keys of a hash tag.
     pub(super) fn breaker(&self, tag: usize) -> &Arc<Breaker> {
         &self.breakers[tag % self.breakers.len()]
@@ -111,6 +102,15 @@ impl StoreState {
                 shared.rejection_cache.note_epoch(&value, time, read_at);
             }
         }));
+    }
+
+    /// Sends pending refunds. A server that is probed gets them once it has responded to the probe.
+    pub(super) fn resend_refunds(&self) {
+        for tag in self.pending_refunds.tags() {
+            if !self.breaker(tag).is_open() {
+                self.pending_refunds.resend(tag);
+            }
+        }
     }
 
     /// Notes that a call's reply came after its deadline, while the server answered a probe.

@@ -484,10 +484,4 @@ impl Shard {
             *at = position;
         }
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        debug_assert_eq!(self.entries.len(), self.index.len());
-        self.entries.len()
-    }
 }

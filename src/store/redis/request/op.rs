@@ -112,14 +112,7 @@ impl OwnedCounterOp {
 
     /// Turns it into the refund of a charge of `units`.
     pub(crate) fn set_refund(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
-        self.units = Units::new(units);
-        let caller = *self.caller();
         let window_id = self.limit.rule().window_id(snapshot, at);
-        let receipt = ChargeReceipt {
-            charged_at: at,
-            remaining: units,
-            window_id,
-        };
-        self.extras = Some(Box::new(Extras { receipt, caller }));
+        self.set_refund_of((at, window_id), units, units);
     }
 }
