@@ -5,16 +5,12 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-use tokio::time::sleep;
-
 use super::{
-    Inner,
     batch::MAX_BATCH_KEYS,
     request::{
         PendingRequest, Sent, UndeliveredGuard,
@@ -26,7 +22,6 @@ use crate::{
     error::StoreError,
     log::LogThrottle,
     observe::{Event, SharedObservers},
-    runtime::background_or_current,
     store::Op,
     sync::lock,
 };
@@ -34,9 +29,6 @@ use crate::{
 /// Most refunds and charges that are kept; more are dropped, and their units stay charged until they refill. Refunds of permits are
 /// kept beyond that: each is of a permit that this process held or requested.
 const MAX_PENDING_REFUNDS: usize = 10_000;
-
-/// How often pending refunds are sent while no other requests are.
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The queue of refunds and charges that wait for the server to respond again.
 #[derive(Debug, Default)]
@@ -56,8 +48,6 @@ pub(crate) struct PendingRefunds {
 struct RefundsByTag {
     by_tag: HashMap<usize, VecDeque<(Op, CounterOps)>>,
     len: usize,
-    /// Whether a task [retries](resend_until_done).
-    is_retried: bool,
     /// Refunds dropped so far.
     dropped: u64,
     /// Refunds and charges so far that were sent without a response, and are not sent again.
@@ -190,13 +180,10 @@ impl PendingRefunds {
             let queue = refunds.by_tag.entry(tag).or_default();
             queue.push_back((op, counters));
             self.any.store(true, Ordering::Relaxed);
-            let begins = store.is_some() && !mem::replace(&mut refunds.is_retried, true);
             drop(refunds);
-            if let Some(store) = store.filter(|_| begins) {
-                let retries = Retries(Arc::downgrade(&store));
-                if let Some(runtime) = background_or_current() {
-                    drop(runtime.spawn(resend_until_done(retries)));
-                }
+            // Without other requests, no response would send it.
+            if let Some(store) = store {
+                store.workers.begin_watch();
             }
             return true;
         }
@@ -228,9 +215,14 @@ impl PendingRefunds {
         lock(&self.refunds).dropped
     }
 
-    /// Has responses send none until they are sent periodically again: the server would reject them as it did the last ones.
+    /// Has responses send none until they are [sent periodically](Self::resume) again: the server would reject them as it did the last
+    /// ones.
     pub(crate) fn pause(&self) {
         self.is_paused.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.is_paused.store(false, Ordering::Relaxed);
     }
 
     /// Sends one batch of a tag's pending refunds, since its server responds. Each response sends the next batch.
@@ -262,53 +254,6 @@ impl PendingRefunds {
         refunds.is_dropping &= refunds.len > 0;
         self.any.store(refunds.len > 0, Ordering::Relaxed);
         batch
-    }
-
-    /// Records that no task retries any more.
-    fn end_retries(&self) {
-        lock(&self.refunds).is_retried = false;
-    }
-
-    /// Whether there are none. If so, the retrying task ends.
-    fn is_done(&self) -> bool {
-        let mut refunds = lock(&self.refunds);
-        let is_done = refunds.len == 0;
-        refunds.is_retried &= !is_done;
-        is_done
-    }
-}
-
-/// Records the end of the retrying task, also if it ends with its runtime.
-struct Retries(Weak<Inner>);
-
-/// Sends pending refunds periodically until there are none: without other requests, no response would send them. A server that is
-/// probed gets them once it has responded to the probe.
-async fn resend_until_done(mut retries: Retries) {
-    loop {
-        sleep(RETRY_INTERVAL).await;
-        let Some(store) = retries.0.upgrade() else {
-            return;
-        };
-        let (shared, refunds) = (&store.shared, &store.shared.pending_refunds);
-        refunds.is_paused.store(false, Ordering::Relaxed);
-        if refunds.is_done() {
-            // Another task may have begun by now.
-            retries.0 = Weak::new();
-            return;
-        }
-        for tag in refunds.tags() {
-            if !shared.breaker(tag).is_open() {
-                refunds.resend(tag);
-            }
-        }
-    }
-}
-
-impl Drop for Retries {
-    fn drop(&mut self) {
-        if let Some(store) = self.0.upgrade() {
-            store.shared.pending_refunds.end_retries();
-        }
     }
 }
 

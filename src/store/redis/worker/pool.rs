@@ -23,7 +23,7 @@ use crate::{
     background::background_runtime,
     error::StoreError,
     key::Key,
-    runtime::runtime_with_io,
+    runtime::{background_or_current, runtime_with_io},
     store::{
         Op, OpResult,
         redis::{
@@ -42,27 +42,52 @@ use crate::{
     sync::lock,
 };
 
-/// How often the background thread looks for stalled requests.
+/// How often the background thread looks for stalled requests, and sends pending refunds.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Detached requests that have waited for this long have stalled, however long the store's timeout is.
+const MAX_STALL: Duration = Duration::from_secs(1);
+
+/// The workers of each runtime that uses the store.
+///
+/// A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns would wait
+/// for the next call, and a permit dropped there would stay charged for its whole TTL. So the background thread looks for such
+/// requests in the queues of these runtimes, and sends them.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     shared: Arc<StoreState>,
-    runtimes: Arc<Runtimes>,
     hasher: DefaultHashBuilder,
+    /// Workers of each runtime.
+    per_runtime: usize,
+    /// Read by each request, written when a runtime is first seen and when it ends.
+    sets: ArcSwap<Vec<RuntimeWorkers>>,
+    /// Held while `sets` is replaced.
+    write_lock: Mutex<()>,
+    /// Whether a task sends what nothing else would.
+    is_watched: AtomicBool,
+}
+
+/// The workers of one runtime.
+#[derive(Clone, Debug)]
+struct RuntimeWorkers {
+    runtime: Handle,
+    workers: Arc<[Arc<Worker>]>,
 }
 
 impl WorkerPool {
     pub(crate) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Self {
         Self {
-            runtimes: Runtimes::new(shared.clone(), per_runtime),
             shared,
             hasher: DefaultHashBuilder::default(),
+            per_runtime,
+            sets: ArcSwap::default(),
+            write_lock: Mutex::default(),
+            is_watched: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn per_runtime(&self) -> usize {
-        self.runtimes.per_runtime()
+        self.per_runtime
     }
 
     /// A hash of the keys.
@@ -121,7 +146,7 @@ impl WorkerPool {
     /// The sets of all runtimes, with this one's among them unless it is shutting down.
     #[inline]
     fn workers(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<RuntimeWorkers>>> {
-        let sets = self.runtimes.load();
+        let sets = self.sets.load();
         if sets.iter().any(|set| set.is_of(runtime.id())) {
             return sets;
         }
@@ -130,8 +155,8 @@ impl WorkerPool {
             return sets;
         }
         drop(sets);
-        self.runtimes.spawn(runtime);
-        self.runtimes.load()
+        self.spawn(Arc::downgrade(self), runtime);
+        self.sets.load()
     }
 
     /// Executes an operation on keys of one slot, by this runtime's worker. Sets `followers.undelivered`.
@@ -253,8 +278,8 @@ impl WorkerPool {
         {
             // If it fails, the worker keeps or drops it.
             let _ = own.push(request);
-            if is_current_thread(&here) && self.runtimes.begin_watch() {
-                self.watch();
+            if is_current_thread(&here) {
+                self.begin_watch();
             }
             return;
         }
@@ -264,41 +289,82 @@ impl WorkerPool {
     fn push_to_background(self: &Arc<Self>, worker_index: usize, request: PendingRequest) {
         let background = background_runtime();
         if let Some(background) = &background {
-            self.runtimes.spawn(background);
+            self.spawn(Arc::downgrade(self), background);
         }
-        let sets = self.runtimes.load();
+        let sets = self.sets.load();
         let worker = background.and_then(|there| worker_of(&sets, there.id(), worker_index));
         if let Some(worker) = worker {
             worker.push_detached(request);
         }
     }
 
-    /// Has the background thread send the stalled requests of current-thread runtimes, for as long as there are any.
+    /// Has the background thread send what nothing else would, for as long as there is any: the stalled requests of current-thread runtimes,
+    /// and pending refunds.
+    #[inline]
+    pub(crate) fn begin_watch(self: &Arc<Self>) {
+        if !self.is_watched.load(Ordering::Relaxed) {
+            self.watch();
+        }
+    }
+
     #[cold]
     fn watch(self: &Arc<Self>) {
-        let Some(background) = background_runtime() else {
-            return self.runtimes.end_watch();
-        };
+        if self.is_watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut watch = Watch(Arc::downgrade(self));
-        let background_id = background.id();
-        drop(background.spawn(async move {
+        let Some(runtime) = background_or_current() else {
+            return;
+        };
+        let here = runtime.id();
+        drop(runtime.spawn(async move {
             loop {
                 sleep(WATCH_INTERVAL).await;
                 let Some(pool) = watch.0.upgrade() else {
                     return;
                 };
-                let Some(stalled) = pool.runtimes.take_stalled(background_id, pool.timeout())
-                else {
+                if pool.end_watch(here) {
                     // Another watch may have begun by now.
                     drop(mem::take(&mut watch.0));
                     return;
-                };
-                for request in stalled {
+                }
+                for request in pool.take_stalled(here) {
                     pool.execute_detached(request.op, request.counters.clone());
                     request.discard();
                 }
+                pool.shared.pending_refunds.resume();
+                pool.shared.resend_refunds();
             }
         }));
+    }
+
+    /// Ends the watch of this runtime if it has nothing to look for. What comes later begins another one.
+    fn end_watch(&self, here: runtime::Id) -> bool {
+        if self.needs_watch(here) {
+            return false;
+        }
+        self.is_watched.store(false, Ordering::Relaxed);
+        // What has come meanwhile may have found it watched.
+        !self.needs_watch(here) || self.is_watched.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether there is a current-thread runtime other than this one, or a pending refund.
+    fn needs_watch(&self, here: runtime::Id) -> bool {
+        let write_lock = self.lock();
+        let has_watched = watched(&self.sets.load(), here).next().is_some();
+        drop(write_lock);
+        has_watched || !self.shared.pending_refunds.tags().is_empty()
+    }
+
+    /// Removes the stalled requests from the queues of current-thread runtimes, but for the one of this task: detached requests, whose
+    /// timeout is the store's like that of any other.
+    fn take_stalled(&self, here: runtime::Id) -> Vec<PendingRequest> {
+        let timeout = self.timeout();
+        let deadline_before = Instant::now() + timeout - timeout.min(MAX_STALL);
+        let sets = self.sets.load();
+        let workers = watched(&sets, here).flat_map(|set| set.workers.iter());
+        let stalled = workers.flat_map(|worker| worker.take_stalled(deadline_before));
+        stalled.collect()
     }
 
     /// Counts an operation that must not be lost as undelivered until it completes.
@@ -337,76 +403,9 @@ impl WorkerPool {
     pub(crate) fn timeout(&self) -> Duration {
         self.shared.timeout
     }
-}
-
-/// Records the end of a watch, also by a panic of an observer.
-struct Watch(Weak<WorkerPool>);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some(pool) = self.0.upgrade() {
-            pool.runtimes.end_watch();
-        }
-    }
-}
-
-impl Drop for WorkerPool {
-    fn drop(&mut self) {
-        self.runtimes.hand_over();
-        self.runtimes.close();
-    }
-}
-
-/// Detached requests that have waited for this long have stalled, however long the store's timeout is.
-const MAX_STALL: Duration = Duration::from_secs(1);
-
-/// The workers of each runtime that uses the store, and the requests of runtimes that make no progress.
-///
-/// A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns would wait
-/// for the next call, and a permit dropped there would stay charged for its whole TTL. So the background thread looks for such
-/// requests in the queues of these runtimes, and sends them.
-#[derive(Debug)]
-pub(super) struct Runtimes {
-    shared: Arc<StoreState>,
-    /// Workers of each runtime.
-    per_runtime: usize,
-    /// Read by each request, written when a runtime is first seen and when it ends.
-    sets: ArcSwap<Vec<RuntimeWorkers>>,
-    /// Held while `sets` is replaced.
-    write_lock: Mutex<()>,
-    /// Whether a task looks for stalled requests.
-    is_watched: AtomicBool,
-}
-
-/// The workers of one runtime.
-#[derive(Clone, Debug)]
-pub(super) struct RuntimeWorkers {
-    pub(super) runtime: Handle,
-    workers: Arc<[Arc<Worker>]>,
-}
-
-impl Runtimes {
-    pub(super) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Arc<Self> {
-        Arc::new(Self {
-            shared,
-            per_runtime,
-            sets: ArcSwap::default(),
-            write_lock: Mutex::default(),
-            is_watched: AtomicBool::new(false),
-        })
-    }
-
-    pub(super) fn per_runtime(&self) -> usize {
-        self.per_runtime
-    }
-
-    #[inline]
-    pub(super) fn load(&self) -> Guard<Arc<Vec<RuntimeWorkers>>> {
-        self.sets.load()
-    }
 
     /// Spawns the workers of a runtime, unless it has some.
-    pub(super) fn spawn(self: &Arc<Self>, handle: &Handle) {
+    fn spawn(&self, this: Weak<Self>, handle: &Handle) {
         let write_lock = self.lock();
         let mut sets = Vec::clone(&self.sets.load());
         if sets.iter().any(|set| set.is_of(handle.id())) {
@@ -425,7 +424,7 @@ impl Runtimes {
         for (worker, route) in workers.iter().cloned().zip(routes) {
             let guard = WorkerGuard {
                 workers: Arc::downgrade(&workers),
-                runtimes: Arc::downgrade(self),
+                pool: this.clone(),
             };
             drop(handle.spawn(async move {
                 let _guard = guard;
@@ -446,20 +445,20 @@ impl Runtimes {
         ended.iter().for_each(RuntimeWorkers::close);
     }
 
-    /// Hands the detached requests of other runtimes over to the background thread, since the store is dropped: their runtimes may not be
+    /// Hands the detached requests of current-thread runtimes over to the background thread, since the store is dropped: their runtimes may not be
     /// driven any more.
-    fn hand_over(self: &Arc<Self>) {
-        // As long as a current-thread runtime may have some.
+    fn hand_over(&self) {
+        // As long as a current-thread runtime may have some, also if refunds alone are pending.
         if !self.is_watched.load(Ordering::Relaxed) {
             return;
         }
         let Some(background) = background_runtime() else {
             return;
         };
-        self.spawn(&background);
-        let sets = self.load();
+        self.spawn(Weak::new(), &background);
+        let sets = self.sets.load();
         let later = Instant::now() + 2 * self.shared.timeout;
-        let others = sets.iter().filter(|set| !set.is_of(background.id()));
+        let others = watched(&sets, background.id());
         for (index, worker) in others.flat_map(|set| set.workers.iter().enumerate()) {
             if let Some(own) = worker_of(&sets, background.id(), index) {
                 let detached = worker.take_stalled(later).into_iter();
@@ -468,57 +467,39 @@ impl Runtimes {
         }
     }
 
-    /// Ends all workers once their queues are empty.
-    pub(super) fn close(&self) {
-        self.sets.load().iter().for_each(RuntimeWorkers::close);
-    }
-
-    /// Whether a task has to be started that looks for stalled requests.
-    pub(super) fn begin_watch(&self) -> bool {
-        !self.is_watched.load(Ordering::Relaxed) && !self.is_watched.swap(true, Ordering::Relaxed)
-    }
-
-    /// Records that no such task runs.
-    pub(super) fn end_watch(&self) {
-        self.is_watched.store(false, Ordering::Relaxed);
-    }
-
-    /// Removes the stalled requests from the queues of current-thread runtimes, but for the one of this background thread: detached
-    /// requests, whose timeout is the store's like that of any other. `None` if there is no such runtime: the watch has ended.
-    pub(super) fn take_stalled(
-        &self,
-        background: runtime::Id,
-        timeout: Duration,
-    ) -> Option<Vec<PendingRequest>> {
-        let deadline_before = Instant::now() + timeout - timeout.min(MAX_STALL);
-        let write_lock = self.lock();
-        let sets = self.sets.load();
-        let watched = || {
-            let sets = sets.iter().filter(|set| !set.is_of(background));
-            sets.filter(|set| is_current_thread(&set.runtime))
-        };
-        if watched().next().is_none() {
-            self.end_watch();
-            return None;
-        }
-        drop(write_lock);
-        let workers = watched().flat_map(|set| set.workers.iter());
-        let stalled = workers.flat_map(|worker| worker.take_stalled(deadline_before));
-        Some(stalled.collect())
-    }
-
     fn lock(&self) -> MutexGuard<'_, ()> {
         lock(&self.write_lock)
     }
 }
 
-impl RuntimeWorkers {
-    pub(super) fn is_of(&self, runtime: runtime::Id) -> bool {
-        self.runtime.id() == runtime
-    }
+/// Records the end of a watch, also by a panic.
+struct Watch(Weak<WorkerPool>);
 
-    pub(super) fn worker(&self, worker_index: usize) -> Option<&Arc<Worker>> {
-        self.workers.get(worker_index % self.workers.len().max(1))
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.upgrade() {
+            pool.is_watched.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Ends all workers once their queues are empty.
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.hand_over();
+        self.sets.load().iter().for_each(RuntimeWorkers::close);
+    }
+}
+
+/// The workers of current-thread runtimes other than this one.
+fn watched(sets: &[RuntimeWorkers], here: runtime::Id) -> impl Iterator<Item = &RuntimeWorkers> {
+    let others = sets.iter().filter(move |set| !set.is_of(here));
+    others.filter(|set| is_current_thread(&set.runtime))
+}
+
+impl RuntimeWorkers {
+    fn is_of(&self, runtime: runtime::Id) -> bool {
+        self.runtime.id() == runtime
     }
 
     fn close(&self) {
@@ -527,17 +508,17 @@ impl RuntimeWorkers {
 }
 
 /// A worker of a runtime.
-pub(super) fn worker_of(
+fn worker_of(
     sets: &[RuntimeWorkers],
     runtime: runtime::Id,
     worker_index: usize,
 ) -> Option<&Arc<Worker>> {
-    let set = sets.iter().find(|set| set.is_of(runtime))?;
-    set.worker(worker_index)
+    let workers = &sets.iter().find(|set| set.is_of(runtime))?.workers;
+    workers.get(worker_index % workers.len().max(1))
 }
 
 /// Whether a runtime makes progress within its `block_on` only.
-pub(super) fn is_current_thread(runtime: &Handle) -> bool {
+fn is_current_thread(runtime: &Handle) -> bool {
     runtime.runtime_flavor() == RuntimeFlavor::CurrentThread
 }
 
@@ -545,13 +526,13 @@ pub(super) fn is_current_thread(runtime: &Handle) -> bool {
 /// the application, or where no thread can be started to look up a host name.
 struct WorkerGuard {
     workers: Weak<[Arc<Worker>]>,
-    runtimes: Weak<Runtimes>,
+    pool: Weak<WorkerPool>,
 }
 
 impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        if let Some(runtimes) = self.runtimes.upgrade() {
-            runtimes.remove(&self.workers);
+        if let Some(pool) = self.pool.upgrade() {
+            pool.remove(&self.workers);
         }
     }
 }
@@ -570,20 +551,21 @@ mod tests {
     #[tokio::test]
     async fn workers_that_end_leave_those_that_have_replaced_them() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-        let (runtimes, here) = (&store.inner.workers.runtimes, Handle::current());
-        runtimes.spawn(&here);
-        let workers = Arc::downgrade(&runtimes.load()[0].workers);
+        let (pool, here) = (&store.inner.workers, Handle::current());
+        let spawn = || pool.spawn(Arc::downgrade(pool), &here);
+        spawn();
+        let workers = Arc::downgrade(&pool.sets.load()[0].workers);
         let end = || {
             drop(WorkerGuard {
                 workers: workers.clone(),
-                runtimes: Arc::downgrade(runtimes),
+                pool: Arc::downgrade(pool),
             });
         };
         end();
-        assert_eq!(runtimes.load().len(), 0);
-        runtimes.spawn(&here);
+        assert_eq!(pool.sets.load().len(), 0);
+        spawn();
         end();
-        assert_eq!(runtimes.load().len(), 1);
+        assert_eq!(pool.sets.load().len(), 1);
     }
 
     #[test]
