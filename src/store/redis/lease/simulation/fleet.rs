@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
@@ -21,10 +20,10 @@ use crate::{
     clock::Timestamp,
     key::Key,
     store::{
-        CounterMode, CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
+        CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
-    strategy::{ChargeReceipt, Lease, Rule, Terms},
+    strategy::{ChargeReceipt, Lease, Terms},
 };
 
 /// 2027-01-15 08:00 UTC, at which windows and buckets of all lengths here begin.
@@ -36,13 +35,8 @@ pub(super) const MS: i64 = 1_000;
 /// The counters of a request that costs so many units under each limit.
 pub(super) fn counters_of<'a>(limits: &'a [LimitHandle], costs: &[u64]) -> Vec<CounterOp<'a>> {
     let counters = limits.iter().zip(costs).map(|(limit, cost)| {
-        let mode = if limit.info().counts_rejections {
-            CounterMode::CountRejections
-        } else {
-            CounterMode::Charge
-        };
         let counter = CounterOp::new(limit, Key::new("hot"));
-        counter.with_units(Units::new(*cost)).with_mode(mode)
+        counter.with_units(Units::new(*cost))
     });
     counters.collect()
 }
@@ -115,12 +109,6 @@ impl World {
             admissions: Vec::new(),
             ends: vec![BTreeSet::new(); settings.len()],
         }
-    }
-
-    /// Adds a limit that is not leased.
-    pub(super) fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> LimitHandle {
-        let limit = self.store.register(policy, rule);
-        limit.expect("a strategy that counts in process")
     }
 
     /// Does an operation, at an instant in microseconds after the start.

@@ -1,7 +1,7 @@
 //! Random runs: demand, delays, losses, crashes, sleep, clocks of other speeds, refunds, and requests without leases; or tiers that
-//! share a key, which is reset, or blocked.
+//! share a key, which may be reset.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use super::{
     Rng,
@@ -9,10 +9,9 @@ use super::{
     fleet::{Agenda, Clocks, MS, Process, World},
 };
 use crate::{
-    Ban, Quota,
     key::Key,
     store::{
-        CounterOp, LimitHandle, Op, OpResult,
+        CounterOp, Op, OpResult,
         redis::{
             lease::{
                 held_lease::{ClockReading, LeaseRequest},
@@ -21,7 +20,6 @@ use crate::{
             request::op::CounterOps,
         },
     },
-    strategy::{Strategy as _, Terms},
 };
 
 /// What leases: a process, as it was last started, under a tier.
@@ -54,10 +52,6 @@ enum Event {
     /// A process resets the key, and the store does it.
     Reset(usize),
     ResetInStore,
-    /// A process blocks the key, or ends the block, and the store does it.
-    Block(usize),
-    BlockInStore(usize),
-    Unblock,
 }
 
 impl Event {
@@ -75,23 +69,6 @@ impl Event {
     }
 }
 
-/// A block by a process, from the moment at which it is asked for.
-#[derive(Debug)]
-struct Block {
-    process: usize,
-    from: i64,
-    in_store: Option<i64>,
-    until: i64,
-}
-
-/// What becomes of the key, beside requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
-    Nothing,
-    Resets,
-    Blocks,
-}
-
 /// What requests cost under one policy.
 const COSTS: [&[u64]; 6] = [
     &[1],
@@ -104,11 +81,8 @@ const COSTS: [&[u64]; 6] = [
 
 struct Run {
     rng: Rng,
-    ends: Ends,
     /// Of each tier; one with all policies if there are no tiers.
     worlds: Vec<World>,
-    /// The limit by which keys are blocked, and that of its end.
-    block: Option<[LimitHandle; 2]>,
     /// How many times each process was started again, and what it is under each tier.
     processes: Vec<(u64, Vec<Process>)>,
     /// Until when each process sleeps.
@@ -118,16 +92,17 @@ struct Run {
     costs: Vec<&'static [u64]>,
     /// Whether processes crash and sleep, responses are lost or very late, and admitted requests are refunded.
     is_rough: bool,
+    /// Whether the key is reset.
+    is_reset: bool,
     ttl: i64,
     /// How many times as many units as a process requests are charged.
     greed: u32,
     now: i64,
     end: i64,
     resets: Vec<i64>,
-    blocks: Vec<Block>,
-    /// When a process admitted a request by a lease.
-    by_lease: Vec<(i64, usize)>,
-    by_store: Vec<i64>,
+    /// How many requests were admitted by leases, and by the store.
+    by_lease: usize,
+    by_store: usize,
     refunds: usize,
     late: usize,
 }
@@ -143,30 +118,18 @@ impl Run {
     }
 
     /// The tiers of a policy. Requests cost one unit.
-    fn of_tiers(seed: u64, tiers: &[Setting], ends: Ends) -> Self {
+    fn of_tiers(seed: u64, tiers: &[Setting], is_reset: bool) -> Self {
         let mut rng = Rng(seed);
-        let mut worlds = World::tiers(tiers);
-        let block = (ends == Ends::Blocks).then(|| {
-            let quota = Quota::requests(1_000_000).per_hour();
-            let rule = Ban::for_duration(Duration::from_secs(60)).bind(&quota, &Terms::default());
-            let rule = rule.expect("a ban");
-            let by_hand = rule.manual_ban(Duration::from_secs(60));
-            let by_hand = by_hand.expect("a ban").expect("a ban");
-            let ban = worlds[0].register("ban", rule);
-            for world in &mut worlds {
-                world.limits.push(ban.clone());
-            }
-            [worlds[0].register("ban", by_hand), ban]
-        });
+        let worlds = World::tiers(tiers);
         let costs = vec![COSTS[0]; worlds[0].limits.len()];
         let processes = 2 + rng.below(3);
         let mut run = Self::of(rng, tiers, worlds, costs, processes);
-        (run.is_rough, run.ends, run.block) = (false, ends, block);
-        if ends != Ends::Nothing {
-            // After a reset or a block a process leases nothing for a second.
+        (run.is_rough, run.is_reset) = (false, is_reset);
+        if is_reset {
+            // After a reset a process leases nothing for a second.
             run.end = run.end.max(4_000 * MS);
+            run.reset_later();
         }
-        run.end_leases_later();
         run
     }
 
@@ -189,19 +152,17 @@ impl Run {
             greed: rng.one_of(&[1, 4, 50]),
             end: 3 * lengths.fold(500 * MS, i64::max),
             rng,
-            ends: Ends::Nothing,
             worlds,
-            block: None,
             awake_at: vec![0; processes.len()],
             processes,
             agenda: Agenda::default(),
             costs,
             is_rough: true,
+            is_reset: false,
             now: 0,
             resets: Vec::new(),
-            blocks: Vec::new(),
-            by_lease: Vec::new(),
-            by_store: Vec::new(),
+            by_lease: 0,
+            by_store: 0,
             refunds: 0,
             late: 0,
         };
@@ -215,15 +176,11 @@ impl Run {
         self.agenda.add(self.now + time, event);
     }
 
-    /// A reset or a block, at some moment.
-    fn end_leases_later(&mut self) {
+    /// A reset, at some moment.
+    fn reset_later(&mut self) {
         let process = self.rng.below(self.processes.len() as i64) as usize;
         let time = self.rng.below(1_500 * MS);
-        match self.ends {
-            Ends::Nothing => {}
-            Ends::Resets => self.after(time, Event::Reset(process)),
-            Ends::Blocks => self.after(time, Event::Block(process)),
-        }
+        self.after(time, Event::Reset(process));
     }
 
     /// A delay of up to two TTLs, or one, most often a short one.
@@ -280,7 +237,7 @@ impl Run {
             Event::Ask(leaser, sent, costs) => {
                 let result = self.worlds[leaser.tier].response(at, &costs);
                 if result.admitted == 1 {
-                    self.by_store.push(at);
+                    self.by_store += 1;
                     self.refund_some();
                 }
                 let delay = self.delay();
@@ -308,7 +265,10 @@ impl Run {
                 }
             }
             Event::Reset(process) => {
-                self.end_leases(process, true);
+                for own in &mut self.processes[process].1 {
+                    own.key.pause(own.clocks.at(at).monotonic);
+                    drop(own.key.discard_for_reset());
+                }
                 let delay = self.delay();
                 self.after(delay, Event::ResetInStore);
             }
@@ -316,55 +276,7 @@ impl Run {
                 let limit = self.worlds[0].limits[0].clone();
                 self.worlds[0].execute(at, Op::Reset, &[CounterOp::new(&limit, Key::new("hot"))]);
                 self.resets.push(at);
-                self.end_leases_later();
-            }
-            Event::Block(process) => {
-                self.end_leases(process, false);
-                self.blocks.push(Block {
-                    process,
-                    from: at,
-                    in_store: None,
-                    until: self.end,
-                });
-                let delay = self.delay();
-                self.after(delay, Event::BlockInStore(self.blocks.len() - 1));
-            }
-            Event::BlockInStore(number) => {
-                self.blocks[number].in_store = Some(at);
-                self.change_block(Op::ForceAcquire);
-                let time = self.rng.below(6 * self.ttl);
-                self.after(time, Event::Unblock);
-            }
-            Event::Unblock => {
-                self.change_block(Op::Reset);
-                if let Some(block) = self.blocks.last_mut() {
-                    block.until = at;
-                }
-                self.end_leases_later();
-            }
-        }
-    }
-
-    fn change_block(&mut self, op: Op) {
-        let Some([by_hand, ban]) = self.block.clone() else {
-            return;
-        };
-        let limit = if op == Op::Reset { ban } else { by_hand };
-        let counter = CounterOp::new(&limit, Key::new("hot"));
-        self.worlds[0].execute(self.now, op, &[counter]);
-    }
-
-    /// Ends the leases of the process that resets or blocks the key.
-    fn end_leases(&mut self, process: usize, is_reset: bool) {
-        for tier in 0..self.worlds.len() {
-            let own = &mut self.processes[process].1[tier];
-            own.key.pause(own.clocks.at(self.now).monotonic);
-            if is_reset {
-                drop(own.key.discard_for_reset());
-                continue;
-            }
-            for unspent in own.key.release() {
-                self.send_refund(tier, unspent.counters);
+                self.reset_later();
             }
         }
     }
@@ -382,7 +294,7 @@ impl Run {
         let process = &mut self.processes[leaser.process].1[leaser.tier];
         let decision = process.decide(&mut self.worlds[leaser.tier], self.now, costs);
         if decision.0 {
-            self.by_lease.push((self.now, leaser.process));
+            self.by_lease += 1;
         }
         decision
     }
@@ -507,12 +419,7 @@ fn holds(settings: &[Setting]) {
             worst <= 0.0,
             "{worst} units too many by seed {seed} of {settings:?}"
         );
-        let of_run = [
-            run.by_lease.len(),
-            run.by_store.len(),
-            run.refunds,
-            run.late,
-        ];
+        let of_run = [run.by_lease, run.by_store, run.refunds, run.late];
         for (all, of_run) in done.iter_mut().zip(of_run) {
             *all += of_run;
         }
@@ -591,60 +498,34 @@ impl Run {
     }
 
     fn excess_of(&self, bound: Bound, admitted: &[(i64, i64)], ends: &BTreeSet<i64>) -> f64 {
-        match self.ends {
+        if self.is_reset {
             // A refund of what was leased before the reset may come as late.
-            Ends::Resets => bound.excess_after_resets(admitted, &self.resets, 5 * self.ttl),
-            _ => bound.excess(admitted, ends),
+            bound.excess_after_resets(admitted, &self.resets, 5 * self.ttl)
+        } else {
+            bound.excess(admitted, ends)
         }
-    }
-
-    /// The requests that were admitted in spite of a block.
-    fn admitted_in_blocks(&self) -> usize {
-        let longest = Clocks {
-            speed: 999,
-            ..Clocks::EXACT
-        };
-        let spread = longest.true_time(self.ttl);
-        let in_block = |block: &Block| {
-            let in_store = block.in_store.unwrap_or(self.end);
-            let by_lease = self.by_lease.iter().filter(|(at, process)| {
-                let from = if *process == block.process {
-                    block.from
-                } else {
-                    in_store + spread
-                };
-                (from..block.until).contains(at)
-            });
-            let by_store = self.by_store.iter();
-            let by_store = by_store.filter(|at| (in_store..block.until).contains(*at));
-            by_lease.count() + by_store.count()
-        };
-        self.blocks.iter().map(in_block).sum()
     }
 }
 
 /// Runs the tiers of a policy, by random choices of several seeds.
-fn tiers_hold(tiers: &[Setting], ends: Ends) {
-    let (mut by_lease, mut by_store, mut ended) = (0, 0, 0);
+fn tiers_hold(tiers: &[Setting], is_reset: bool) {
+    let (mut by_lease, mut by_store, mut resets) = (0, 0, 0);
     for seed in 0..8 {
-        let mut run = Run::of_tiers(seed, tiers, ends);
+        let mut run = Run::of_tiers(seed, tiers, is_reset);
         run.run();
         let excess = run.excess();
         assert!(
             excess <= 0.0,
-            "{excess} over the promise by seed {seed}: {ends:?} of {tiers:?}"
+            "{excess} over the promise by seed {seed}, reset {is_reset}, of {tiers:?}"
         );
-        let in_blocks = run.admitted_in_blocks();
-        assert_eq!(in_blocks, 0, "by seed {seed}: {ends:?} of {tiers:?}");
-        by_lease += run.by_lease.len();
-        by_store += run.by_store.len();
-        ended += run.resets.len() + run.blocks.len();
+        by_lease += run.by_lease;
+        by_store += run.by_store;
+        resets += run.resets.len();
     }
-    let least = if ends == Ends::Nothing { 0 } else { 20 };
-    let tried = by_lease.min(by_store) >= 100 && ended >= least;
+    let tried = by_lease.min(by_store) >= 100 && (!is_reset || resets >= 20);
     assert!(
         tried,
-        "it tried little: {by_lease} {by_store} {ended} of {tiers:?}"
+        "it tried little: {by_lease} {by_store} {resets} of {tiers:?}"
     );
 }
 
@@ -663,14 +544,7 @@ fn policies() -> [Setting; 6] {
 #[test]
 fn a_reset_admits_one_more_burst_at_most() {
     for policy in policies() {
-        tiers_hold(&[policy], Ends::Resets);
-    }
-}
-
-#[test]
-fn nothing_is_admitted_while_a_key_is_blocked_once_the_leases_of_others_have_ended() {
-    for policy in policies() {
-        tiers_hold(&[policy], Ends::Blocks);
+        tiers_hold(&[policy], true);
     }
 }
 
@@ -693,10 +567,8 @@ fn tiers_that_share_a_key_hold() {
         [60, 200].map(|n| Setting::sliding_log(n, 4_000 * MS, 40 * MS)),
         [40, 100].map(|n| Setting::sliding_window(n, 400 * MS, 4, 50 * MS)),
     ] {
-        tiers_hold(&tiers, Ends::Nothing);
+        tiers_hold(&tiers, false);
     }
-    for ends in [Ends::Resets, Ends::Blocks] {
-        let tiers = [40, 80].map(|burst| rate(200, 1_000 * MS, burst, 50 * MS));
-        tiers_hold(&tiers, ends);
-    }
+    let tiers = [40, 80].map(|burst| rate(200, 1_000 * MS, burst, 50 * MS));
+    tiers_hold(&tiers, true);
 }
