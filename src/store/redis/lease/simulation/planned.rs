@@ -352,12 +352,6 @@ fn a_refund_goes_into_the_window_of_its_charge() {
     }
 }
 
-fn reset(world: &mut World, at: i64) {
-    let limit = world.limits[0].clone();
-    let counter = CounterOp::new(&limit, Key::new("hot"));
-    world.execute(at, Op::Reset, &[counter]);
-}
-
 /// Policies, and what each admits at once beside leases.
 fn policies() -> [(Setting, i64); 4] {
     [
@@ -366,42 +360,6 @@ fn policies() -> [(Setting, i64); 4] {
         (Setting::fixed_window(40, 400 * MS, 50 * MS), 40),
         (Setting::sliding_log(40, 5_000 * MS, 50 * MS), 40),
     ]
-}
-
-#[test]
-fn what_was_leased_before_a_reset_is_spent_beside_one_burst_and_within_the_ttl() {
-    for (setting, burst) in policies() {
-        for (at, spent) in [(50 * MS - 1, burst), (50 * MS, 0)] {
-            let mut world = World::new(std::slice::from_ref(&setting));
-            let mut other = Process::hoarding(&mut world, (0, 0, 1), 99, Clocks::EXACT);
-            reset(&mut world, 2);
-            assert_eq!(world.ask_all(3), burst);
-            assert_eq!(other.spend(&mut world, at), spent, "{setting:?} at {at}");
-        }
-    }
-}
-
-#[test]
-fn a_process_spends_and_refunds_nothing_that_it_leased_before_its_own_reset() {
-    for (setting, burst) in policies() {
-        // A lease that is on its way.
-        let mut world = World::new(std::slice::from_ref(&setting));
-        let mut process = Process::new(&world, 0, Clocks::EXACT);
-        let request = process.request(&world, 0, 2);
-        let result = world.execute_owned(1, Op::Acquire(1), &request.counters);
-        assert!(process.key.discard_for_reset().is_empty());
-        reset(&mut world, 2);
-        let granted = process.grant(3, &request, &result);
-        assert!(matches!(granted, Granted::Discarded), "{granted:?}");
-        assert_eq!(process.spend(&mut world, 4), 0, "{setting:?}");
-        assert_eq!(world.ask_all(5), burst, "{setting:?}");
-
-        // A lease that is held.
-        let mut world = World::new(&[setting]);
-        let mut process = Process::hoarding(&mut world, (0, 0, 1), 99, Clocks::EXACT);
-        assert_eq!(process.key.discard_for_reset().len(), 1);
-        assert_eq!(process.spend(&mut world, 2), 0);
-    }
 }
 
 #[test]
