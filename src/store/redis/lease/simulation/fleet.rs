@@ -23,7 +23,7 @@ use crate::{
         CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse, Units,
         redis::request::op::{CounterOps, OwnedCounterOp},
     },
-    strategy::{ChargeReceipt, Lease, Terms},
+    strategy::{ChargeReceipt, Lease, QuotaStatus, Terms},
 };
 
 /// 2027-01-15 08:00 UTC, at which windows and buckets of all lengths here begin.
@@ -196,12 +196,6 @@ impl World {
         }
     }
 
-    /// By how many units the promise of a policy is broken: 0 or less if it is kept.
-    pub(super) fn excess(&self, policy: usize) -> f64 {
-        let bound = self.settings[policy].bound;
-        bound.excess(&self.admitted(policy), &self.ends(policy))
-    }
-
     /// The instants of what a policy has admitted, in their order, and the units.
     pub(super) fn admitted(&self, policy: usize) -> Vec<(i64, i64)> {
         let admissions = self.admissions.iter();
@@ -219,19 +213,22 @@ impl World {
         }
     }
 
-    /// By how much the promise of any policy is broken.
+    /// By how many units the promise of any policy is broken: 0 or less if all are kept.
     pub(super) fn worst(&self) -> f64 {
-        let excess = (0..self.settings.len()).map(|policy| self.excess(policy));
+        let policies = self.settings.iter().enumerate();
+        let excess = policies.map(|(policy, setting)| {
+            let bound = setting.bound;
+            bound.excess(&self.admitted(policy), &self.ends(policy))
+        });
         excess.fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The units that the store reports as remaining, of a policy.
-    pub(super) fn remaining(&mut self, at: i64, policy: usize) -> u64 {
+    /// The status of a policy that the store reports.
+    pub(super) fn status(&mut self, at: i64, policy: usize) -> QuotaStatus {
         let limit = self.limits[policy].clone();
         let counter = CounterOp::new(&limit, Key::new("hot"));
         let result = self.execute(at, Op::Peek, &[counter]);
-        let status = limit.status(&result.counters[0].snapshot, result.at, Units::ONE);
-        status.remaining
+        limit.status(&result.counters[0].snapshot, result.at, Units::ONE)
     }
 }
 
@@ -362,28 +359,14 @@ impl Process {
         clocks: Clocks,
     ) -> Self {
         let mut process = Self::new(world, sent, clocks);
-        process.hoard(world, (sent, charged, received), requests);
-        process
-    }
-
-    /// Leases as many requests as it can get.
-    pub(super) fn hoard(
-        &mut self,
-        world: &mut World,
-        (sent, charged, received): (i64, i64, i64),
-        requests: u32,
-    ) -> u64 {
-        let costs = vec![1; world.limits.len()];
-        assert!(
-            !self.decide(world, sent, &costs).0,
-            "it holds units already"
-        );
-        let request = self.request(world, sent, requests.into());
-        let limits = world.limits.clone();
+        let (limits, costs) = (world.limits.clone(), vec![1; world.limits.len()]);
+        // Records the demand of a request.
+        assert!(!process.decide(world, sent, &costs).0);
+        let request = process.request(world, sent, requests.into());
         let op = Op::Acquire(requests);
         let result = world.execute(charged, op, &counters_of(&limits, &costs));
-        let _ = self.grant(received, &request, &result);
-        result.admitted
+        let _ = process.grant(received, &request, &result);
+        process
     }
 
     /// Spends all that it holds at one instant; returns how many requests that admits.

@@ -291,7 +291,8 @@ impl Ledger {
             status.remaining += counter.held;
             status.advance(result.age, *cost);
             let since = self.total[policy] - self.latest.1[policy];
-            let most = self.world.remaining(self.at, policy) + self.left(policy, false) + since;
+            let most =
+                self.world.status(self.at, policy).remaining + self.left(policy, false) + since;
             prop_assert!(status.remaining <= most, "{} of {most}", status.remaining);
         }
         Ok(())

@@ -5,9 +5,8 @@ use super::{
     fleet::{Clocks, MS, Process, World},
 };
 use crate::{
-    key::Key,
-    store::{CounterOp, Op, Units, redis::lease::leased_key::Granted},
-    strategy::{QuotaStatus, RetryAfter},
+    store::{Op, redis::lease::leased_key::Granted},
+    strategy::RetryAfter,
 };
 
 /// Clocks of all speeds that leases allow for.
@@ -30,7 +29,7 @@ fn ask_from(world: &mut World, from: i64, to: i64) {
     let mut at = from;
     while at < to {
         ask_at(world, [at]);
-        let RetryAfter::In(wait) = status(world, at).retry_after else {
+        let RetryAfter::In(wait) = world.status(at, 0).retry_after else {
             panic!("a unit is left at {at}");
         };
         at = (at + wait.as_micros() as i64 - 2).max(at + 1);
@@ -169,12 +168,6 @@ fn nothing_is_spent_after_a_sleep_or_while_the_wall_clock_is_set_back() {
     assert_eq!(process.spend(&mut world, 60 * MS), 0);
 }
 
-fn status(world: &mut World, at: i64) -> QuotaStatus {
-    let limit = world.limits[0].clone();
-    let result = world.execute(at, Op::Peek, &[CounterOp::new(&limit, Key::new("hot"))]);
-    limit.status(&result.counters[0].snapshot, result.at, Units::ONE)
-}
-
 #[test]
 fn a_refund_takes_back_what_has_not_refilled_of_the_whole_lease_to_the_fraction() {
     const T: i64 = 17_100;
@@ -206,7 +199,7 @@ fn a_refund_takes_back_what_has_not_refilled_of_the_whole_lease_to_the_fraction(
                 "units are reclaimed twice"
             );
             world.execute_owned(refunded_at, Op::Refund, &unspent.counters);
-            let reset = status(&mut world, refunded_at).reset_after;
+            let reset = world.status(refunded_at, 0).reset_after;
             assert_eq!(
                 reset.as_micros() as i64,
                 expected,
