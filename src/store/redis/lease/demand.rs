@@ -260,25 +260,4 @@ mod tests {
         assert!(rate.per_second() < 10.0, "{rate:?}");
         assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(11)));
     }
-
-    #[test]
-    fn an_instant_before_the_interval_does_not_end_it() {
-        let (mut rate, mut demand) = (Rate::at_least(MIN_RATE, NOW), Demand::default());
-        request(&mut rate, &mut demand, 1..=50);
-        assert!(
-            rate.has_interval_ended() && rate.per_second() <= 1_001.0,
-            "{rate:?}"
-        );
-        request(&mut rate, &mut demand, [49]);
-        assert!(
-            !rate.has_interval_ended() && rate.per_second() <= 1_001.0,
-            "{rate:?}"
-        );
-        // It is counted in the current interval.
-        request(&mut rate, &mut demand, [100]);
-        assert!(
-            rate.has_interval_ended() && rate.per_second() <= 41.0,
-            "{rate:?}"
-        );
-    }
 }
