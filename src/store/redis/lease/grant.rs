@@ -9,36 +9,20 @@ use super::{
     table::Leases,
 };
 use crate::{
+    background::background_runtime,
     error::StoreError,
     store::{Op, OpResult, redis::request::OnResponse},
 };
 
-/// Sends the request of a lease in the next batch of the current runtime, or from the background thread where there is none. No lease is
-/// requested without a housekeeper that refunds what is left of it.
-pub(super) fn send(leases: &Arc<Leases>, location: KeyLocation, request: LeaseRequest) {
-    let counters = request.counters.clone();
-    let grant = Box::new(Grant {
-        leases: leases.clone(),
-        location,
-        request,
-    });
-    match leases.workers.upgrade() {
-        Some(workers) if leases.start_housekeeper() => {
-            workers.execute_with_callback(Op::Acquire(1), counters, grant);
-        }
-        _ => grant.fail(),
-    }
-}
-
-/// A lease that is requested.
+/// A lease to request, which is sent after the request for which it was due.
 #[derive(Debug)]
-struct Grant {
-    leases: Arc<Leases>,
-    location: KeyLocation,
-    request: LeaseRequest,
+pub(in crate::store::redis) struct DueLease {
+    pub(super) leases: Arc<Leases>,
+    pub(super) location: KeyLocation,
+    pub(super) request: LeaseRequest,
 }
 
-impl OnResponse for Grant {
+impl OnResponse for DueLease {
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
         match response {
             Ok(result) => self.record(&result),
@@ -52,7 +36,27 @@ impl OnResponse for Grant {
     }
 }
 
-impl Grant {
+impl DueLease {
+    /// Requests the lease in the next batch of the current runtime, or from the background thread where there is none. No lease is
+    /// requested without a housekeeper that refunds what is left of it.
+    pub(in crate::store::redis) fn send(self) {
+        match self.leases.workers.upgrade() {
+            Some(workers) if self.leases.start_housekeeper() => {
+                let counters = self.request.counters.clone();
+                workers.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
+            }
+            _ => self.fail(),
+        }
+    }
+
+    /// Requests the lease on the background thread, for a caller that may be outside of a runtime, or keep its own from running.
+    pub(in crate::store::redis) fn send_in_background(self) {
+        match background_runtime() {
+            Some(background) => drop(background.spawn(async move { self.send() })),
+            None => self.send(),
+        }
+    }
+
     /// Hands the units to the key.
     fn record(&self, result: &OpResult) {
         let (leases, request) = (&self.leases, &self.request);
@@ -71,7 +75,7 @@ impl Grant {
         });
         let (granted, refund_at) = granted.unwrap_or((Granted::Discarded, None));
         match granted {
-            Granted::Held { .. } | Granted::Rejected => {}
+            Granted::Held { .. } => {}
             Granted::Late(unspent) => leases.refund(unspent),
             Granted::Discarded => leases.totals.lapse_charge(request, result),
         }

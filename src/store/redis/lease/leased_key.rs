@@ -54,10 +54,8 @@ pub(super) enum Granted {
     Held { refund_after: Duration },
     /// It is too late to spend the units.
     Late(Unspent),
-    /// The key was reset or removed after the request; the units lapse.
+    /// The key was reset or removed after the request, or the store charged nothing; what it charged lapses.
     Discarded,
-    /// The store charged nothing.
-    Rejected,
 }
 
 impl LeasedKey {
@@ -300,10 +298,7 @@ impl LeasedKey {
         self.sizing.end_wait();
         // A malformed reply has fewer results than counters: nothing of it can be held or refunded.
         if request.number <= self.reset_number || result.counters.len() < self.counters.len() {
-            return match result.admitted {
-                0 => Granted::Rejected,
-                _ => Granted::Discarded,
-            };
+            return Granted::Discarded;
         }
         let requested_at = request.requested_at.monotonic;
         let last = self.last_response.as_ref();
@@ -316,7 +311,7 @@ impl LeasedKey {
         }
         if result.admitted == 0 {
             self.sizing.pause(now.monotonic, self.sizing.ttl());
-            return Granted::Rejected;
+            return Granted::Discarded;
         }
         if !is_waiting || !lease.is_live(now) || (is_older && !has_window) {
             let own = request.counters.iter().cloned();

@@ -12,14 +12,11 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-pub(super) use self::table::{DueLease, LeaseDecision, Leases};
+pub(super) use self::table::{LeaseDecision, Leases};
 use tokio::time::{Instant, timeout_at};
 
 use self::{grant::UnsettledGuard, held_lease::ClockReading, leased_key::LeasedKey};
-use crate::{
-    background::background_runtime,
-    store::{CounterOp, Op},
-};
+use crate::store::{CounterOp, Op};
 
 mod demand;
 mod grant;
@@ -34,21 +31,6 @@ mod stripes;
 mod table;
 #[cfg(test)]
 mod tests;
-
-impl DueLease {
-    /// Requests the lease.
-    pub(super) fn send(self) {
-        grant::send(&self.leases, self.location, self.request);
-    }
-
-    /// Requests the lease on the background thread, for a caller that may be outside of a runtime, or keep its own from running.
-    pub(super) fn send_in_background(self) {
-        match background_runtime() {
-            Some(background) => drop(background.spawn(async move { self.send() })),
-            None => self.send(),
-        }
-    }
-}
 
 impl Leases {
     /// Ends leases when a key is reset or banned; lifting a ban changes no lease.

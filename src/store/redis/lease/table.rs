@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::{
     demand::HotKeyDetector,
+    grant::DueLease,
     held_lease::{ClockReading, LeaseRequest, Unspent},
     housekeeper::Housekeeper,
     leased_key::LeasedKey,
@@ -32,13 +33,6 @@ use crate::{
     },
     sync::{CachePadded, lock},
 };
-
-/// A lease to request, which is sent after the request for which it was due.
-pub(in crate::store::redis) struct DueLease {
-    pub(super) leases: Arc<Leases>,
-    pub(super) location: KeyLocation,
-    pub(super) request: LeaseRequest,
-}
 
 /// A decision on a request, and what is to be done about the leases of its key.
 #[derive(Default)]

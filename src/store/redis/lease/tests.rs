@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::{
-    grant::{self, UnsettledGuard},
+    grant::{DueLease, UnsettledGuard},
     held_lease::{ClockReading, LeaseRequest},
     leased_key::{Granted, LeasedKey},
     stripes::KeyLocation,
@@ -139,8 +139,13 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
     let granted = async {
         tokio::task::yield_now().await;
         assert!(!is_granted());
+        let due = DueLease {
+            leases: leases.clone(),
+            location: LOCATION,
+            request: request.expect("a lease is due"),
+        };
         // The store is gone, so the request fails.
-        grant::send(&leases, LOCATION, request.expect("a lease is due"));
+        due.send();
     };
     tokio::join!(leases.wait_until(start + hour, is_granted), granted);
     assert!(is_granted() && start.elapsed().is_zero());

@@ -329,15 +329,14 @@ impl Ledger {
         let is_waiting = self.process.key.is_waiting_for(request.number);
         let granted = self.process.grant(self.at, &request, &result);
         if !is_waiting {
-            let is_ended = matches!(granted, Granted::Discarded | Granted::Rejected);
-            prop_assert!(is_ended, "{granted:?}");
+            prop_assert!(matches!(granted, Granted::Discarded), "{granted:?}");
             return Ok(());
         }
         let entry = self.entry(&request, &result);
         let has_window = self.latest_received.1 == entry.windows;
         let is_older = self.learn(request.requested_at.monotonic, &result, total);
         if result.admitted == 0 {
-            prop_assert!(matches!(granted, Granted::Rejected), "{granted:?}");
+            prop_assert!(matches!(granted, Granted::Discarded), "{granted:?}");
             return Ok(());
         }
         match (self.is_live(&entry) && (!is_older || has_window), granted) {

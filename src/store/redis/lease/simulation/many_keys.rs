@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{DueLease, Leases, held_lease::ClockReading};
+use super::super::{Leases, grant::DueLease, held_lease::ClockReading};
 use crate::{
     FixedWindow, Gcra, ManualClock, MemoryStore, Quota, RedisStore,
     key::Key,

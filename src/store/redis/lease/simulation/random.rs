@@ -389,7 +389,7 @@ impl Run {
                 self.late += 1;
                 self.send_refund(leaser.tier, unspent.counters);
             }
-            Granted::Discarded | Granted::Rejected => {}
+            Granted::Discarded => {}
         }
     }
 
