@@ -57,7 +57,8 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
         Op::ForceAcquire => RefundRetry::Never,
         _ => RefundRetry::Always,
     };
-    let pending = send_parts(workers, op, parts(workers, counters), deadline, retry);
+    let parts = parts(workers, counters.into_iter().enumerate());
+    let pending = send_parts(workers, op, parts, deadline, retry);
     let store = store.clone();
     let completed = async move {
         let (mut replies, error) = await_replies(None, pending).await;
@@ -113,26 +114,17 @@ fn execute_acquire(
 ) -> StoreResponse {
     let count = counters.len();
     let charges_rejections = counters.iter().any(counts_rejections);
-    let mut shadows = Vec::new();
-    for (index, counter) in counters.iter().enumerate() {
-        if let CounterMode::Shadow {
-            replaces: replaced,
-            charges,
-        } = counter.mode
-        {
-            let mut counter = counter.clone();
-            counter.mode = CounterMode::Shadow {
-                replaces: None,
-                charges,
-            };
-            shadows.push((index, counter, replaced));
+    let (mut live, mut shadows) = (Vec::new(), Vec::new());
+    for (index, mut counter) in counters.into_iter().enumerate() {
+        if let CounterMode::Shadow { replaces, charges } = counter.mode {
+            counter.mode = CounterMode::shadow(None, charges);
+            shadows.push((index, counter, replaces));
+        } else {
+            live.push((index, counter));
         }
     }
     let workers = &store.workers;
-    let mut parts = parts(workers, counters);
-    parts.iter_mut().for_each(SlotPart::drop_shadows);
-    parts.retain(|part| !part.counters.is_empty());
-    let op = Op::Acquire(times);
+    let (op, parts) = (Op::Acquire(times), parts(workers, live));
     let acquire = CrossSlotAcquire {
         pending: send_parts(workers, op, parts, deadline, RefundRetry::Always),
         store: store.clone(),
@@ -175,13 +167,6 @@ fn without_rejections(counter: &OwnedCounterOp) -> OwnedCounterOp {
 }
 
 impl SlotPart {
-    fn drop_shadows(&mut self) {
-        let Self { counters, indices } = self;
-        let mut is_kept = counters.iter().map(|counter| !counter.mode.is_shadow());
-        indices.retain(|_| is_kept.next().unwrap_or(false));
-        counters.retain(|counter| !counter.mode.is_shadow());
-    }
-
     fn of(index: usize, counter: OwnedCounterOp) -> Self {
         Self {
             counters: [counter].into(),
@@ -449,10 +434,14 @@ pub(crate) struct PartReply {
     guard: RollbackGuard,
 }
 
-/// Splits a request's counters by slot.
-pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[SlotPart; 1]> {
+/// Splits a request's counters, with their positions in it, by slot. What a shadow replaces matters to an acquire alone, which is
+/// split without its shadows.
+pub(crate) fn parts(
+    workers: &WorkerPool,
+    counters: impl IntoIterator<Item = (usize, OwnedCounterOp)>,
+) -> SmallVec<[SlotPart; 1]> {
     let mut parts: SmallVec<[(usize, SlotPart); 1]> = SmallVec::new();
-    for (index, counter) in counters.into_iter().enumerate() {
+    for (index, counter) in counters {
         let tag = workers.tags().map_or(0, |tags| tags.of(&counter.key));
         let part = match parts.iter().position(|(its, _)| *its == tag) {
             Some(part) => part,
@@ -468,25 +457,7 @@ pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[Slo
         parts[part].1.counters.push(counter);
         parts[part].1.indices.push(index);
     }
-    let mut parts: SmallVec<[SlotPart; 1]> = parts.into_iter().map(|(_, part)| part).collect();
-    parts.iter_mut().for_each(SlotPart::renumber);
-    parts
-}
-
-impl SlotPart {
-    /// Points each shadow to the counter that it replaces in its own part, or to none.
-    fn renumber(&mut self) {
-        for counter in &mut self.counters {
-            if let CounterMode::Shadow {
-                replaces: Some(live),
-                charges,
-            } = counter.mode
-            {
-                let replaces = self.indices.iter().position(|index| *index == live);
-                counter.mode = CounterMode::Shadow { replaces, charges };
-            }
-        }
-    }
+    parts.into_iter().map(|(_, part)| part).collect()
 }
 
 /// Sends all parts at once. A part that cannot be sent has an error for its response, so that the others are refunded.

@@ -462,7 +462,7 @@ impl Store for RedisStore {
             return;
         };
         let workers = &self.inner.workers;
-        for part in cross_slot::parts(workers, counters) {
+        for part in cross_slot::parts(workers, counters.into_iter().enumerate()) {
             workers.execute_detached(op, part.counters);
         }
     }
