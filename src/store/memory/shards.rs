@@ -16,7 +16,7 @@ use hashbrown::DefaultHashBuilder;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    clock::{Clock, Timestamp, wall_offset_us},
+    clock::{Clock, Timestamp},
     error::{InvalidValue, StoreError},
     key::Key,
     log::LogThrottle,
@@ -106,7 +106,7 @@ struct Charge {
     charged: u64,
 }
 
-/// The instants that the clocks showed for all counters of a request.
+/// The instants that both clocks showed.
 struct Clocks {
     now: Timestamp,
     wall: Timestamp,
@@ -125,9 +125,14 @@ impl Clocks {
         Self { now, wall }
     }
 
+    fn both(clock: &dyn Clock) -> Self {
+        let (now, wall) = (clock.now(), clock.wall());
+        Self { now, wall }
+    }
+
     /// The instant on the clock that a limit counts by.
-    fn of(&self, limit: &LimitHandle) -> Timestamp {
-        if limit.info().follows_wall_clock {
+    fn of(&self, follows_wall_clock: bool) -> Timestamp {
+        if follows_wall_clock {
             self.wall
         } else {
             self.now
@@ -273,7 +278,7 @@ impl Shards {
             let times = u64::from(times);
             for (counter, slot) in counters.iter().zip(&locked.slots) {
                 let shard = &mut *locked.shards[slot.shard];
-                let now = clocks.of(counter.limit);
+                let now = clocks.of(counter.limit.info().follows_wall_clock);
                 let rule = local_rule(counter).ok_or(OTHER_STORE)?;
                 let balance = rule.available(shard.get(counter, slot), now);
                 free.push(u64::try_from(balance).unwrap_or(0));
@@ -284,7 +289,8 @@ impl Shards {
         for (index, (counter, slot)) in counters.iter().zip(&locked.slots).enumerate() {
             let shard = &mut *locked.shards[slot.shard];
             let rule = local_rule(counter).ok_or(OTHER_STORE)?;
-            let mut balance = || rule.available(shard.get(counter, slot), clocks.of(counter.limit));
+            let now = clocks.of(counter.limit.info().follows_wall_clock);
+            let mut balance = || rule.available(shard.get(counter, slot), now);
             let (mut charged, mut reported) = (0, 0);
             match op.for_counter(counter) {
                 Op::Acquire(times) => {
@@ -321,7 +327,7 @@ impl Shards {
                 }
                 Op::Lower { window_ends_within } => {
                     let free = u64::try_from(balance()).unwrap_or(0);
-                    let (now, state) = (clocks.of(counter.limit), shard.get(counter, slot));
+                    let state = shard.get(counter, slot);
                     let snapshot =
                         rule.snapshot(state.map(|state| &*state), now, counter.units.get());
                     let window_end = counter.limit.rule().window_end(&snapshot, now);
@@ -342,7 +348,7 @@ impl Shards {
         for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(charges) {
             let shard = &mut *locked.shards[slot.shard];
             let rule = local_rule(counter).ok_or(OTHER_STORE)?;
-            let now = clocks.of(counter.limit);
+            let now = clocks.of(counter.limit.info().follows_wall_clock);
             let Charge {
                 charged,
                 mut reported,
@@ -602,12 +608,6 @@ pub(super) struct Shard {
     swept_at: Option<Timestamp>,
 }
 
-/// An instant on the store's clock, and how far the wall clock is ahead of that.
-struct TwoClocks {
-    now: Timestamp,
-    wall_offset_us: i64,
-}
-
 /// The states of one policy name and state format.
 #[derive(Debug)]
 struct PolicyTable {
@@ -615,17 +615,6 @@ struct PolicyTable {
     follows_wall_clock: bool,
     /// When there was no room for another key, on the store's clock.
     full_at: Option<Timestamp>,
-}
-
-impl PolicyTable {
-    /// What the table's clock shows at an instant of the store's clock, if the wall clock is `wall_offset_us` ahead of that.
-    fn at(&self, time: Timestamp, wall_offset_us: i64) -> Timestamp {
-        if self.follows_wall_clock {
-            time.shifted(wall_offset_us)
-        } else {
-            time
-        }
-    }
 }
 
 impl Shard {
@@ -661,7 +650,7 @@ impl Shard {
         let Some(table) = self.tables.get_mut(index) else {
             return false;
         };
-        let now = table.at(clock.now(), wall_offset_us(clock));
+        let now = Clocks::both(clock).of(table.follows_wall_clock);
         table.states.remove_expired(now, &[]);
         table.states.len() == 0
     }
@@ -712,11 +701,9 @@ impl Shard {
         let Some(max_len) = self.capacity.checked_sub(pending + 1) else {
             return (0, false);
         };
-        let now = TwoClocks {
-            now: clock.now(),
-            wall_offset_us: wall_offset_us(clock),
-        };
-        if self.len() > max_len && is_recent(self.tables[index].full_at, now.now, FULL_FOR) {
+        let clocks = Clocks::both(clock);
+        let now = clocks.now;
+        if self.len() > max_len && is_recent(self.tables[index].full_at, now, FULL_FOR) {
             return (0, false);
         }
         let kept: SmallVec<[Key; 4]> = match counters {
@@ -724,36 +711,36 @@ impl Shard {
             [_] => SmallVec::new(),
             _ => counters.iter().map(|counter| counter.key).collect(),
         };
-        let sweeps = self.len() <= max_len || !is_recent(self.swept_at, now.now, SWEEP_INTERVAL);
+        let sweeps = self.len() <= max_len || !is_recent(self.swept_at, now, SWEEP_INTERVAL);
         if sweeps {
-            self.sweep(&kept, &now);
+            self.sweep(&kept, &clocks);
         }
         let evicted = if self.len() > max_len {
-            self.evict(index, max_len, &kept, &now)
+            self.evict(index, max_len, &kept, &clocks)
         } else {
             0
         };
         if self.len() > max_len && !sweeps {
-            self.sweep(&kept, &now);
+            self.sweep(&kept, &clocks);
         }
         let has_room = self.len() <= max_len;
-        self.tables[index].full_at = (!has_room).then_some(now.now);
+        self.tables[index].full_at = (!has_room).then_some(now);
         (evicted as u64, has_room)
     }
 
     /// Removes all expired keys but those that are kept.
-    fn sweep(&mut self, kept: &[Key], now: &TwoClocks) {
+    fn sweep(&mut self, kept: &[Key], clocks: &Clocks) {
         for table in &mut self.tables {
-            let now = table.at(now.now, now.wall_offset_us);
+            let now = clocks.of(table.follows_wall_clock);
             table.states.remove_expired(now, kept);
         }
-        self.swept_at = Some(now.now);
+        self.swept_at = Some(clocks.now);
         self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
     }
 
     /// Evicts keys until there are `max_len` or fewer, if it can: of the policies that have more than an equal share, and of the
     /// one at `index`, to which a key is added. Those with the most keys come first. Returns how many had not expired.
-    fn evict(&mut self, index: usize, max_len: usize, kept: &[Key], now: &TwoClocks) -> usize {
+    fn evict(&mut self, index: usize, max_len: usize, kept: &[Key], clocks: &Clocks) -> usize {
         let lens = self.tables.iter().enumerate();
         let lens =
             lens.map(|(table, states)| (states.states.len() + usize::from(table == index), table));
@@ -763,7 +750,7 @@ impl Shard {
         let (mut capacity, mut surplus, mut evicted) = (self.capacity, self.len() - max_len, 0);
         let mut evict = |table: usize, max: usize| {
             let table = &mut self.tables[table];
-            let now = table.at(now.now, now.wall_offset_us);
+            let now = clocks.of(table.follows_wall_clock);
             let (removed, live) = match max {
                 0 => (0, 0),
                 max => table.states.evict(now, surplus, max, kept),
