@@ -4,7 +4,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},
     error::Error,
-    fmt,
     future::Future,
     sync::Arc,
 };
@@ -56,7 +55,7 @@ use crate::{
 ///     // cost = "pages"
 ///     .cost("pages", |parts| if parts.uri.path().starts_with("/export") { 10 } else { 1 });
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Registry {
     keys: Names<dyn KeyExtractor>,
     strategies: Names<dyn Strategy>,
@@ -274,22 +273,6 @@ const BUILT_IN_OUTCOMES: [BuiltInOutcome; 4] = [
     ("client_error", outcome::client_error),
     ("server_error", outcome::server_error),
 ];
-
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry")
-            .field("keys", &self.keys)
-            .field("strategies", &self.strategies)
-            .field("costs", &self.costs)
-            .field("tiers", &self.tiers)
-            .field("outcomes", &self.outcomes)
-            .field("conditions", &self.conditions)
-            .field("quotas", &self.quotas)
-            .field("quota_lookups", &self.quota_lookups)
-            .field("responses", &self.responses)
-            .finish_non_exhaustive()
-    }
-}
 
 /// An extractor that a document has by its name.
 #[derive(Debug)]
