@@ -327,8 +327,9 @@ impl RedisStore {
         let (counters, deadline) = ([counter.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
         let (mut request, response) =
             PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
-        // It is not sent again.
+        // It is not sent again, nor later: by then its key would live longer.
         (request.time_synced, request.send_alone) = (true, true);
+        request.refund_retry = RefundRetry::Never;
         batch.push(request).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let script = shared.script().within(include_str!("temporary.lua"));
