@@ -181,6 +181,42 @@ async fn charges_of_a_tier_are_written_back_to_the_tier() {
     assert_eq!(seen.expect("a response").left("p"), 700);
     // Three tenths of a month, under the policy's own quota too.
     assert_eq!(used(&limiter).await, 30);
+    // A unit of the policy's own quota is ten of the tier.
+    network.cut();
+    opened_in_process(&limiter).await;
+    for quota in [quota(100), tier] {
+        let decision = limiter.check(KEY).cost(4).quota_for("p", quota).await;
+        assert!(decision.is_admitted());
+    }
+    network.pass();
+    flushed(&limiter).await;
+    let seen = limiter.peek(KEY).quota_for("p", tier).await;
+    assert_eq!(seen.expect("a response").left("p"), 700 - 44);
+}
+
+/// The last quota has the longest window, which the others would end.
+#[tokio::test]
+async fn charges_before_a_reload_are_written_back_under_the_policys_last_quota() {
+    let (server, network) = network();
+    let per = |period| Policy::new("p", Quota::requests(100).per(period)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), per(secs(3_600)), true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    assert!(limiter.check(KEY).cost(5).await.is_admitted());
+    let fallback = LocalFallback::shared_by(2).write_back(true);
+    for period in [secs(7_200), secs(86_400)] {
+        let reloaded = Limiter::builder().policy(per(period));
+        let reloaded = reloaded.on_store_error(fallback.clone());
+        limiter.reconfigure(reloaded).expect("valid policies");
+        assert!(limiter.check(KEY).cost(7).await.is_admitted());
+    }
+    network.pass();
+    flushed(&limiter).await;
+    assert_eq!(used(&limiter).await, 19);
+    let keys = server.keys();
+    let key = keys.iter().find(|key| key.starts_with("tg:f1:p:"));
+    let ttl = server.command(&["PTTL", key.expect("a count")]).int();
+    assert!(ttl > 7_200_000, "{ttl} ms");
 }
 
 #[tokio::test]
