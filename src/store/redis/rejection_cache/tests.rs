@@ -409,3 +409,21 @@ fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request(
         .invalidate(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
 }
+
+#[test]
+fn a_wait_shorter_than_the_bound_is_counted_from_the_request_too() {
+    let scene = Scene::new(100);
+    let key = Key::new("a");
+    let token = scene.token(&key, 1);
+    // A unit is available in 300 ms: 50.3 s of the 60 s are used, in units of 50 ns.
+    let counter = CounterResult::new(0, Snapshot::new([50_300 * 20_000]));
+    let result = OpResult::new(scene.clock.now(), 0, [counter]);
+    let counters = scene.counters(&key, 1);
+    scene
+        .rejection_cache
+        .insert(counters, &result, &token, ms(200));
+    scene.clock.advance(ms(99));
+    assert_eq!(scene.wait(&key, 1), Some(ms(201)));
+    scene.clock.advance(ms(1));
+    assert_eq!(scene.wait(&key, 1), None);
+}
