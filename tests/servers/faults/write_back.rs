@@ -206,7 +206,7 @@ async fn charges_before_a_reload_are_written_back_under_the_policys_last_quota()
     let fallback = LocalFallback::shared_by(2).write_back(true);
     for period in [secs(7_200), secs(86_400)] {
         let reloaded = Limiter::builder().policy(per(period));
-        let reloaded = reloaded.on_store_error(fallback.clone());
+        let reloaded = reloaded.on_store_error(fallback);
         limiter.reconfigure(reloaded).expect("valid policies");
         assert!(limiter.check(KEY).cost(7).await.is_admitted());
     }
