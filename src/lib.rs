@@ -213,7 +213,7 @@
 //! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
 //! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
-//! | local fallback, share, write-back | limiting in process while the store fails; the part of a quota that one process has then; charging that to the store afterwards |
+//! | local fallback, share | limiting in process while the store fails; the part of a quota that one process has then |
 //! | queue, place | the requests that wait for the same keys in [`Limiter::wait`], the first of which calls the store; that of one of them |
 //! | provider, feedback, refusal | a service that outgoing calls go to; what one of its responses says about its limits; that it refused the call |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |

@@ -75,8 +75,8 @@ pub async fn run() -> Result<Vec<Run>> {
             LocalFallback::shared_by(PROCESSES).into(),
         ),
         (
-            "LocalFallback::shared_by(2).write_back(true)",
-            LocalFallback::shared_by(PROCESSES).write_back(true).into(),
+            "LocalFallback::shared_by(2)",
+            LocalFallback::shared_by(PROCESSES).into(),
         ),
     ];
     let mut runs = Vec::new();
@@ -153,7 +153,7 @@ async fn resume(processes: &[Limiter], on_store_error: OnStoreError, charged: u6
         until("Redis is called again", is_back).await?;
     }
     if let OnStoreError::LocalFallback(fallback) = on_store_error
-        && fallback == LocalFallback::shared_by(PROCESSES).write_back(true)
+        && fallback == LocalFallback::shared_by(PROCESSES)
     {
         let left = QUOTA.saturating_sub(charged);
         let is_written = async || match processes[0].peek("alice").await {

@@ -66,8 +66,6 @@ pub struct PolicyActivity {
     pub units: u64,
     /// The bans that requests have begun.
     pub bans: u64,
-    /// Charges in process that were dropped before they were written back.
-    pub dropped_write_backs: u64,
 }
 
 /// How long calls took.
@@ -623,9 +621,6 @@ pub struct Health {
     /// Refunds, charges and settlements that got no response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unconfirmed: Option<u64>,
-    /// Charges in process that were dropped before they were written back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dropped_write_backs: Option<u64>,
 }
 
 // Requests: those with other fields are mistakes.

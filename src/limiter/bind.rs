@@ -19,7 +19,6 @@ use super::{
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,
     shadow,
-    write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -174,7 +173,7 @@ struct Binder<'a> {
     /// The policies that are replaced, by name.
     old: HashMap<&'a str, &'a BoundPolicy>,
     on_store_error: Option<OnStoreError>,
-    shares: Option<Arc<LocalShares>>,
+    shares: Option<Arc<MemoryStore>>,
 }
 
 impl Binder<'_> {

@@ -21,7 +21,6 @@ use super::{
     permits::PermitRegistry,
     quota_overrides::QuotaOverride,
     wait_queue::WaitQueues,
-    write_back::LocalShares,
 };
 use crate::{
     access::Lists,
@@ -47,7 +46,7 @@ pub(crate) struct LimiterCore {
     /// `None` if there are none: then nothing is reported.
     pub(crate) observers: Option<Arc<Observers>>,
     /// Counts the policies' local shares while the store fails; `None` if no policy has or had one.
-    pub(crate) local_shares: Option<Arc<LocalShares>>,
+    pub(crate) local_shares: Option<Arc<MemoryStore>>,
     pub(crate) policies: Box<[BoundPolicy]>,
     pub(crate) on_store_error: Option<OnStoreError>,
     pub(crate) on_misconfiguration: OnMisconfiguration,
@@ -200,29 +199,17 @@ impl LimiterCore {
         store.is::<MemoryStore>()
     }
 
-    /// Charges the store, which has just responded, for some of what was charged in process. Each charge is sent once, so it is
-    /// charged once or not at all.
-    #[inline]
-    pub(crate) fn write_back(&self) {
-        if let Some(shares) = &self.local_shares {
-            shares.write_back(&*self.store);
-        }
-    }
-
     /// The state of the limiter and its store in this process.
     pub(super) fn stats(&self) -> LimiterStats {
         let mut waiters = vec![0; self.policies.len()];
         self.wait_queues
             .count_waiters(self.generation, &mut waiters);
         let policies = self.policies.iter().zip(waiters);
-        let shares = self.local_shares.as_deref();
         LimiterStats {
             generation: self.generation,
             policies: policies
                 .map(|(bound, waiters)| bound.stats(waiters))
                 .collect(),
-            queued_write_backs: shares.map_or(0, |shares| shares.unwritten_keys() as u64),
-            dropped_write_backs: shares.map_or(0, |shares| shares.dropped()),
             store: self.store.stats(),
         }
     }

@@ -265,11 +265,7 @@ impl LimiterRef {
             }
             Ok(result) => {
                 if builder.op == Op::Reset {
-                    // Before anything is written back, or what was reset would be charged again.
                     self.clear_local_state(builder);
-                }
-                if result.source == DecisionSource::Store {
-                    self.write_back();
                 }
                 if self.apply_result(builder, &result) {
                     self.log_rejected(builder);

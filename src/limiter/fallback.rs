@@ -10,7 +10,6 @@ use super::{
     entry::PolicyEntry,
     mode::OnFailure,
     quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
-    write_back::{LocalShares, unit_of},
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -19,7 +18,7 @@ use crate::{
         on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
     },
     quota::Quota,
-    store::{DecisionSource, LimitHandle, Op, Store, StoreResponse},
+    store::{DecisionSource, LimitHandle, Op, Store, StoreResponse, memory::MemoryStore},
     strategy::RetryAfter,
 };
 
@@ -141,7 +140,7 @@ impl LimiterRef {
     }
 
     /// The same entry under the policy's local share; `None` if it has none.
-    fn to_local_entry(&self, shares: &LocalShares, mut entry: PolicyEntry) -> Option<PolicyEntry> {
+    fn to_local_entry(&self, shares: &MemoryStore, mut entry: PolicyEntry) -> Option<PolicyEntry> {
         let bound = self.bound(entry.policy);
         let share = bound.local_share.as_ref()?;
         entry.quota_override = Some(share.of(shares, &bound.policy, entry.quota_override.as_ref()));
@@ -154,7 +153,6 @@ impl LimiterRef {
             return;
         };
         for entry in entries {
-            shares.forget(self.bound(entry.policy).policy.name(), entry.key);
             if let Some(entry) = self.to_local_entry(shares, entry.clone()) {
                 shares.execute_detached(Op::Reset, &[self.counter_op(&entry)]);
             }
@@ -173,7 +171,7 @@ pub(crate) struct LocalShare {
 
 impl LocalShare {
     pub(crate) fn open(
-        shares: &LocalShares,
+        shares: &MemoryStore,
         policy: &Policy,
         fallback: LocalFallback,
         full: &LimitHandle,
@@ -190,7 +188,7 @@ impl LocalShare {
     /// The share of a request's own quota, or else of the policy's.
     pub(crate) fn of(
         &self,
-        shares: &LocalShares,
+        shares: &MemoryStore,
         policy: &Policy,
         full: Option<&QuotaOverride>,
     ) -> QuotaOverride {
@@ -205,21 +203,19 @@ impl LocalShare {
 
 /// Opens the share of a quota, which the store counts under the limit `full`.
 fn open(
-    shares: &LocalShares,
+    shares: &MemoryStore,
     policy: &Policy,
     overrides: &QuotaOverrideCache,
     fallback: LocalFallback,
     quota: Quota,
     full: &LimitHandle,
 ) -> Result<OverridingQuota, InvalidValue> {
-    let whole = (full, unit_of(policy, &quota));
     let quota = fallback.share(quota);
     // It counts in process, where units are spent as they are charged.
     let rule = overrides.bind(&policy.clone().without_lease(), quota)?;
-    let written_to = fallback.writes_back().then_some(whole);
     Ok(OverridingQuota {
         quota,
-        limit: shares.open_share(policy.name(), rule, written_to)?,
+        limit: shares.register(policy.name(), rule)?,
         full_capacity: Some(full.info().capacity),
     })
 }

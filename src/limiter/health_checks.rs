@@ -100,12 +100,7 @@ impl LimiterCore {
             let limits = self.policies.iter().flat_map(BoundPolicy::limits);
             self.store.health_check(&limits.collect::<Vec<_>>())
         };
-        let mut report = self.health_checks.report(max_age, check).await;
-        let dropped = self
-            .local_shares
-            .as_ref()
-            .map_or(0, |shares| shares.dropped());
-        report.add_dropped_write_backs(dropped);
+        let report = self.health_checks.report(max_age, check).await;
         let sharing = self.policies.iter();
         let sharing = sharing.filter(|bound| bound.missing_keys.shares_by_mistake());
         sharing.fold(report, |report, bound| {

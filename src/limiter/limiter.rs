@@ -619,8 +619,7 @@ impl Limiter {
     ///
     /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. What is kept of a policy
     /// that has not changed: its cached rejections, its local [fallback](crate::LocalFallback)'s counts, and its
-    /// [shadow statistics](Limiter::shadow_stats). Charges that wait to be [written
-    /// back](crate::LocalFallback::write_back) are written back.
+    /// [shadow statistics](Limiter::shadow_stats).
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
@@ -660,7 +659,7 @@ impl Limiter {
         }
     }
 
-    /// The state of the limiter and its store in this process: permits, waiters, write-backs, and what the
+    /// The state of the limiter and its store in this process: permits, waiters, and what the
     /// [store](crate::observe::StoreStats) keeps, among it the units of [leases](crate::observe::LeaseStats). For gauges: cheap,
     /// without a call of the store.
     pub fn stats(&self) -> LimiterStats {
@@ -703,14 +702,13 @@ impl Limiter {
     }
 
     /// Sends the operations that are queued in this process to the store, and waits for the responses, for at most `timeout`:
-    /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed, and
-    /// [write-backs](crate::LocalFallback::write_back). Units of [leases](crate::Policy::lease) are refunded. Call it before a
-    /// process ends, once its server has stopped: operations that are queued then are lost, and their units come back only with
-    /// time.
+    /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed. Units of
+    /// [leases](crate::Policy::lease) are refunded. Call it before a process ends, once its server has stopped: operations that
+    /// are queued then are lost, and their units come back only with time.
     ///
     /// The limiter stays usable: operations that later checks queue need another call. Drop permits and
     /// [admissions](crate::Admission) first, since those in use are not released or settled. The queue belongs to the store:
-    /// limiters and layers over clones of it need one call, except for their write-backs.
+    /// limiters and layers over clones of it need one call.
     ///
     /// ```no_run
     /// # async fn f(layer: tollgate::RateLimitLayer, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
@@ -821,9 +819,6 @@ impl Limiter {
         };
         for observer in observers.iter() {
             core.store.observe(observer);
-            if let Some(shares) = &core.local_shares {
-                shares.observe(observer);
-            }
         }
         let shared = Arc::downgrade(&self.shared);
         let handle = StatsHandle::new(move || Some(shared.upgrade()?.refs.local().stats()));

@@ -20,7 +20,7 @@
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
 // - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans`; `explain`, which charges nothing;
-// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`, `write_back`;
+// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
 // - charges in a handler: `policy_admission`; what is left of each charge: `entry`;
 // - requests without a key: `bound_policy`; for operators: `report_decision`, `health_checks`, `shutdown`.
 
@@ -65,7 +65,6 @@ mod shutdown;
 mod wait;
 mod wait_list;
 mod wait_queue;
-mod write_back;
 
 #[cfg(feature = "admin")]
 pub(crate) use self::entry::PolicyRole;

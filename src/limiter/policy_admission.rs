@@ -134,8 +134,7 @@ impl PolicyAdmission {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A charge in process, made while the store failed, is settled in process. With
-    /// [`write_back`](crate::LocalFallback::write_back) the estimate stays charged to the store if it was written back before.
+    /// A charge in process, made while the store failed, is settled in process.
     ///
     /// # Errors
     ///
@@ -225,9 +224,6 @@ impl PolicyAdmission {
 /// Whether a settlement that was sent and got no response was done is unknown: it is logged, counted in
 /// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed) and not sent again. A settlement in flight when its runtime
 /// ends may be lost likewise. [`finish`](UnitMeter::finish) waits for the response instead, and returns the error.
-///
-/// With [`LocalFallback::write_back`](crate::LocalFallback::write_back), an estimate that was charged in process and written back
-/// before the meter is dropped stays charged to the store: see [`settle`](crate::limiter::PolicyAdmission::settle).
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

@@ -19,8 +19,7 @@ use super::{
         LEASE_UNITS_HELD, MEMORY_EVICTIONS, MEMORY_KEYS, Metric, OVERRIDES, PERMITS,
         POLICY_BURST_UNITS, POLICY_QUOTA_PERIOD_SECONDS, POLICY_QUOTA_UNITS, POLICY_REQUESTS,
         POLICY_UNITS, REFUNDS_DROPPED, REFUNDS_QUEUED, REFUNDS_UNCONFIRMED,
-        REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS, WRITE_BACKS_DROPPED,
-        WRITE_BACKS_QUEUED,
+        REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS,
     },
 };
 use crate::observe::{
@@ -98,7 +97,6 @@ impl Collected {
             self.collect_leases(recorder, policy.name());
             self.collect_shadow(recorder, policy.name());
         }
-        set(recorder, &WRITE_BACKS_QUEUED, stats.queued_write_backs);
         sources.nodes.collect(recorder, &stats.store.nodes);
         self.collect_store(recorder, &stats.store);
         sources.config_loads.collect(recorder);
@@ -228,8 +226,6 @@ fn collect_policy(recorder: &LimiterRecorder, policy: &PolicyTotals) {
         counter.absolute(units);
     }
     recorder.counter(&BANS, [name()]).absolute(policy.bans());
-    let counter = recorder.counter(&WRITE_BACKS_DROPPED, [name()]);
-    counter.absolute(policy.dropped_write_backs());
 }
 
 /// Sets the gauges of a policy, to 0 if it is gone. A block list has no quota.

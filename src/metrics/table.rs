@@ -70,10 +70,6 @@ metrics! {
         "Bans that this process began, for rejections or by hand";
     SHADOW_REQUESTS: Counter "tollgate_shadow_requests_total" ["policy", "differs"] Count
         "Requests that a shadow policy was evaluated for, by how its decision differs from the one made";
-    WRITE_BACKS_DROPPED: Counter "tollgate_write_backs_dropped_total" ["policy"] Count
-        "Charges by local fallback that will not be written back";
-    WRITE_BACKS_QUEUED: Gauge "tollgate_write_backs_queued" [] Count
-        "Keys whose charges by local fallback are still to be written back";
 
     STORE_CALLS: Counter "tollgate_store_calls_total" ["node", "result"] Count
         "Round trips to a server of the store";

@@ -136,12 +136,6 @@ pub enum Event<'a> {
         /// Their number.
         refunds: u64,
     },
-    /// A charge in process was dropped from the [write-back](crate::LocalFallback::write_back).
-    #[non_exhaustive]
-    WriteBackDropped {
-        /// The policy's name.
-        policy: &'a str,
-    },
     /// A watched configuration file was loaded, or could not be.
     #[non_exhaustive]
     ConfigLoaded {

@@ -29,10 +29,6 @@ pub struct LimiterStats {
     pub generation: u64,
     /// The policies in force, in the order of [`Limiter::policies`](crate::Limiter::policies).
     pub policies: Vec<PolicyStats>,
-    /// Keys whose charges in process wait for their [write-back](crate::LocalFallback::write_back).
-    pub queued_write_backs: u64,
-    /// Charges in process that were dropped from the write-back since the limiter was built.
-    pub dropped_write_backs: u64,
     /// The state of the store, which other limiters may share.
     pub store: StoreStats,
 }

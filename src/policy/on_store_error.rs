@@ -83,10 +83,8 @@ pub enum OnMisconfiguration {
 /// processes. Choose a quota that divides where the limit is another service's.
 ///
 /// Requests that the store admits before, between and after outages are counted in the store, in addition: a period with
-/// outages has at most what the strategy admits under the quota and under all shares together. With
-/// [write-back](Self::write_back) the store also counts what was admitted in process, once it responds again. If all of it
-/// arrives, the quota is exceeded only by requests that were admitted in process while the store's count, which is unknown
-/// during the outage, left no room for them.
+/// outages has at most what the strategy admits under the quota and under all shares together. The store never counts what was
+/// admitted in process.
 ///
 /// Charges in process are refunded, renewed and settled in process. Each limiter counts them by itself: where a process has
 /// several limiters over the same policies, count each as a process.
@@ -113,9 +111,6 @@ pub enum OnMisconfiguration {
 pub struct LocalFallback {
     /// The number of processes that share the store; at least 1.
     processes: u32,
-    /// Whether the store is charged afterwards for what was admitted meanwhile. Default: false.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    write_back: bool,
 }
 
 impl LocalFallback {
@@ -124,28 +119,7 @@ impl LocalFallback {
     ///
     /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     pub const fn shared_by(processes: u32) -> Self {
-        Self {
-            processes,
-            write_back: false,
-        }
-    }
-
-    /// Sets whether charges that were made in process, and still count, are charged to the store when it is back, down to a
-    /// debt of at most one capacity. Default: false. Either way they keep counting in process, also in the next outage.
-    ///
-    /// Each charge is sent once: if the store fails again before it responds, the charge may be lost, and is never made twice.
-    /// Charges are kept for up to 10,000 keys; those beyond are dropped, [counted](crate::store::HealthReport::dropped_write_backs)
-    /// and logged. Bans and in-flight limits are not written back.
-    ///
-    /// Units that are refunded after they were written back are available again in process only.
-    #[must_use]
-    pub const fn write_back(mut self, write_back: bool) -> Self {
-        self.write_back = write_back;
-        self
-    }
-
-    pub(crate) fn writes_back(self) -> bool {
-        self.write_back
+        Self { processes }
     }
 
     /// The share of one process of a quota.
@@ -173,7 +147,7 @@ impl OnStoreError {
     /// An error for a fallback that is shared by no process.
     pub(crate) fn validate(self) -> Result<(), InvalidValue> {
         match self {
-            Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
+            Self::LocalFallback(LocalFallback { processes: 0 }) => Err(InvalidValue::new(
                 "a local fallback shared by 0 processes",
                 "at least 1: as many as share the store",
             )

@@ -15,7 +15,6 @@ pub struct HealthReport {
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
     unconfirmed: u64,
-    dropped_write_backs: u64,
 }
 
 /// Upper bound of the problems that a report lists.
@@ -152,7 +151,7 @@ pub enum HealthWarning {
 pub(crate) const HELD_UP_REMEDY: &str = "run what computes for long, such as hashes of passwords, on a few threads outside of the runtime's, or raise the timeout";
 
 impl HealthReport {
-    /// Whether there are no issues. Warnings, and refunds and write-backs that were dropped or not confirmed are none.
+    /// Whether there are no issues. Warnings, and refunds that were dropped or not confirmed are none.
     pub fn is_healthy(&self) -> bool {
         self.issues.is_empty()
     }
@@ -194,12 +193,6 @@ impl HealthReport {
         self.unconfirmed
     }
 
-    /// The number of charges in process that the limiter has dropped from its [write-back](crate::LocalFallback::write_back)
-    /// since it was built: they came when 10,000 other keys were queued. They count in process only.
-    pub fn dropped_write_backs(&self) -> u64 {
-        self.dropped_write_backs
-    }
-
     /// This report with another issue.
     #[must_use]
     pub fn with_issue(mut self, issue: HealthIssue) -> Self {
@@ -233,10 +226,6 @@ impl HealthReport {
     pub fn with_unconfirmed(mut self, operations: u64) -> Self {
         self.unconfirmed = self.unconfirmed.saturating_add(operations);
         self
-    }
-
-    pub(crate) fn add_dropped_write_backs(&mut self, charges: u64) {
-        self.dropped_write_backs = self.dropped_write_backs.saturating_add(charges);
     }
 
     pub(crate) fn add_issue(&mut self, issue: HealthIssue) {

@@ -21,11 +21,6 @@ pub(crate) struct Counts {
     /// and those whose call of the store failed.
     pub(crate) shared_faults: AtomicU64,
     pub(crate) admitted: AtomicU64,
-    /// Units charged by the store, and by the local fallback, to be charged in the store afterwards;
-    pub(crate) debt_by_store: AtomicU64,
-    pub(crate) debt_in_process: AtomicU64,
-    /// those of the latter that may have reached the store nevertheless.
-    pub(crate) debt_sent: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -76,18 +71,6 @@ impl Interval {
         if is_fault {
             let since = micros(sent.saturating_duration_since(self.start));
             self.last_fault.fetch_max(since.max(1), Relaxed);
-        }
-    }
-
-    /// Records a unit that is charged in the store, at once or afterwards; and whether a call was sent.
-    pub(crate) fn note_debt(&self, process: usize, decision: &Decision, sent: bool) {
-        let counts = &self.counts[process];
-        let admitted = u64::from(decision.is_admitted());
-        if decision.source() == DecisionSource::Fallback {
-            counts.debt_in_process.fetch_add(admitted, Relaxed);
-            counts.debt_sent.fetch_add(sent.into(), Relaxed);
-        } else {
-            counts.debt_by_store.fetch_add(admitted, Relaxed);
         }
     }
 

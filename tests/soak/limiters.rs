@@ -1,4 +1,4 @@
-//! The limiters that count on a store, each process's three.
+//! The limiters that count on a store, each process's two.
 
 use tokio::{runtime::Handle, task::block_in_place};
 
@@ -23,8 +23,6 @@ const PERMIT_TTL: Duration = secs(15);
 pub(crate) struct Process {
     /// Two policies, so that there are two counts that must agree: requests are charged under both or none.
     pub(crate) gate: CountedLimiter,
-    /// What the local fallback admits is charged in the store afterwards.
-    pub(crate) debt: CountedLimiter,
     /// Requests in flight.
     pub(crate) in_flight: CountedLimiter,
 }
@@ -51,11 +49,6 @@ impl Limiters {
             used(gate, key, "narrow").await,
             used(gate, key, "wide").await,
         ]
-    }
-
-    /// How many units of a key are charged that may be charged afterwards.
-    pub(crate) async fn charged(&self, key: Key) -> u64 {
-        used(&self.processes[0].debt.limiter, key, "debt").await
     }
 
     /// How long it takes until all permits are free again once none is acquired; `None` if they aren't.
@@ -127,8 +120,6 @@ impl Process {
         let store = topology.store(process).timeout(TIMEOUT).built();
         let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
         let wide = Quota::requests(10 * QUOTA).per_month();
-        // A rejected request would owe nothing.
-        let debt = Quota::requests(1_000_000).per_month();
         let counted = |policies: Vec<Policy>, action: OnStoreError| {
             let limiter = Limiter::builder()
                 .store(store.clone())
@@ -138,19 +129,17 @@ impl Process {
         };
         let narrow = Policy::new("narrow", narrow);
         let wide = Policy::new("wide", wide).strategy(FixedWindow);
-        let debt = Policy::new("debt", debt).strategy(FixedWindow);
         let share = LocalFallback::shared_by(processes);
         let in_flight = Policy::new("flight", Quota::concurrent(MAX_PERMITS));
         let in_flight = in_flight.strategy(Concurrency::with_ttl(PERMIT_TTL));
         Self {
             gate: counted(vec![narrow, wide], share.into()),
-            debt: counted(vec![debt], share.write_back(true).into()),
             in_flight: counted(vec![in_flight], OnStoreError::Reject),
         }
     }
 
-    fn limiters(&self) -> [&CountedLimiter; 3] {
-        [&self.gate, &self.debt, &self.in_flight]
+    fn limiters(&self) -> [&CountedLimiter; 2] {
+        [&self.gate, &self.in_flight]
     }
 }
 

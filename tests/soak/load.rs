@@ -37,8 +37,6 @@ impl Load {
             let runtime = crate::runtime_of(process);
             let _entered = runtime.enter();
             let lateness = Lateness::measure();
-            let debt = charge_debts(process, limiters.debt.clone(), now.clone(), is_over.clone());
-            tasks.push(tokio::spawn(debt));
             for _ in 0..HOLDERS {
                 let (rng, permits) = (Rng::new(rng.any()), permits.clone());
                 let holder =
@@ -153,26 +151,5 @@ impl Stalling {
             });
             std::thread::sleep(self.task.rng.ms(0, 600));
         }
-    }
-}
-
-/// Sends requests whose units are charged in the store afterwards if it fails now.
-async fn charge_debts(process: usize, debt: CountedLimiter, now: Now, is_over: Arc<AtomicBool>) {
-    let CountedLimiter { limiter, seen, .. } = &debt;
-    while !is_over.load(Relaxed) {
-        let interval = now.get();
-        seen.ask();
-        let mut check = Box::pin(limiter.check(interval.key).into_future());
-        // A request that is decided at once was not sent.
-        let at_once = (&mut check).now_or_never();
-        let sent = at_once.is_none();
-        let decision = match at_once {
-            Some(decision) => decision,
-            None => check.await,
-        };
-        seen.decided(&decision);
-        interval.note_debt(process, &decision, sent);
-        drop(interval);
-        tokio::time::sleep(REST).await;
     }
 }

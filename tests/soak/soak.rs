@@ -144,7 +144,6 @@ impl Soak<'_> {
             losses => losses,
         };
         let stored = self.ask(&over, losses, held).await;
-        self.report.add_debts(&over, stored.charged);
         let wrong = &mut self.report.wrong;
         let before = wrong.len();
         ledger::check_always(&over, &stored, wrong);
@@ -179,7 +178,6 @@ impl Soak<'_> {
         StoreCounts {
             losses,
             used: self.limiters.used(interval.key).await,
-            charged: self.limiters.charged(interval.key).await,
             held,
         }
     }

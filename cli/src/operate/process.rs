@@ -105,10 +105,6 @@ fn health(answer: &Value) -> String {
             "unconfirmed",
             "refunds, charges and settlements without a response",
         ),
-        (
-            "dropped_write_backs",
-            "charges in process that were not written back",
-        ),
     ] {
         let count = number(answer, field);
         if count > 0 {

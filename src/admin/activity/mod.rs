@@ -217,7 +217,6 @@ fn policy_activity(policy: &PolicyTotals) -> PolicyActivity {
         shadow_over: requests(PolicyResult::ShadowOver),
         units: charged.map(|(_, units)| units).sum(),
         bans: policy.bans(),
-        dropped_write_backs: policy.dropped_write_backs(),
     }
 }
 

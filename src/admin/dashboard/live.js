@@ -159,7 +159,6 @@ function showStore() {
       ["Health", health ? (health.healthy ? "healthy" : "unhealthy") : "–"],
       ["Refunds dropped", count(lost.dropped_refunds ?? 0)],
       ["Refunds unconfirmed", count(lost.unconfirmed ?? 0)],
-      ["Write-backs dropped", count(lost.dropped_write_backs ?? 0)],
       ["Admitted uncounted", count(activity?.uncounted ?? 0)],
       rejection_cache_entries != null ? ["Rejections cached", count(rejection_cache_entries)] : null,
       memory_keys != null ? ["Keys in memory", count(memory_keys)] : null,

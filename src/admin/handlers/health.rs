@@ -55,6 +55,5 @@ fn details(report: &HealthReport) -> Health {
         unchecked: Some(unchecked.collect()),
         dropped_refunds: Some(report.dropped_refunds()),
         unconfirmed: Some(report.unconfirmed()),
-        dropped_write_backs: Some(report.dropped_write_backs()),
     }
 }

@@ -114,7 +114,7 @@ impl Counts {
         });
     }
 
-    /// Counts bans and charges that were not written back, and adds policies.
+    /// Counts bans, and adds policies.
     pub(crate) fn on_event(&self, event: &Event<'_>) {
         match event {
             Event::PoliciesInForce { stats, .. } => {
@@ -125,10 +125,6 @@ impl Counts {
             Event::BanBegan { policy, .. } => with_local(&self.threads, |local| {
                 let counters = local.policy_named(&self.threads, policy);
                 counters.bans.add(1);
-            }),
-            Event::WriteBackDropped { policy, .. } => with_local(&self.threads, |local| {
-                let counters = local.policy_named(&self.threads, policy);
-                counters.dropped_write_backs.add(1);
             }),
             _ => {}
         }
@@ -160,7 +156,6 @@ struct PolicyCounts<N> {
     requests: [N; RESULTS],
     units: [N; KINDS],
     bans: N,
-    dropped_write_backs: N,
 }
 
 /// A number that one thread writes and others read.
@@ -225,14 +220,13 @@ impl<N> Requests<N> {
 
 impl<N> PolicyCounts<N> {
     fn each(&self) -> impl Iterator<Item = &N> {
-        let rest = [&self.bans, &self.dropped_write_backs];
-        self.requests.iter().chain(&self.units).chain(rest)
+        let counts = self.requests.iter().chain(&self.units);
+        counts.chain([&self.bans])
     }
 
     fn each_mut(&mut self) -> impl Iterator<Item = &mut N> {
-        let rest = [&mut self.bans, &mut self.dropped_write_backs];
-        let units = self.units.iter_mut();
-        self.requests.iter_mut().chain(units).chain(rest)
+        let counts = self.requests.iter_mut().chain(&mut self.units);
+        counts.chain([&mut self.bans])
     }
 }
 
@@ -295,11 +289,6 @@ impl PolicyTotals {
     /// The bans that began.
     pub(crate) fn bans(&self) -> u64 {
         self.counts.bans
-    }
-
-    /// The charges that were dropped from the write-back.
-    pub(crate) fn dropped_write_backs(&self) -> u64 {
-        self.counts.dropped_write_backs
     }
 }
 

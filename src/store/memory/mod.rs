@@ -96,12 +96,6 @@ impl MemoryStore {
         self.shards.dropped()
     }
 
-    /// The units of a key in use, debts included.
-    pub(crate) fn units_in_use(&self, limit: &LimitHandle, key: Key) -> u64 {
-        let in_use = self.shards.units_in_use(&CounterOp::new(limit, key));
-        in_use.unwrap_or(0)
-    }
-
     #[inline]
     fn run(&self, op: Op, counters: &[CounterOp<'_>]) -> Result<OpResult, StoreError> {
         if let (Op::Acquire(times), [counter]) = (op, counters)

@@ -474,17 +474,6 @@ impl Shards {
         Some((now, admitted, snapshot))
     }
 
-    /// The units of a counter in use, debts included; `None` if there is no such key.
-    pub(super) fn units_in_use(&self, counter: &CounterOp<'_>) -> Option<u64> {
-        let slot = self.slot(counter.limit, &counter.key)?;
-        let mut shard = lock(&self.shards[slot.shard]);
-        let now = now_of(&*self.clock, counter.limit);
-        let state = shard.get(counter, &slot)?;
-        let free = local_rule(counter)?.available(Some(state), now);
-        let capacity = i64::try_from(counter.limit.info().capacity).ok()?;
-        u64::try_from(capacity.saturating_sub(free)).ok()
-    }
-
     /// The callers recorded under a key; `None` if there is no such key.
     pub(super) fn recorded_callers(&self, limit: &LimitHandle, key: &Key) -> Option<Vec<Key>> {
         let counter = CounterOp {

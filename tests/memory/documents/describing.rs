@@ -58,7 +58,7 @@ charge_dropped = false
 tier = "plan"
 tiers = { free = "10/min", pro = "1000/min" }
 tier_quotas = ["100/min"]
-on_store_error = { local_fallback = { processes = 4, write_back = true } }
+on_store_error = { local_fallback = { processes = 4 } }
 lease = { max_units = 64, ttl = "20ms" }
 
 [policies.users]
@@ -97,7 +97,7 @@ shadow = true
     assert_contains(shown, [
         "cost: [{ method = POST, path = /upload/*, cost = 10 }, { path = /, cost = 0 }], charge: { refund_unless = success }",
         "quota_lookup: { name = lookup, timeout = 20ms }", "skip: { methods = [GET] }, only: { with = [paid] }",
-        "on_store_error: { local_fallback = { processes = 4, write_back = true } }",
+        "on_store_error: { local_fallback = { processes = 4 } }",
     ]);
     let again = layer.document().layer(&registry()).expect("a layer");
     assert_eq!(again.document(), layer.document());

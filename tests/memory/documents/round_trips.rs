@@ -60,7 +60,7 @@ const ON_STORE_ERROR: &[&str] = &[
     "on_store_error = 'admit'",
     "on_store_error = 'reject'",
     "on_store_error = { local_fallback = { processes = 4 } }",
-    "on_store_error = { local_fallback = { processes = 4, write_back = true } }",
+    "on_store_error = { local_fallback = { processes = 4 } }",
 ];
 
 /// A lease that each of the quotas has room for.

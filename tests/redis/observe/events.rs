@@ -94,26 +94,6 @@ async fn waiters_are_counted_while_they_wait() {
     assert_eq!(waiters(), 0);
 }
 
-#[tokio::test]
-async fn each_charge_that_is_not_written_back_is_reported() {
-    let fallback = LocalFallback::shared_by(2).write_back(true);
-    let builder = Limiter::builder().store(StubStore::unreachable());
-    let policy = Policy::new("p", quota("9/month"));
-    let (limiter, recorder) = recorded_by(builder.on_store_error(fallback), [policy]);
-    for key in 0..10_007_u64 {
-        assert!(limiter.check(key).await.is_admitted());
-    }
-    let dropped = recorder.events("WriteBackDropped");
-    assert_eq!(dropped.len(), 7);
-    assert!(dropped[0].contains(r#"policy: "p""#), "{}", dropped[0]);
-    let stats = limiter.stats();
-    let write_backs = (stats.queued_write_backs, stats.dropped_write_backs);
-    assert_eq!(write_backs, (10_000, 7));
-    let record = recorder.record();
-    assert_eq!(record.outcome(DecisionOutcome::Admitted), 10_007);
-    assert_eq!(record.uncounted, 0);
-}
-
 /// Panics whenever it is called.
 #[derive(Debug)]
 struct Panicking;

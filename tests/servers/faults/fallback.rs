@@ -24,6 +24,31 @@ async fn all_processes_together_admit_the_sum_of_their_shares_by_every_strategy(
 }
 
 #[tokio::test]
+async fn a_process_admits_its_share_once_however_often_the_store_fails() {
+    let (_server, network) = network();
+    let limiters =
+        every(100).map(|policy| under(policy, through(&network), LocalFallback::shared_by(2)));
+    let mut admitted = vec![0; limiters.len()];
+    for outage in 0..6 {
+        network.cut();
+        for (admitted, limiter) in admitted.iter_mut().zip(&limiters) {
+            opened_in_process(limiter).await;
+            // Some of them before the last outage, too many in the end.
+            *admitted += admitted_in_process(limiter, KEY, 15 + 10 * outage).await;
+        }
+        network.pass();
+        for limiter in &limiters {
+            resumed(limiter).await;
+        }
+    }
+    for (admitted, limiter) in admitted.into_iter().zip(&limiters) {
+        assert_eq!(admitted, 50, "{limiter:?}");
+        let used = used_on_the_store(limiter, KEY).await;
+        assert_eq!(used, 0, "{limiter:?}: the store knows of none");
+    }
+}
+
+#[tokio::test]
 async fn a_burst_is_shared_like_the_rest() {
     let policy = Policy::new("p", quota(1_000).burst(9));
     let limiter = falling_back(policy, 4);

@@ -16,4 +16,3 @@ mod settlements;
 mod shutdown;
 mod support;
 mod waiting;
-mod write_back;
