@@ -33,23 +33,6 @@ impl Output {
             false => print(&text()),
         })
     }
-
-    /// Prints `content`, and writes one of the two to standard error: for a command whose standard output is asked for by
-    /// something else.
-    pub(crate) fn print_beside(
-        &self,
-        content: &str,
-        json: impl FnOnce() -> Value,
-        text: impl FnOnce() -> String,
-    ) -> io::Result<()> {
-        unless_closed(print(content))?;
-        let beside = match self.json {
-            true => format!("{:#}", json()),
-            false => text(),
-        };
-        print_error(beside.trim_end());
-        Ok(())
-    }
 }
 
 /// A reader that has closed the output is no error.

@@ -1,60 +1,29 @@
 //! From a line of a log to a request.
 
-use std::{
-    fmt::Write,
-    net::{IpAddr, SocketAddr},
-};
+use std::{fmt::Write, net::SocketAddr};
 
-use http::{
-    HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header::HOST, uri::Authority,
-};
+use http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority};
 use tollgate::extract::PeerAddr;
 
-use super::log::{LoggedTime, Record, Unreadable};
+use super::log::{Record, Unreadable};
 
-/// A request that is to be replayed.
+/// A request with the status of its response; `None` if there was no response.
+pub(super) type Request = http::Request<Option<StatusCode>>;
+
+/// A request that is to be replayed. Times are in microseconds since the Unix epoch.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// When it arrived, in microseconds since the Unix epoch.
-    pub(super) at: i64,
-    /// With the response's status; `None` if there was no response.
-    pub(super) request: Request<Option<StatusCode>>,
-    /// How long it took, in microseconds.
-    pub(super) duration_us: Option<i64>,
-    pub(super) peer: Option<IpAddr>,
-    /// The time of its line, from which it arrived at `at`.
-    pub(super) logged: LoggedTime,
-    pub(super) place: Place,
-}
-
-/// Where a line is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// The index of the log.
-    pub(super) log: usize,
-    /// The number of the line, from 1 on.
-    pub(super) line: u64,
+    pub(super) arrived_us: i64,
+    pub(super) duration_us: i64,
+    pub(super) request: Request,
 }
 
 /// The status by which nginx logs that the client has closed the connection.
 const CLIENT_CLOSED: u16 = 499;
 
-/// Which instant of a request its log shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum LoggedAt {
-    /// When it arrived.
-    Arrival,
-    /// When its response was sent.
-    End,
-}
-
 impl Entry {
     /// The request of a line.
-    pub(super) fn new(
-        record: Record<'_>,
-        logged_at: Option<LoggedAt>,
-        place: Place,
-    ) -> Result<Self, Unreadable> {
+    pub(super) fn new(record: Record) -> Result<Self, Unreadable> {
         let method = Method::from_bytes(record.method.as_bytes()).map_err(|_| "no HTTP method")?;
         let mut request = Request::new(match record.status {
             0 | CLIENT_CLOSED => None,
@@ -77,25 +46,14 @@ impl Entry {
         if let Some(host) = &record.host
             && let Ok(host) = HeaderValue::from_str(host)
         {
-            headers.insert(HOST, host);
+            headers.insert(header::HOST, host);
         }
         // The response to a gRPC call is another one, but its limits are the same.
-        headers.remove(http::header::CONTENT_TYPE);
-        let is_arrival = match logged_at {
-            Some(logged_at) => logged_at == LoggedAt::Arrival,
-            None => record.time.is_arrival,
-        };
-        let before = match is_arrival {
-            true => 0,
-            false => record.duration_us.unwrap_or(0),
-        };
+        headers.remove(header::CONTENT_TYPE);
         Ok(Self {
-            at: (record.time.micros - before).max(0),
-            request,
+            arrived_us: record.arrived_us.max(0),
             duration_us: record.duration_us,
-            peer: record.peer,
-            logged: record.time,
-            place,
+            request,
         })
     }
 }
@@ -111,17 +69,11 @@ fn uri(method: &Method, target: &str) -> Option<Uri> {
     }
     let mut encoded = String::with_capacity(target.len() + 8);
     for byte in target.bytes() {
-        match byte {
-            b'!'..=b'~'
-                if !matches!(
-                    byte,
-                    b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
-                ) =>
-            {
-                encoded.push(char::from(byte));
-            }
+        if byte.is_ascii_graphic() && !br#""<>\^`{|}"#.contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
             // Writing to a string can't fail.
-            _ => drop(write!(encoded, "%{byte:02X}")),
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded.parse().ok()

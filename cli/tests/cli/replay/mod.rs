@@ -4,7 +4,6 @@ mod documents;
 mod equal;
 mod log;
 mod model;
-mod output;
 mod reading;
 mod runs;
 mod scene;

@@ -1,6 +1,6 @@
 //! A straightforward simulation of three policies, in integers.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::log::Logged;
 
@@ -27,21 +27,8 @@ const SECOND: i64 = 1_000_000;
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) rejected: u64,
-    pub(crate) clients: HashSet<u32>,
-    pub(crate) rejected_clients: HashSet<u32>,
-    pub(crate) policies: [FoundOfPolicy; 3],
-    /// The arrival of each request, and which policies have rejected it.
-    pub(crate) decisions: Vec<(i64, [bool; 3])>,
-}
-
-/// What the simulation has found about a policy.
-#[derive(Default)]
-pub(crate) struct FoundOfPolicy {
-    pub(crate) rejected: u64,
-    pub(crate) keys: HashSet<String>,
-    /// Of each rejected key: the count, the first and the last rejection.
-    pub(crate) rejected_keys: BTreeMap<String, (u64, i64, i64)>,
-    pub(crate) by_minute: BTreeMap<i64, u64>,
+    /// Of each policy: the rejections of each key.
+    pub(crate) policies: [BTreeMap<String, u64>; 3],
 }
 
 /// Simulates the policies on the requests, in the order of their arrival.
@@ -87,27 +74,12 @@ pub(crate) fn simulate(requests: &[Logged]) -> Found {
 
 impl Found {
     fn add(&mut self, request: &Logged, rejects: [bool; 3]) {
-        let now = request.arrived;
-        self.decisions.push((now, rejects));
-        self.clients.insert(request.client);
-        if rejects.contains(&true) {
-            self.rejected += 1;
-            self.rejected_clients.insert(request.client);
-        }
+        self.rejected += u64::from(rejects.contains(&true));
         let keys = [request.address(), request.address(), request.path()];
         for ((policy, key), rejects) in self.policies.iter_mut().zip(keys).zip(rejects) {
             if rejects {
-                policy.rejected += 1;
-                *policy
-                    .by_minute
-                    .entry(now.div_euclid(60 * SECOND))
-                    .or_default() += 1;
-                let counted = policy.rejected_keys.entry(key.clone());
-                let (count, _, last) = counted.or_insert((0, now, now));
-                *count += 1;
-                *last = now;
+                *policy.entry(key).or_default() += 1;
             }
-            policy.keys.insert(key);
         }
     }
 }

@@ -26,15 +26,6 @@ impl Scene {
         fs::write(self.folder.path().join(name), content).expect("a file");
     }
 
-    pub(super) fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.folder.path().join(name)).expect("a file")
-    }
-
-    /// Whether there is a file of this name.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.folder.path().join(name).exists()
-    }
-
     /// The program in the scene's folder.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(&[&["replay", "limits.toml"], arguments].concat());
