@@ -1,4 +1,4 @@
-//! The programs as their users start them: examples, documents, the dashboard in a browser, reloads, gRPC and WebSockets.
+//! The programs as their users start them: examples, the dashboard in a browser, reloads, gRPC and WebSockets.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -17,5 +17,4 @@ mod forked;
 mod load;
 mod no_threads;
 mod overrides;
-mod printed;
 mod sockets;

@@ -2,11 +2,6 @@
 
 mod bench;
 mod fuzz;
-mod guide;
-mod imports;
-mod mutants;
-mod plots;
-mod release;
 mod run;
 mod soak;
 mod test;
@@ -27,11 +22,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
 
     match words.as_slice() {
-        ["help" | "--help" | "-h"]
-        | [
-            "test" | "release-check" | "plots" | "bench" | "fuzz" | "soak" | "mutants",
-            "--help" | "-h",
-        ] => {
+        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz" | "soak", "--help" | "-h"] => {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
@@ -44,17 +35,6 @@ fn main() -> ExitCode {
             Ok(steps) => conclude("test", root().and_then(|root| test::run(&root, &steps))),
             Err(mistake) => misused(&mistake),
         },
-        ["release-check", options @ ..] => match release::select(options) {
-            Ok(steps) => conclude(
-                "release-check",
-                root().and_then(|root| release::run(&root, &steps)),
-            ),
-            Err(mistake) => misused(&mistake),
-        },
-        ["plots", options @ ..] => match plots::read(options) {
-            Ok(plots) => conclude("plots", root().and_then(|root| plots::run(&root, plots))),
-            Err(mistake) => misused(&mistake),
-        },
         ["bench", options @ ..] => match bench::read(options) {
             Ok(bench) => conclude("bench", root().and_then(|root| bench::run(&root, &bench))),
             Err(mistake) => misused(&mistake),
@@ -65,13 +45,6 @@ fn main() -> ExitCode {
         },
         ["soak", options @ ..] => match soak::read(options) {
             Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
-            Err(mistake) => misused(&mistake),
-        },
-        ["mutants", options @ ..] => match mutants::read(options) {
-            Ok(mutants) => conclude(
-                "mutants",
-                root().and_then(|root| mutants::run(&root, &mutants)),
-            ),
             Err(mistake) => misused(&mistake),
         },
         [] => misused("a command is needed"),
@@ -90,17 +63,7 @@ fn usage() -> String {
     }
     text += "      on another server, if TOLLGATE_TEST_SERVER names its program\n";
     text += &format!("  {}\n", test::server::USAGE);
-    text += &format!("  {}\n", release::USAGE);
-    for release::Step { name, about, .. } in &release::STEPS {
-        text += &format!("      {name:<10} {about}\n");
-    }
-    for usage in [
-        plots::USAGE,
-        bench::USAGE,
-        fuzz::USAGE,
-        soak::USAGE,
-        mutants::USAGE,
-    ] {
+    for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }
     text + "  help                       this text"

@@ -19,17 +19,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
     // The very binary, not a name on PATH, which could resolve to another toolchain.
     let program = env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    by_cargo(root, command(&program, arguments))
-}
-
-/// The cargo of another toolchain that rustup has installed.
-pub(crate) fn cargo_by(root: &Path, toolchain: &str, arguments: &[&str]) -> Command {
-    let mut command = command("rustup", &["run", toolchain, "cargo"]);
-    command.args(arguments);
-    by_cargo(root, command)
-}
-
-fn by_cargo(root: &Path, mut command: Command) -> Command {
+    let mut command = command(&program, arguments);
     command.current_dir(root);
     // These describe xtask. A build script that watches one of them would run again each time
     // `cargo test` and `cargo xtask test` alternate.

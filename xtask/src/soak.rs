@@ -4,10 +4,9 @@ use std::path::Path;
 
 use crate::run::{Outcome, cargo, succeed};
 
-/// How long it takes unless said otherwise, as one of the checks of every change, and of a release.
+/// How long it takes unless said otherwise, and as one of the checks of every change.
 const SECONDS: u64 = 600;
 const SHORT: u64 = 15;
-const MINUTE: u64 = 60;
 
 pub(crate) const USAGE: &str = "\
 soak [--seconds S] [--seed N] [--on one|cluster|sentinel]
@@ -59,11 +58,6 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> Outcome {
 /// A part of it for every change.
 pub(crate) fn short(root: &Path) -> Outcome {
     of(root, SHORT)
-}
-
-/// A minute of it, for a release.
-pub(crate) fn minute(root: &Path) -> Outcome {
-    of(root, MINUTE)
 }
 
 fn of(root: &Path, seconds: u64) -> Outcome {

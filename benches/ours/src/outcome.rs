@@ -15,8 +15,6 @@ pub struct Outcome {
     pub figures: Vec<Figure>,
     /// What is read from it.
     pub rows: Vec<Row>,
-    /// Results as a file of their own: its name and its lines.
-    pub file: Option<(&'static str, String)>,
 }
 
 /// One line of the table.
@@ -74,7 +72,6 @@ impl Outcome {
             title: title.into(),
             figures: run_comparison.figures(),
             rows: Vec::new(),
-            file: None,
         }
     }
 
@@ -85,7 +82,6 @@ impl Outcome {
             title: title.into(),
             figures: Vec::new(),
             rows: vec![row],
-            file: None,
         }
     }
 
@@ -128,15 +124,6 @@ impl Outcome {
     #[must_use]
     pub fn row(mut self, row: Row) -> Self {
         self.rows.push(row);
-        self
-    }
-}
-
-impl Outcome {
-    /// With results as a file of their own.
-    #[must_use]
-    pub fn file(mut self, name: &'static str, lines: String) -> Self {
-        self.file = Some((name, lines));
         self
     }
 }

@@ -154,7 +154,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
     })
 }
 
-/// Writes `NAME.json`, `NAME.md` and `NAME.svg` into a folder, which is made if need be, and the outcomes' own files.
+/// Writes `NAME.json`, `NAME.md` and `NAME.svg` into a folder, which is made if need be.
 ///
 /// # Errors
 ///
@@ -166,8 +166,5 @@ pub fn write(folder: &Path, name: &str, setting: &Setting, outcomes: &[Outcome])
     fs::write(file("json"), serde_json::to_vec_pretty(&json)?)?;
     fs::write(file("md"), table(setting, outcomes))?;
     let caption = format!("{}, {}", setting.date, setting.machine);
-    for (name, lines) in outcomes.iter().filter_map(|outcome| outcome.file.as_ref()) {
-        fs::write(folder.join(name), format!("# {caption}.\n{lines}"))?;
-    }
     fs::write(file("svg"), chart::draw(&caption, outcomes))
 }

@@ -8,11 +8,11 @@ use std::thread;
 use std::time::Instant;
 
 use self::results::{Results, TIMED, TIMED_PROGRAM};
-use crate::run::{Outcome, cargo, command, metadata, succeed, target_directory};
-use crate::{fuzz, guide, imports, soak, tools, tree};
+use crate::run::{Outcome, cargo, command, metadata, succeed};
+use crate::{fuzz, soak, tools, tree};
 
 /// The library's package. The others depend on it.
-pub(crate) const PACKAGE: &str = "tollgate";
+const PACKAGE: &str = "tollgate";
 
 /// How many of the slowest tests are listed.
 const SLOWEST: usize = 10;
@@ -36,8 +36,8 @@ pub(crate) static STEPS: [Step; 10] = [
     },
     Step {
         name: "tree",
-        about: "sources without foreign paths, unsafe code or ignored tests; no import cycles; guides name what exists",
-        run: tree,
+        about: "sources without foreign paths, unsafe code or ignored tests",
+        run: tree::check,
     },
     Step {
         name: "lua",
@@ -66,7 +66,7 @@ pub(crate) static STEPS: [Step; 10] = [
     },
     Step {
         name: "docs",
-        about: "the documentation, without a warning, and the links of the guides to it",
+        about: "the documentation, without a warning",
         run: docs,
     },
     Step {
@@ -132,12 +132,6 @@ fn lua(root: &Path) -> Outcome {
     succeed(command("luacheck", &["--no-color", "--quiet", "."]).current_dir(root))
 }
 
-fn tree(root: &Path) -> Outcome {
-    let cycles = imports::check(root);
-    let guides = guide::check(root);
-    tree::check(root).and(guides).and(cycles)
-}
-
 fn fmt(root: &Path) -> Outcome {
     succeed(&mut cargo(root, &["fmt", "--all", "--check"]))
 }
@@ -148,7 +142,7 @@ fn clippy(root: &Path) -> Outcome {
     // The library and the examples, as most users build them.
     let default = ["clippy", "--all-targets"];
     succeed(cargo(root, &default).args(["--", "-D", "warnings"]))?;
-    bare_clippy(root, &[])
+    bare_clippy(root)
 }
 
 fn features(root: &Path) -> Outcome {
@@ -168,16 +162,12 @@ fn features(root: &Path) -> Outcome {
 
 /// Code that only one feature uses is dead without it, which a build of everything cannot see. The library only: development dependencies would turn features of shared dependencies on
 /// and hide that one is missing.
-pub(crate) fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
+fn bare_clippy(root: &Path) -> Outcome {
     let bare = ["clippy", "-p", PACKAGE, "--lib", "--no-default-features"];
-    succeed(
-        cargo(root, &bare)
-            .args(selection)
-            .args(["--", "-D", "warnings"]),
-    )
+    succeed(cargo(root, &bare).args(["--", "-D", "warnings"]))
 }
 
-pub(crate) fn feature_names(root: &Path) -> Outcome<Vec<String>> {
+fn feature_names(root: &Path) -> Outcome<Vec<String>> {
     let metadata = metadata(root, &["--no-deps"])?;
     let features = metadata["packages"]
         .as_array()
@@ -219,8 +209,7 @@ fn tests(root: &Path) -> Outcome {
     succeed(cargo(root, &bare).args(["--features", "axum", "--doc"]))
 }
 
-pub(crate) fn docs(root: &Path) -> Outcome {
+fn docs(root: &Path) -> Outcome {
     let everything = ["doc", "--workspace", "--all-features", "--no-deps"];
-    succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))?;
-    guide::links(root, &target_directory(root)?.join("doc"))
+    succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))
 }

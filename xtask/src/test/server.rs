@@ -75,10 +75,7 @@ const OTHERS: [(&[&str], &str); 3] = [
         ],
         "send a server nothing that the tests above do not",
     ),
-    (
-        &["lifetimes", "pictures", "programs", "proxy"],
-        "test no server",
-    ),
+    (&["lifetimes", "programs", "proxy"], "test no server"),
     (&["soak"], "is run by cargo xtask soak"),
 ];
 

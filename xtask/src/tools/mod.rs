@@ -46,18 +46,6 @@ const TOOLS: &[Tool] = &[
         why: "pages are opened in a browser",
     },
     Tool {
-        programs: &["curl"],
-        apt: &["curl"],
-        elsewhere: "brew install curl, dnf install curl, pacman -S curl",
-        why: "the commands of the documents are run",
-    },
-    Tool {
-        programs: &["openssl"],
-        apt: &["openssl"],
-        elsewhere: "brew install openssl, dnf install openssl, pacman -S openssl",
-        why: "the documents make tokens with it",
-    },
-    Tool {
         programs: &["wrk"],
         apt: &["wrk"],
         elsewhere: "brew install wrk, dnf install wrk, pacman -S wrk",
@@ -74,12 +62,6 @@ const TOOLS: &[Tool] = &[
         apt: &["prometheus"],
         elsewhere: "brew install prometheus, dnf install golang-github-prometheus, pacman -S prometheus",
         why: "the exposition of metrics and the alert rules are checked",
-    },
-    Tool {
-        programs: &["prometheus"],
-        apt: &["prometheus"],
-        elsewhere: "brew install prometheus, dnf install golang-github-prometheus, pacman -S prometheus",
-        why: "a document's query is sent to it",
     },
     Tool {
         programs: &["git"],

@@ -89,11 +89,7 @@ pub(crate) mod msgpack;
 
 const MAIN: &str = include_str!("main.lua");
 const GENERAL: &str = include_str!("general.lua");
-
-/// Not a constant, so that mutants of it can be chosen at run time.
-fn operations() -> &'static str {
-    include_str!("operations.lua")
-}
+const OPERATIONS: &str = include_str!("operations.lua");
 
 /// A script, for the strategies in use.
 #[derive(Debug)]
@@ -163,8 +159,7 @@ impl Script {
                 );
             }
         }
-        let operations = operations();
-        let operations = format!("evaluate_counters, undo = (function()\n{operations}\nend)()\n");
+        let operations = format!("evaluate_counters, undo = (function()\n{OPERATIONS}\nend)()\n");
         let general = fill(GENERAL, "strategies", &sources);
         let general = fill(&general, "operations", &operations);
         let general = format!("evaluate = (function()\n{general}\nend)()\n");

@@ -321,7 +321,7 @@ fn fragments() -> Vec<&'static str> {
         .iter()
         .filter_map(|strategy| strategy.example_rule(10).script());
     let halves = scripts.flat_map(|script| [Some(script.source), script.fast_path]);
-    let common = [super::GENERAL, super::operations()];
+    let common = [super::GENERAL, super::OPERATIONS];
     common.into_iter().chain(halves.flatten()).collect()
 }
 

@@ -32,9 +32,6 @@ const LIMIT: u64 = 1_000;
 /// Tasks that send requests to all of the limiters, as fast as they decide.
 const TASKS: usize = 64;
 
-/// The name of the file with the results, for the chart.
-const FILE: &str = "over-admission.csv";
-
 /// A caller receives an admission later than it is charged, at most by so much.
 const LATENESS: Duration = Duration::from_millis(10);
 
@@ -184,12 +181,7 @@ impl Systems {
         for place in 1..excesses.len() {
             outcome = outcome.compare(&turns, Measure::Rate, place, Target::None);
         }
-        let mut lines = String::from("system,decisions_per_second,over_admission_percent\n");
-        for (figure, (name, worst, _)) in turns.figures().iter().zip(&excesses) {
-            let over = (worst - 1.0).max(0.0) * 100.0;
-            lines += &format!("\"{name}\",{:.0},{over:.1}\n", figure.rate);
-        }
-        let mut outcomes = vec![outcome.file(FILE, lines)];
+        let mut outcomes = vec![outcome];
         for (name, worst, rate) in excesses {
             let title = format!(
                 "{LIMITERS} limiters share {} per second: {name}",
