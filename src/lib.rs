@@ -96,7 +96,7 @@
 //! | [`Policy::skip_path`], [`Policy::only_path`] and other conditions, also of [`LimiterBuilder`] | the requests that one policy, or all, apply to |
 //! | [`AddressList`], [`KeyList`] | callers that are [denied](limiter::LimiterBuilder::deny) (403) or [allowed](limiter::LimiterBuilder::allow) without evaluating a policy |
 //! | [`Ban`] | blocks a key that is rejected too often, in all processes; [`Limiter::block`] does so by hand |
-//! | [`Policy::shadow`], [`Policy::shadow_of`] | evaluated and reported, not enforced |
+//! | [`Policy::shadow`] | evaluated and reported, not enforced |
 //!
 //! # Outgoing calls
 //!
@@ -204,7 +204,7 @@
 //! | admission | a handler's handle to its request's decision |
 //! | snapshot, state format | a key's state as read from the store; the version of its encoding, two characters in every key |
 //! | enforced policy, live policy | one that rejects requests, also a ban; an enforced policy that is no ban |
-//! | shadow policy, candidate, ban | evaluated and reported, not enforced; a shadow that may replace a live policy; blocks a key that is rejected too often |
+//! | shadow policy, ban | evaluated and reported, not enforced; blocks a key that is rejected too often |
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |

@@ -253,7 +253,7 @@ pub struct Status {
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Reset {
-    /// The status before, under each policy in which the key was reset, shadow candidates included.
+    /// The status before, under each policy in which the key was reset, shadow policies included.
     pub before: Vec<Status>,
     /// The status after.
     pub after: Vec<Status>,
@@ -412,7 +412,7 @@ pub struct Callers {
     pub callers: Vec<String>,
 }
 
-/// The answer of `GET /shadows`: how shadow policies would have changed the decisions of this process.
+/// The answer of `GET /shadows`: what shadow policies would have rejected in this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -421,22 +421,17 @@ pub struct Shadows {
     pub shadows: Vec<Shadow>,
 }
 
-/// What a shadow policy would have changed, in requests of this process since it was added or last changed.
+/// What a shadow policy would have rejected, in requests of this process since it was added or last changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Shadow {
     /// The policy's name.
     pub policy: String,
-    /// The live policy that it is a candidate for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shadow_of: Option<String>,
-    /// Requests that it was evaluated for.
+    /// Requests that the enforced policies admitted, and that it was evaluated for.
     pub evaluated: u64,
-    /// Requests that were admitted, and that it would have rejected.
-    pub stricter: u64,
-    /// Requests that were rejected, and that would have been admitted with it in place of the live policy.
-    pub looser: u64,
+    /// Those of them that it would have rejected.
+    pub would_reject: u64,
 }
 
 /// Problem details (RFC 9457), the body of every error.
@@ -536,9 +531,6 @@ pub struct PolicyInfo {
     pub name: String,
     /// What it does to requests.
     pub role: Role,
-    /// The live policy that a shadow policy is a candidate for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shadow_of: Option<String>,
     /// The quota as text, such as `100/min burst 20`; left out for a block list, which has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<String>,

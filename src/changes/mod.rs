@@ -65,7 +65,7 @@ pub struct SettingChange {
 }
 
 impl Changes {
-    /// Compares two sets of policies, each in its order and with what candidates inherit from their live policies.
+    /// Compares two sets of policies, each in its order.
     ///
     /// Called while the policies of both sets exist: code without a name is compared by its address.
     pub(crate) fn between<'a>(

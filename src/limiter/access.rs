@@ -252,7 +252,7 @@ impl LimiterRef {
                 .find_map(|(index, entry)| lacks(&self.policies[index], true, Some(entry)));
         }
         self.policies.iter().find_map(|bound| {
-            let is_named = self.is_named(bound, keys);
+            let is_named = keys.names_policy(bound.policy.name());
             if self.key_of(bound, keys).is_none() || bound.is_ban() && !mode.conditions && !is_named
             {
                 return None;

@@ -141,8 +141,6 @@ impl Admission {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Shadow candidates [of a policy](crate::Policy::shadow_of) are settled with it, to the same cost, unless they are named.
-    ///
     /// # Errors
     ///
     /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were

@@ -18,7 +18,6 @@ use super::{
     overrides::BoundOverrides,
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,
-    shadow,
 };
 use crate::{
     access::Lists,
@@ -57,14 +56,13 @@ impl<T> LimiterBuilder<T> {
             shares: old.and_then(|old| old.local_shares.clone()),
         };
         let mut policies = Vec::with_capacity(self.policies.len());
-        for policy in shadow::with_settings_of_live(self.policies) {
+        for policy in self.policies {
             let name = policy.shared_name();
             let bound = binder.bind_policy(policy);
             policies.push(bound.map_err(|invalid| ConfigError::of(&name, invalid))?);
         }
         policies.sort_by_key(|bound| bound.role);
         share_extractors(&mut policies, &self.lists);
-        shadow::resolve_shadowed(&mut policies);
         let permit_ttls = policies
             .iter()
             .filter_map(|bound| bound.limit.info().permit_ttl);
@@ -207,20 +205,17 @@ impl Binder<'_> {
                 .map(|table| Arc::new(BoundOverrides::new(table, policy.name()))),
         };
         let enforcement = match policy.is_shadow() {
-            true => Enforcement::Shadow {
-                of: None,
-                counters: match old.map(|old| &old.enforcement) {
-                    Some(Enforcement::Shadow { counters, .. }) if is_unchanged => counters.clone(),
-                    _ => Arc::default(),
-                },
-            },
+            true => Enforcement::Shadow(match old.map(|old| &old.enforcement) {
+                Some(Enforcement::Shadow(counters)) if is_unchanged => counters.clone(),
+                _ => Arc::default(),
+            }),
             false if bans => Enforcement::Ban,
             false => Enforcement::Live,
         };
         let on_store_error = policy.store_error_action().or(self.on_store_error);
         let local_share = match on_store_error {
             Some(OnStoreError::LocalFallback(fallback))
-                if !matches!(enforcement, Enforcement::Shadow { .. }) =>
+                if !matches!(enforcement, Enforcement::Shadow(_)) =>
             {
                 // It finds the counts of the old policy by their name.
                 let shares = self.shares.get_or_insert_default();
@@ -232,11 +227,11 @@ impl Binder<'_> {
             fixed_key: policy.extractor().fixed_key(),
             shared_key: None,
             shared_caller: None,
-            shadows: Vec::new(),
             role: enforcement.role(),
             arrival_mode: match enforcement {
                 Enforcement::Ban => CounterMode::CountRejections,
-                Enforcement::Live | Enforcement::Shadow { .. } => policy.counter_mode(),
+                Enforcement::Shadow(_) => CounterMode::shadow(!policy.charges_after()),
+                Enforcement::Live => policy.counter_mode(),
             },
             missing_keys: match old.filter(|_| is_unchanged) {
                 Some(old) => old.missing_keys.clone(),

@@ -38,7 +38,7 @@ pub(crate) struct BoundPolicy {
     pub(crate) limit: LimitHandle,
     /// The role of its entries in decisions.
     pub(crate) role: PolicyRole,
-    /// How an arriving request is counted. Not used for shadows: see `shadow_mode`.
+    /// How an arriving request is counted.
     pub(crate) arrival_mode: CounterMode,
     /// Limits for quotas other than the policy's own.
     pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
@@ -56,8 +56,6 @@ pub(crate) struct BoundPolicy {
     pub(crate) shared_key: Option<usize>,
     /// The same for the extractor of callers.
     pub(crate) shared_caller: Option<usize>,
-    /// The candidates that would replace it, by index.
-    pub(crate) shadows: Vec<u32>,
     pub(crate) missing_keys: Arc<MissingKeys>,
     /// The bans that began most recently, so that each is reported once.
     pub(crate) bans_begun: RecentBans,
@@ -75,11 +73,7 @@ pub(crate) enum Enforcement {
     /// Counts what the others reject, and rejects keys with too many rejections.
     Ban,
     /// Is evaluated only.
-    Shadow {
-        /// The live policy that it would replace.
-        of: Option<u32>,
-        counters: Arc<ShadowCounters>,
-    },
+    Shadow(Arc<ShadowCounters>),
 }
 
 impl Enforcement {
@@ -87,7 +81,7 @@ impl Enforcement {
         match self {
             Self::Live => PolicyRole::Live,
             Self::Ban => PolicyRole::Ban,
-            Self::Shadow { .. } => PolicyRole::Shadow { rejects: false },
+            Self::Shadow(_) => PolicyRole::Shadow { rejects: false },
         }
     }
 }
@@ -192,7 +186,7 @@ impl BoundPolicy {
             Extracted::Absent => self.policy.on_missing_key() == MissingKey::Reject,
             Extracted::Ambiguous => true,
         };
-        rejects && !matches!(self.enforcement, Enforcement::Shadow { .. })
+        rejects && !matches!(self.enforcement, Enforcement::Shadow(_))
     }
 
     /// The kind of a decision about a request that lacks the policy's key, or has several.
@@ -222,7 +216,7 @@ impl BoundPolicy {
                 .as_ref()
                 .map_or(0, |overrides| overrides.len() as u64),
             shadow: match &self.enforcement {
-                Enforcement::Shadow { counters, .. } => Some(counters.stats()),
+                Enforcement::Shadow(counters) => Some(counters.stats()),
                 Enforcement::Live | Enforcement::Ban => None,
             },
         }

@@ -1,8 +1,4 @@
-use std::{
-    collections::{HashMap, HashSet},
-    marker::PhantomData,
-    sync::Arc,
-};
+use std::{collections::HashSet, marker::PhantomData, sync::Arc};
 
 use http::{Method, request::Parts};
 
@@ -211,7 +207,7 @@ impl<T> LimiterBuilder<T> {
     /// [`ConfigError`] if there is no policy; a policy's name is invalid or used twice; a strategy can't count a quota or a
     /// [tier](Policy::tier_quotas), or can't count in the store; an extractor or a condition is invalid; a
     /// [fallback](crate::LocalFallback) is shared by 0 processes, or its shares can't be counted in process; a policy's cost is
-    /// more than it can ever admit; a shadow policy or a [`KeyList`](crate::access::KeyList) names a policy that the limiter doesn't
+    /// more than it can ever admit; a [`KeyList`](crate::access::KeyList) names a policy that the limiter doesn't
     /// have.
     pub fn build(self) -> Result<T, ConfigError>
     where
@@ -228,10 +224,6 @@ impl<T> LimiterBuilder<T> {
         if let Err(invalid) = self.on_store_error.unwrap_or_default().validate() {
             report(in_general(invalid));
         }
-        let live = self.policies.iter();
-        let live = live.filter(|policy| !policy.is_shadow());
-        let live: HashMap<&str, &Policy> = live.map(|policy| (policy.name(), policy)).collect();
-        let live_of = |policy: &Policy| live.get(policy.live_policy()?).copied();
         let mut names = HashSet::new();
         for policy in &self.policies {
             let mut report = |invalid| report(ConfigError::of(policy.name(), invalid));
@@ -244,18 +236,7 @@ impl<T> LimiterBuilder<T> {
                     "a unique name for each policy of a limiter",
                 ));
             }
-            policy.validate(live_of(policy), store, self.on_store_error, &mut report);
-        }
-        for policy in &self.policies {
-            if let Some(name) = policy.live_policy()
-                && live_of(policy).is_none_or(Policy::is_ban)
-            {
-                let unfit = InvalidValue::new(
-                    format!("a shadow of {name:?}"),
-                    "the name of a live policy of the limiter, which is neither a shadow nor a ban",
-                );
-                report(ConfigError::of(policy.name(), unfit.in_field("shadow_of")));
-            }
+            policy.validate(store, self.on_store_error, &mut report);
         }
         SkipRules {
             skip: &self.skip,

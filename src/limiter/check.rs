@@ -398,11 +398,9 @@ pub(crate) struct CheckOverrides {
 }
 
 impl CheckOverrides {
-    /// The cost under a policy, by its name or by that of the live policy that it shadows.
-    pub(crate) fn cost(&self, policy: &str, live: Option<&str>) -> Option<u64> {
-        let named = value_of(&self.costs, policy);
-        let named = named.or_else(|| value_of(&self.costs, live?));
-        named.or(self.cost)
+    /// The cost under a policy.
+    pub(crate) fn cost(&self, policy: &str) -> Option<u64> {
+        value_of(&self.costs, policy).or(self.cost)
     }
 
     /// The quota under a policy.

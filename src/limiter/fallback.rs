@@ -76,7 +76,7 @@ impl LimiterRef {
         let rejects = self.on_misconfiguration == OnMisconfiguration::Reject;
         let misconfigured = rejects && error.is_misconfiguration();
         let enforced =
-            policies.filter(|bound| !matches!(bound.enforcement, Enforcement::Shadow { .. }));
+            policies.filter(|bound| !matches!(bound.enforcement, Enforcement::Shadow(_)));
         let actions = enforced.map(|bound| match bound.on_store_error {
             _ if misconfigured => FailureAction::Reject,
             Some(OnStoreError::Reject) => FailureAction::Reject,

@@ -134,8 +134,7 @@ impl PolicyHandle {
     /// ```
     ///
     /// Charges the counter that [`charge`](PolicyHandle::charge) would: that of the key's
-    /// [override](PolicyHandle::set_override), if it has one. [Candidates](crate::Policy::shadow_of) of this policy are lowered
-    /// too, if their strategies support it. Observers get the units as a charge. Units that a process holds by a
+    /// [override](PolicyHandle::set_override), if it has one. Observers get the units as a charge. Units that a process holds by a
     /// [lease](crate::Policy::lease) are charged already and can still be spent; refunds and unspent leases give units back
     /// afterwards, until the next response lowers them again.
     ///
@@ -239,8 +238,8 @@ impl PolicyHandle {
     ///
     /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
     /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
-    /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
-    /// candidates [of this policy](crate::Policy::shadow_of) are credited too. Access lists don't apply.
+    /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Access
+    /// lists don't apply.
     ///
     /// Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) all units in use can be credited, under
     /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) those of the current window.

@@ -63,7 +63,7 @@ pub(super) const MAX_ENTRIES: usize = 128;
 ///
 /// The decision has a policy's keys in the order of their texts. [`Decision::policy`](crate::Decision::policy) is that of the first;
 /// charges, refunds and settlements that name a policy are made for each of its keys. Header fields and bodies show one key of a policy,
-/// that with the fewest units left. A [candidate](crate::Policy::shadow_of) is evaluated if its live policy has one key. A key on an
+/// that with the fewest units left. A key on an
 /// allow list admits the whole call, and nothing is charged.
 ///
 /// ```

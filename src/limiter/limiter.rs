@@ -127,7 +127,7 @@ impl Limiter {
     /// count by their own key. Policies that count by something other than the caller, such as the peer's address or the path,
     /// have to be named, since the key would be counted as if it were an address or a path: `[("address", address), ("user",
     /// user), ("budget", Key::global())]`. Policies that are not named don't apply to the call, bans and shadow policies
-    /// included; a [candidate](Policy::shadow_of) has the key of its live policy.
+    /// included.
     ///
     /// A name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::limiter::DecisionKind::UnknownPolicy)), and
     /// so does a policy that takes settings from requests, without [`parts`](Check::parts).
@@ -225,7 +225,7 @@ impl Limiter {
     /// A request on a [deny list](crate::limiter::LimiterBuilder::deny) is rejected at once, and one on an [allow
     /// list](crate::limiter::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
     /// once, and only if this returns [`Rejected`](crate::Rejected); a banned key waits as for an exhausted quota. [Shadow
-    /// policies](crate::Policy::shadow) are evaluated once too, when the wait is over; no request waits for them.
+    /// policies](crate::Policy::shadow) are evaluated when the request is admitted; no request waits for them.
     ///
     /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
     /// those by other processes take effect at its next call.
@@ -648,14 +648,13 @@ impl Limiter {
         self.replace(builder, Vec::new, |_| ())
     }
 
-    /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
-    /// `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
+    /// Counts what the [shadow policy](crate::Policy::shadow) of that name would have rejected; `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
     pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
         let limiter = self.local_ref();
         let index = limiter.find(policy).ok()?;
         match &limiter.policies[index].enforcement {
             Enforcement::Live | Enforcement::Ban => None,
-            Enforcement::Shadow { counters, .. } => Some(counters.stats()),
+            Enforcement::Shadow(counters) => Some(counters.stats()),
         }
     }
 

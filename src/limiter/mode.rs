@@ -11,7 +11,7 @@ pub(crate) struct Mode {
     pub(crate) request_costs: bool,
     /// Whether quotas are looked up, which may take a while.
     pub(crate) looks_up_quotas: bool,
-    /// Whether a rejection is followed by another attempt, so that bans and shadows don't count it yet.
+    /// Whether a rejection is followed by another attempt, so that bans don't count it yet.
     pub(crate) will_retry: bool,
     /// Whether a rejection is logged by the layer, once it has the labels of the callers, if a policy has any.
     pub(crate) is_labeled_later: bool,

@@ -111,9 +111,8 @@ impl PolicyAdmission {
     /// [`Admission::settle_each`] settles several policies at once; a [meter](PolicyAdmission::meter) counts the units of a
     /// stream.
     ///
-    /// Shadow candidates [of this policy](crate::Policy::shadow_of) are settled with it, in the same round trip, unless they
-    /// rejected the request, so that [`ShadowStats`](crate::observe::ShadowStats) compare true costs. [`charge`](Self::charge) and
-    /// [`refund`](Self::refund) don't change candidates, which have handles of their own.
+    /// A [shadow policy](crate::Policy::shadow) is settled by its own name; nothing is charged under one that rejected the
+    /// request.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};

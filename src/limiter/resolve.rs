@@ -7,7 +7,7 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    bound_policy::{BoundPolicy, Enforcement},
+    bound_policy::BoundPolicy,
     check::CheckOverrides,
     core::LimiterRef,
     decide::{DecisionBuilder, EarlyDecision, PendingStage},
@@ -213,7 +213,6 @@ impl LimiterRef {
             return;
         }
         let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
-        // A candidate of a policy that is lowered.
         if matches!(op, Op::Lower { .. }) && !bound.limit.info().can_lower() {
             return;
         }
@@ -259,36 +258,19 @@ impl LimiterRef {
         self.add_entry(builder, (index, bound), key, cost, caller, quota);
     }
 
-    /// The policies of a call's entries by index, each with its entry: those that the entries name, and their candidates. They are in
-    /// the order of the policies, and under each policy in the order of the keys.
+    /// The entries of a call with the indices of their policies, in the order of the policies, and under each policy in the
+    /// order of the keys.
     pub(super) fn entries_of_policies<'a>(
         &self,
         entries: &'a [CallEntry],
     ) -> SmallVec<[(usize, &'a CallEntry); 4]> {
-        let mut all = SmallVec::<[(usize, &CallEntry); 4]>::new();
-        for entry in entries {
-            // An unknown policy has made the call invalid.
-            let Ok(index) = self.index_of(entry) else {
-                continue;
-            };
-            all.push((index, entry));
-            let shadows = &self.policies[index].shadows;
-            let has_other_key =
-                |other: &CallEntry| other.policy == entry.policy && other.key != entry.key;
-            // With several keys, the one live counter that a candidate replaces would not be all that it does.
-            if shadows.is_empty() || entries.iter().any(has_other_key) {
-                continue;
-            }
-            for shadow in shadows {
-                let shadow = *shadow as usize;
-                let name = self.policies[shadow].policy.name();
-                if !entries.iter().any(|entry| &*entry.policy == name) {
-                    all.push((shadow, entry));
-                }
-            }
-        }
-        all.sort_by_key(|(index, entry)| (*index, entry.key));
-        all
+        // An unknown policy has made the call invalid.
+        let indexed = entries
+            .iter()
+            .filter_map(|entry| Some((self.index_of(entry).ok()?, entry)));
+        let mut indexed: SmallVec<[_; 4]> = indexed.collect();
+        indexed.sort_by_key(|(index, entry)| (*index, entry.key));
+        indexed
     }
 
     /// The index of an entry's policy.
@@ -308,11 +290,12 @@ impl LimiterRef {
             return None;
         }
         let all = self.entries_of_policies(entries);
-        let mut pairs = all.iter().zip(all.iter().skip(1));
-        let (_, (_, ambiguous)) = pairs.find(|((index, entry), (next_index, next))| {
+        let mut pairs = all.windows(2);
+        let ambiguous = pairs.find(|pair| {
+            let [(index, entry), (next_index, next)] = [pair[0], pair[1]];
             (index, entry.key) == (next_index, next.key) && entry.quota != next.quota
         })?;
-        Some(ambiguous)
+        Some(ambiguous[1].1)
     }
 
     /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
@@ -341,26 +324,16 @@ impl LimiterRef {
         (keys.into(), missing)
     }
 
-    /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
-    /// that in place of one key for all policies.
+    /// The key of a call under a policy. A policy with a fixed key has that in place of one key for all policies.
     #[inline(always)]
     pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
         match keys.all() {
             Some(all) => Some(bound.fixed_key.as_ref().unwrap_or(all)),
-            None => {
-                let own = keys.of(bound.policy.name());
-                own.or_else(|| keys.of(self.shadowed_policy(bound)?))
-            }
+            None => keys.of(bound.policy.name()),
         }
     }
 
-    /// Whether a call names a policy, or the live policy that it would replace.
-    pub(crate) fn is_named(&self, bound: &BoundPolicy, keys: &Keys) -> bool {
-        let named = |name: &str| keys.names_policy(name);
-        named(bound.policy.name()) || self.shadowed_policy(bound).is_some_and(named)
-    }
-
-    /// The cost that a call sets for a policy, or for the live policy that it would replace.
+    /// The cost that a call sets for a policy.
     #[inline]
     pub(crate) fn cost_in_call(
         &self,
@@ -369,7 +342,7 @@ impl LimiterRef {
         overrides: Option<&CheckOverrides>,
     ) -> Option<u64> {
         let of_entry = entry.and_then(|entry| entry.cost);
-        of_entry.or_else(|| overrides?.cost(bound.policy.name(), self.shadowed_policy(bound)))
+        of_entry.or_else(|| overrides?.cost(bound.policy.name()))
     }
 
     /// The quota that a call sets for a policy.
@@ -380,11 +353,8 @@ impl LimiterRef {
         entry: Option<&CallEntry>,
         overrides: Option<&CheckOverrides>,
     ) -> Option<Quota> {
-        let name = bound.policy.name();
-        // A candidate that an entry does not name has a quota of its own.
-        let own = entry.filter(|entry| &*entry.policy == name);
-        let of_entry = own.and_then(|entry| entry.quota);
-        of_entry.or_else(|| overrides?.quota(name))
+        let of_entry = entry.and_then(|entry| entry.quota);
+        of_entry.or_else(|| overrides?.quota(bound.policy.name()))
     }
 
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
@@ -450,7 +420,7 @@ impl LimiterRef {
         f: impl FnOnce(&[CounterOp<'_>]) -> T,
     ) -> T {
         let entries = &builder.entries[..];
-        let counter_op = |entry| self.arrival_op(entry, entries, builder.mode.will_retry);
+        let counter_op = |entry| self.arrival_op(entry, builder.mode.will_retry);
         match entries {
             [entry] => f(&[counter_op(entry)]),
             entries => {
@@ -470,34 +440,20 @@ impl LimiterRef {
 
     /// The operation on one policy's counter when the request arrives.
     #[inline(always)]
-    fn arrival_op<'a>(
-        &'a self,
-        entry: &'a PolicyEntry,
-        entries: &[PolicyEntry],
-        will_retry: bool,
-    ) -> CounterOp<'a> {
+    fn arrival_op<'a>(&'a self, entry: &'a PolicyEntry, will_retry: bool) -> CounterOp<'a> {
         let bound = self.bound(entry.policy);
-        let (mode, units) = match bound.enforcement {
-            Enforcement::Live => (bound.arrival_mode, entry.units()),
-            Enforcement::Ban if will_retry || bound.policy.is_block_list() => {
-                (bound.arrival_mode, Units::ZERO)
-            }
-            Enforcement::Ban => (bound.arrival_mode, entry.units()),
-            Enforcement::Shadow { of, .. } => {
-                let replaces = of.filter(|_| !will_retry);
-                (
-                    bound.shadow_mode(replaces, &entry.key, entries),
-                    entry.units(),
-                )
-            }
-        };
+        let counts_nothing = bound.is_ban() && (will_retry || bound.policy.is_block_list());
         CounterOp {
             limit: bound.limit_of(entry),
             key: entry.key,
-            units,
+            units: if counts_nothing {
+                Units::ZERO
+            } else {
+                entry.units()
+            },
             receipt: ChargeReceipt::NONE,
             caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
-            mode,
+            mode: bound.arrival_mode,
         }
     }
 

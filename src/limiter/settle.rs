@@ -145,7 +145,7 @@ impl Admission {
     ) -> Result<Vec<Correction>, StoreError> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
-            for at in self.charged_entries_to_settle(name, true_costs) {
+            for at in self.charged_entries(name, Charges::Units) {
                 let unconfirmed = self.with_entry(at, |_, entry| entry.receipts.is_unconfirmed());
                 if unconfirmed == Some(true) {
                     let policy = name.clone();
@@ -275,33 +275,12 @@ impl Admission {
 
     /// The entries of a policy that were charged.
     pub(super) fn charged_entries(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
-        self.find_charged_entries(which, |name, _| name == policy)
-    }
-
-    /// Those of a policy and of its shadows, except shadows that are settled by their own names.
-    fn charged_entries_to_settle(
-        &self,
-        policy: &str,
-        true_costs: &[(Arc<str>, u64)],
-    ) -> Vec<EntryPosition> {
-        let is_named = |name: &str| true_costs.iter().any(|(named, _)| **named == *name);
-        self.find_charged_entries(Charges::Units, |name, live| {
-            name == policy || live == Some(policy) && !is_named(name)
-        })
-    }
-
-    fn find_charged_entries(
-        &self,
-        which: Charges,
-        includes: impl Fn(&str, Option<&str>) -> bool,
-    ) -> Vec<EntryPosition> {
         let mut found = Vec::new();
         self.for_each_decision(|decision_index, decision| {
             for (index, entry) in decision.entries.iter().enumerate() {
                 let bound = decision.limiter.bound(entry.policy);
-                let live = decision.limiter.shadowed_policy(bound);
-                let included = includes(bound.policy.name(), live)
-                    && (which == Charges::All || !bound.is_permit());
+                let included =
+                    bound.policy.name() == policy && (which == Charges::All || !bound.is_permit());
                 // A ban counts rejections, and under a shadow that rejects, the work never began.
                 if included && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
                     found.push(EntryPosition {

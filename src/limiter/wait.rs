@@ -549,7 +549,6 @@ impl WaitRequest {
     /// Records a final rejection.
     async fn finish(&self, mut decision: Decision) -> Decision {
         if matches!(decision.kind, DecisionKind::Rejected) {
-            self.limiter.record_shadows_after_wait(&mut decision).await;
             self.count_rejection_for_bans(&mut decision).await;
         }
         self.limiter

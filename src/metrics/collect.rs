@@ -19,11 +19,11 @@ use super::{
         LEASE_UNITS_HELD, MEMORY_EVICTIONS, MEMORY_KEYS, Metric, OVERRIDES, PERMITS,
         POLICY_BURST_UNITS, POLICY_QUOTA_PERIOD_SECONDS, POLICY_QUOTA_UNITS, POLICY_REQUESTS,
         POLICY_UNITS, REFUNDS_DROPPED, REFUNDS_QUEUED, REFUNDS_UNCONFIRMED,
-        REJECTION_CACHE_ENTRIES, REQUESTS, SHADOW_REQUESTS, WAITERS,
+        REJECTION_CACHE_ENTRIES, REQUESTS, WAITERS,
     },
 };
 use crate::observe::{
-    LeaseStats, LimiterStats, PolicyStats, ShadowStats, StoreStats,
+    LeaseStats, LimiterStats, PolicyStats, StoreStats,
     counts::{Counts, PolicyTotals, Totals},
 };
 
@@ -42,17 +42,6 @@ pub(super) struct Collected {
     unconfirmed_refunds: ResettableCounter,
     evictions: ResettableCounter,
     leases: HashMap<Arc<str>, LeaseUnits>,
-    shadows: HashMap<Arc<str>, ShadowRequests>,
-    /// That of the policies which were reported last.
-    generation: u64,
-}
-
-/// The requests of a shadow policy.
-#[derive(Debug, Default)]
-struct ShadowRequests {
-    evaluated: ResettableCounter,
-    stricter: ResettableCounter,
-    looser: ResettableCounter,
 }
 
 /// The units of a policy's leases.
@@ -86,7 +75,6 @@ impl Collected {
         let stats = &sources.stats;
         let totals = sources.counts.totals();
         collect_requests(recorder, &totals);
-        self.count_shadows(stats);
         self.count_leases(&stats.store);
         let states = stats.policies.iter().map(|now| (&now.policy, now));
         let states: HashMap<_, _> = states.collect();
@@ -95,7 +83,6 @@ impl Collected {
             collect_policy(recorder, policy);
             collect_policy_state(recorder, policy.name(), now);
             self.collect_leases(recorder, policy.name());
-            self.collect_shadow(recorder, policy.name());
         }
         sources.nodes.collect(recorder, &stats.store.nodes);
         self.collect_store(recorder, &stats.store);
@@ -132,7 +119,6 @@ impl Collected {
     /// Goes on with the counts of other policies, which may begin anew. What was counted under those before is added first.
     pub(super) fn replace_policies(&mut self, before: Option<&LimiterStats>, now: &LimiterStats) {
         if let Some(before) = before {
-            self.count_shadows(before);
             self.count_leases(&before.store);
         }
         // The store of another limiter is another one if it has leased nothing yet.
@@ -140,31 +126,6 @@ impl Collected {
             let is_leased = now.store.leases.iter().any(|now| now.policy == *policy);
             if now.generation == 0 && !is_leased {
                 units.restart();
-            }
-        }
-        self.generation = now.generation;
-        self.count_shadows(now);
-    }
-
-    /// Adds what shadow policies have counted since the last look at them.
-    fn count_shadows(&mut self, stats: &LimiterStats) {
-        if stats.generation != self.generation {
-            // Read before the policies that were reported are in force: these counts were added.
-            return;
-        }
-        let now = |name: &str| {
-            let mut policies = stats.policies.iter();
-            policies.find(|policy| *policy.policy == *name)?.shadow
-        };
-        for (name, counts) in &mut self.shadows {
-            counts.update(now(name).unwrap_or_default());
-        }
-        for policy in &stats.policies {
-            if let Some(shadow) = policy.shadow
-                && !self.shadows.contains_key(&policy.policy)
-            {
-                let counts = self.shadows.entry(policy.policy.clone()).or_default();
-                counts.update(shadow);
             }
         }
     }
@@ -191,18 +152,6 @@ impl Collected {
         let held = units.map_or(0, |units| units.held);
         let gauge = recorder.gauge(&LEASE_UNITS_HELD, [policy.clone().into()]);
         gauge.set(held as f64);
-    }
-
-    fn collect_shadow(&self, recorder: &LimiterRecorder, policy: &Arc<str>) {
-        let Some(counts) = self.shadows.get(policy) else {
-            return;
-        };
-        for (differs, requests) in counts.by_difference() {
-            let labels = [policy.clone().into(), differs.into()];
-            recorder
-                .counter(&SHADOW_REQUESTS, labels)
-                .absolute(requests);
-        }
     }
 }
 
@@ -273,22 +222,6 @@ impl ConfigLoads {
         }
         let applied_at = self.applied_at.load(Ordering::Relaxed);
         set(recorder, &CONFIG_LOADED_TIMESTAMP, applied_at);
-    }
-}
-
-impl ShadowRequests {
-    /// Adds those since the last look, given those since the shadow policy was last changed.
-    fn update(&mut self, now: ShadowStats) {
-        self.evaluated.update(now.evaluated);
-        self.stricter.update(now.stricter);
-        self.looser.update(now.looser);
-    }
-
-    /// The requests by how the shadow policy's decision differs.
-    fn by_difference(&self) -> [(&'static str, u64); 3] {
-        let (stricter, looser) = (self.stricter.sum, self.looser.sum);
-        let same = self.evaluated.sum.saturating_sub(stricter + looser);
-        [("same", same), ("stricter", stricter), ("looser", looser)]
     }
 }
 

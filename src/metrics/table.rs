@@ -68,8 +68,6 @@ metrics! {
         "Overrides of keys of a policy that this process knows";
     BANS: Counter "tollgate_bans_total" ["policy"] Count
         "Bans that this process began, for rejections or by hand";
-    SHADOW_REQUESTS: Counter "tollgate_shadow_requests_total" ["policy", "differs"] Count
-        "Requests that a shadow policy was evaluated for, by how its decision differs from the one made";
 
     STORE_CALLS: Counter "tollgate_store_calls_total" ["node", "result"] Count
         "Round trips to a server of the store";

@@ -52,22 +52,19 @@ pub struct PolicyStats {
     pub waiters: u64,
     /// The [overrides](crate::limiter::Override) of its keys that this process knows.
     pub overrides: u64,
-    /// How a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made; `None` for other policies.
+    /// What a [shadow policy](crate::Policy::shadow) would have rejected; `None` for other policies.
     pub shadow: Option<ShadowStats>,
 }
 
-/// Counts how a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made, in requests of this
-/// process since the policy was added or last changed. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
+/// Counts what a [shadow policy](crate::Policy::shadow) would have rejected, in requests of this process since the policy was
+/// added or last changed. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowStats {
-    /// Requests that the shadow policy was evaluated for.
+    /// Requests that the enforced policies admitted, and that the shadow policy was evaluated for.
     pub evaluated: u64,
-    /// Requests that were admitted, and that the shadow policy would have rejected.
-    pub stricter: u64,
-    /// Requests that were rejected, and would have been admitted with the shadow policy [in place](crate::Policy::shadow_of) of
-    /// the live one.
-    pub looser: u64,
+    /// Those of them that the shadow policy would have rejected.
+    pub would_reject: u64,
 }
 
 /// The state of a store in this process: see [`Store::stats`](crate::store::Store::stats).
@@ -175,13 +172,6 @@ pub enum BreakerState {
 /// reports gauges. It does not keep the limiter alive.
 #[derive(Clone)]
 pub struct StatsHandle(Arc<dyn Fn() -> Option<LimiterStats> + Send + Sync>);
-
-impl ShadowStats {
-    /// Requests whose decision the shadow policy would have changed: the sum of `stricter` and `looser`.
-    pub fn differing(&self) -> u64 {
-        self.stricter + self.looser
-    }
-}
 
 impl NodeStats {
     /// The state of a server, for a [`Store`](crate::store::Store) of your own.

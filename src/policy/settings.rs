@@ -23,8 +23,7 @@ use crate::{
 
 /// The settings of a [`Policy`](crate::Policy).
 ///
-/// A setting that is `None` or empty has its default. A candidate for another policy (`shadow_of`) takes its key, `missing_key`,
-/// `by_hand`, caller, label, cost, strategy and conditions from the live policy where it has none of its own.
+/// A setting that is `None` or empty has its default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -96,9 +95,6 @@ pub struct PolicySettings {
     /// Whether the policy is evaluated and not enforced. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shadow: Option<bool>,
-    /// The name of the policy that this one is a candidate for: it is evaluated in its place, and not enforced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shadow_of: Option<String>,
     /// What happens in an outage of the store to requests under this policy. Default: as for the document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_store_error: Option<OnStoreError>,
@@ -119,7 +115,7 @@ macro_rules! each_field {
         $macro!(
             ($($arguments)*)
             quota, strategy, key, missing_key, caller, label_with, cost, charge, charge_rejected, charge_dropped, tier, tiers,
-            quota_with, quota_lookup, tier_quotas, skip, only, shadow, shadow_of, on_store_error, lease, by_hand,
+            quota_with, quota_lookup, tier_quotas, skip, only, shadow, on_store_error, lease, by_hand,
             block_list
         )
     };
@@ -136,28 +132,9 @@ impl PolicySettings {
 }
 
 impl Policy {
-    /// The settings that differ from their defaults. For a candidate, its strategy, key, `missing_key` and cost are returned also if
-    /// they equal the default, since without them the live policy's would apply.
+    /// The settings that differ from their defaults.
     pub fn settings(&self) -> PolicySettings {
-        let mut defaults = self.defaults();
-        if self.settings.shadow_of.is_some() {
-            defaults = PolicySettings {
-                strategy: None,
-                key: None,
-                missing_key: None,
-                cost: None,
-                ..defaults
-            };
-        }
-        self.settings_other_than(&defaults)
-    }
-
-    /// The settings in force that differ from their defaults, also those that a candidate has inherited.
-    fn settings_in_force(&self) -> PolicySettings {
-        self.settings_other_than(&self.defaults())
-    }
-
-    fn settings_other_than(&self, defaults: &PolicySettings) -> PolicySettings {
+        let defaults = self.defaults();
         let mut settings = self.settings.clone();
         macro_rules! unset_defaults {
             (() $($field:ident),+) => {
@@ -171,7 +148,7 @@ impl Policy {
         settings
     }
 
-    /// The default of each setting that has one. What a candidate inherits is in its settings already.
+    /// The default of each setting that has one.
     fn defaults(&self) -> PolicySettings {
         PolicySettings {
             strategy: Some(match self.quota().is_concurrent() {
@@ -195,8 +172,7 @@ impl Policy {
     /// The settings in which `after` differs from this policy. A default that follows from another setting, such as `missing_key`
     /// from `key`, is no difference.
     pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
-        let [from, to] =
-            [self, after].map(|policy| (policy.settings_in_force(), policy.defaults()));
+        let [from, to] = [self, after].map(|policy| (policy.settings(), policy.defaults()));
         let mut differences = Vec::new();
         macro_rules! compare {
             (() $($field:ident),+) => {
@@ -233,12 +209,12 @@ impl Policy {
 
     /// Whether all settings are the same.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.settings_in_force() == other.settings_in_force()
+        self.settings() == other.settings()
     }
 
     /// Whether both count the same quotas by the same strategy.
     pub(crate) fn counts_like(&self, other: &Self) -> bool {
-        let [own, other] = [self, other].map(Self::settings_in_force);
+        let [own, other] = [self, other].map(Self::settings);
         own.quota == other.quota
             && own.strategy == other.strategy
             && own.tiers == other.tiers
@@ -321,26 +297,6 @@ mod tests {
             settings(&Policy::block_list("locked").by_hand()),
             ["by_hand = true", "block_list = true"]
         );
-    }
-
-    #[test]
-    fn what_a_candidate_sets_is_no_default_since_it_would_inherit_it() {
-        let candidate = policy().strategy(Gcra).shadow_of("live");
-        let expected = ["quota = 10/min", "strategy = gcra", "shadow_of = live"];
-        assert_eq!(settings(&candidate), expected);
-    }
-
-    #[test]
-    fn a_default_that_a_candidate_inherits_is_no_change_if_it_is_left_out() {
-        let candidate = |live: Policy| {
-            let mut candidate = policy().shadow_of("live");
-            candidate.inherit(&live);
-            candidate
-        };
-        let explicit = policy().strategy(Gcra).key(extract::peer()).cost(1);
-        let [before, after] = [explicit, policy()].map(candidate);
-        assert!(before.is_same(&after) && before.counts_like(&after));
-        assert!(before.differences(&after).is_empty());
     }
 
     #[test]

@@ -87,25 +87,19 @@ impl Policy {
     /// Reports each mistake in the settings but the name, with the field that it is in. The first one reported is the error of a
     /// builder. Nothing is registered.
     ///
-    /// `live` is the policy that this one is a candidate for, `store` the one that will count, if it is known, and `on_store_error`
-    /// the limiter's setting. In place of a mistake something valid is used from there on: a quota of 1,000 per minute, the default
+    /// `store` is the one that will count, if it is known, and `on_store_error` the limiter's setting. In place of a mistake something valid is used from there on: a quota of 1,000 per minute, the default
     /// strategy, no lease.
     pub(crate) fn validate(
         &self,
-        live: Option<&Self>,
         store: Option<&dyn Store>,
         on_store_error: Option<OnStoreError>,
         report: &mut dyn FnMut(InvalidValue),
     ) {
         let mut policy = self.clone();
-        if let Some(live) = live {
-            policy.inherit(live);
-        }
         policy.validate_settings(report);
         if !policy.validate_lease(report) {
             policy.settings.lease = None;
         }
-        // Those of the live policy are its own mistakes.
         self.skip_rules().validate(report);
         for (index, rule) in self.cost_rules().iter().enumerate() {
             let (method, path) = (rule.method.as_ref(), rule.path.as_ref());
@@ -183,7 +177,7 @@ impl Policy {
             ),
             (
                 self.is_shadow() && rejected,
-                self.shadow_field(),
+                "shadow",
                 "charge_rejected for a shadow policy",
                 "a shadow policy without charge_rejected: it rejects nothing",
             ),
@@ -194,21 +188,13 @@ impl Policy {
         }
     }
 
-    /// The field by which a shadow is one.
-    fn shadow_field(&self) -> &'static str {
-        match self.live_policy() {
-            Some(_) => "shadow_of",
-            None => "shadow",
-        }
-    }
-
     /// The fields by which this policy does not simply charge what is admitted, on arrival: `charge` (if `by_outcome`),
-    /// `charge_rejected`, and that of a shadow.
+    /// `charge_rejected` and `shadow`.
     fn other_charges(&self, by_outcome: bool) -> impl Iterator<Item = &'static str> {
         let fields = [
             (by_outcome, "charge"),
             (self.charges_rejected(), "charge_rejected"),
-            (self.is_shadow(), self.shadow_field()),
+            (self.is_shadow(), "shadow"),
         ];
         let set = fields.into_iter().filter(|(is_set, _)| *is_set);
         set.map(|(_, field)| field)
@@ -338,12 +324,6 @@ impl Policy {
         if let Err(invalid) = rule.and_then(|rule| local_rule(&*rule).map(drop)) {
             report(invalid.in_field("on_store_error"));
         }
-    }
-
-    /// Whether the strategy counts what other policies reject.
-    pub(crate) fn is_ban(&self) -> bool {
-        let rule = self.trial(&self.quota(), None);
-        rule.is_ok_and(|rule| rule.info().counts_rejections)
     }
 
     /// An error for a name that can't be a string of a structured field (RFC 9651, section 3.3.3) without escapes.

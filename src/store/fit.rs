@@ -12,24 +12,10 @@ pub(super) fn fit(counter: &CounterOp<'_>, free: u64, times: u64) -> u64 {
     let fits = match counter.mode {
         // A banned key is rejected also if no units would be charged.
         CounterMode::CountRejections => free > 0,
-        CounterMode::Check | CounterMode::Shadow { charges: false, .. } => free >= units,
+        CounterMode::Check | CounterMode::Shadow { charges: false } => free >= units,
         _ => return rule::fit(free, units, times),
     };
     if fits { times } else { 0 }
-}
-
-/// For how many of `times` equal requests all counters have enough, except shadows and the one at index `excluded`.
-pub(super) fn fit_excluding(
-    counters: &[CounterOp<'_>],
-    free: &[u64],
-    excluded: usize,
-    times: u64,
-) -> u64 {
-    let counters = counters.iter().zip(free).enumerate();
-    let others = counters
-        .filter(|(index, (counter, _))| *index != excluded && !counter.mode.is_shadow())
-        .map(|(_, (counter, free))| fit(counter, *free, times));
-    others.min().unwrap_or(times)
 }
 
 /// How many of `times` equal requests are admitted, and how many rejected ones are counted by a ban.

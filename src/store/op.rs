@@ -199,13 +199,11 @@ pub enum CounterMode {
     /// A cache of rejections in front of the store must not reject a request with such a counter, unless that counter rejected
     /// it, since the rejection would not be counted.
     CountRejections,
-    /// Rejects nothing: a shadow policy, which is evaluated and not enforced. Its requests fit and are charged by its own
-    /// units, as if it replaced another counter, or in addition to all others. The store reports the charge in
+    /// Rejects nothing: a shadow policy, which is evaluated and not enforced. Of the requests that the other counters admit,
+    /// those that fit under this one are charged. The store reports the charge in
     /// [`CounterResult::units`](super::CounterResult::units).
     #[non_exhaustive]
     Shadow {
-        /// The index of the counter that it is evaluated in place of; `None` to evaluate it in addition to all others.
-        replaces: Option<usize>,
         /// Whether it charges the requests that it would admit, or only checks them, as [`Check`](CounterMode::Check) does.
         charges: bool,
     },
@@ -213,8 +211,8 @@ pub enum CounterMode {
 
 impl CounterMode {
     /// The mode of a [shadow policy](CounterMode::Shadow).
-    pub const fn shadow(replaces: Option<usize>, charges: bool) -> Self {
-        Self::Shadow { replaces, charges }
+    pub const fn shadow(charges: bool) -> Self {
+        Self::Shadow { charges }
     }
 
     /// Whether it rejects nothing, and counts by itself.

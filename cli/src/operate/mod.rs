@@ -44,7 +44,7 @@ pub(crate) enum Operate {
     Explain(On<explain::Explain>),
     /// List the keys that one process has rejected most often.
     Top(On<process::Top>),
-    /// Compare shadow policies with those that are enforced, in one process.
+    /// What shadow policies would have rejected, in one process.
     Shadows(On<process::Shadows>),
     /// Say whether the store works. The exit code is 1 if it doesn't.
     Health(On<process::Health>),

@@ -29,12 +29,8 @@ fn table(answer: &Value) -> String {
     columns.extend(has_leases.then_some("LEASE"));
     let mut table = Table::new(&columns);
     for policy in policies {
-        let role = match text(policy, "shadow_of") {
-            live if live.is_empty() => text(policy, "role"),
-            live => format!("shadow of {live}"),
-        };
-        let [name, quota, strategy, key] =
-            ["name", "quota", "strategy", "key"].map(|field| text(policy, field));
+        let [name, role, quota, strategy, key] =
+            ["name", "role", "quota", "strategy", "key"].map(|field| text(policy, field));
         let lease = has_leases.then(|| lease(policy).unwrap_or_default());
         table.row([name, role, quota, strategy, key].into_iter().chain(lease));
     }

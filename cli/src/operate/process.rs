@@ -64,10 +64,9 @@ impl Shadows {
         let client = connection.process("shadows")?;
         let answer = client.get("/shadows", &[]).await?;
         let text = || {
-            let mut table =
-                Table::new(&["POLICY", "IN PLACE OF", "EVALUATED", "STRICTER", "LOOSER"]);
+            let mut table = Table::new(&["POLICY", "EVALUATED", "WOULD REJECT"]);
             for shadow in list(&answer, "shadows") {
-                let fields = ["policy", "shadow_of", "evaluated", "stricter", "looser"];
+                let fields = ["policy", "evaluated", "would_reject"];
                 table.row(fields.map(|field| text(shadow, field)));
             }
             table.or("there is no shadow policy")

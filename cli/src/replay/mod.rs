@@ -137,7 +137,7 @@ fn policies(document: &Document, simulation: &Simulation) -> Vec<PolicyReport> {
     let reports = policies.iter().filter_map(|policy| {
         let section = document.policies.get(policy.name())?;
         let is_block_list = section.block_list == Some(true);
-        let role = if section.shadow == Some(true) || section.shadow_of.is_some() {
+        let role = if section.shadow == Some(true) {
             "shadow"
         } else if is_block_list || strategy(section) == Some("ban") {
             "ban"

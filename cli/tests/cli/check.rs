@@ -107,12 +107,12 @@ fn secrets_that_are_not_there_are_no_mistakes_unless_required() {
 #[test]
 fn mistakes_of_the_whole_document_are_found_without_its_secrets() {
     let folder = testkit::folder();
-    let policy = "quota = '100/min'\nshadow_of = 'none'\n";
+    let policy = "quota = '0/min'\n";
     let text = format!("[store]\nurl = '${{NO_SUCH_VARIABLE}}'\n[policies.api]\n{policy}");
     let path = write(folder.path(), "limits.toml", &text);
     let run = tollgate(&["check", &path]);
     assert_eq!(run.code, Some(1));
-    run.assert_stdout("policies.api.shadow_of: found \"none\"");
+    run.assert_stdout("policies.api.quota: found a quota of 0 requests");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn top_and_shadows_print_what_a_process_has_counted_and_need_one() {
 
     let (code, shadows) = answer(&service.run(&["shadows", "--json"]));
     assert_eq!((code, names(&shadows["shadows"])), (Some(0), vec!["next"]));
-    let next = json!({ "shadow_of": "api", "stricter": 1 });
+    let next = json!({ "evaluated": 3, "would_reject": 1 });
     assert_fields(&shadows["shadows"][0], next);
 
     for command in ["top", "shadows"] {

@@ -22,7 +22,7 @@ const PORT: &str = "TOLLGATE_TEST_PORT";
 /// What a process prints before its URL.
 const SERVES: &str = "serves ";
 
-/// Three requests a day for each API key. Without a shadow policy, which is evaluated for each request, rejections are cached.
+/// Three requests a day for each API key.
 fn document(port: u16) -> String {
     format!(
         "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\

@@ -41,7 +41,7 @@ pub(crate) fn document(port: u16) -> String {
     format!(
         "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\
          [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
-         [policies.next]\nquota = '2/day'\nkey = 'header:x-api-key'\nshadow_of = 'api'\n\
+         [policies.next]\nquota = '2/day'\nkey = 'header:x-api-key'\nshadow = true\n\
          [policies.blocked]\nblock_list = true\nkey = 'header:x-api-key'\n"
     )
 }

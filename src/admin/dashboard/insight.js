@@ -32,12 +32,11 @@ function topTable(policy, rejected, keys) {
 
 async function refreshShadows() {
   const { shadows } = await call("shadows");
-  const parts = shadows.flatMap(({ policy, shadow_of, evaluated, stricter, looser }) => [
-    el("h3", { class: "name" }, policy, badge(shadow_of ? `shadow of ${shadow_of}` : "shadow")),
+  const parts = shadows.flatMap(({ policy, evaluated, would_reject }) => [
+    el("h3", { class: "name" }, policy, badge("shadow")),
     facts([
       ["Evaluated", count(evaluated)],
-      ["Rejects more", `${count(stricter)} (${percent(stricter, evaluated)})`],
-      shadow_of ? ["Admits more", `${count(looser)} (${percent(looser, evaluated)})`] : null,
+      ["Would reject", `${count(would_reject)} (${percent(would_reject, evaluated)})`],
     ]),
   ]);
   $("shadows").replaceChildren(...(parts.length > 0 ? parts : [empty("No policy is evaluated as a shadow.")]));

@@ -68,7 +68,7 @@ function layPolicies(policies) {
     const spark = svg("svg", { class: "spark", viewBox: "0 0 150 30", preserveAspectRatio: "none", "aria-hidden": "true" });
     const cell = (field, label) => el("td", { class: "number", "data-field": field, "data-label": label }, "–");
     const over = policy.role === "shadow" ? "Would reject" : "Rejected";
-    const name = el("div", { class: "name" }, policy.name, policy.role === "live" ? null : badge(role(policy)));
+    const name = el("div", { class: "name" }, policy.name, policy.role === "live" ? null : badge(policy.role));
     const row = el("tr", {},
       el("td", { class: "wide" }, name, el("small", {}, countedBy(policy))),
       el("td", { class: "wide" }, policy.quota ?? "none", el("small", {}, policy.quota ? policy.strategy : "blocks by hand")),
@@ -80,7 +80,6 @@ function layPolicies(policies) {
 }
 
 const countedBy = ({ key }) => (key === "by_hand" ? "keys that the application names" : `by ${key}`);
-const role = ({ role, shadow_of }) => (shadow_of ? `shadow of ${shadow_of}` : role);
 
 function showPolicies(activity) {
   const totals = live.before.counters;

@@ -45,7 +45,7 @@ pub(crate) async fn explain(
         let policy = in_force.find(|policy| policy.name() == explained.name());
         counts_by_peer |= looks_for_key(&explained)
             && policy.is_some_and(|policy| {
-                !has_given_key(policy, &request) && depends_on_peer(policy, &parts)
+                !request.keys.contains_key(policy.name()) && depends_on_peer(policy, &parts)
             });
         info(state.limiter(), explained, policy, &parts)
     });
@@ -84,14 +84,6 @@ fn by_hand_hint(explanation: &Explanation) -> Option<String> {
 /// Whether the policy looks for the request's key, found or not.
 fn looks_for_key(policy: &ExplainedPolicy<'_>) -> bool {
     policy.applies() || matches!(policy.not_applied(), Some(NotApplied::NoKey { .. }))
-}
-
-/// Whether the policy has a key that is given, or that of the policy it would replace.
-fn has_given_key(policy: &Policy, request: &ExplainRequest) -> bool {
-    let mut names = [Some(policy.name()), policy.live_policy()]
-        .into_iter()
-        .flatten();
-    names.any(|name| request.keys.contains_key(name))
 }
 
 /// Whether the request has another key with a peer address.

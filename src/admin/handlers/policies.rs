@@ -1,4 +1,4 @@
-//! What is in force: policies, configuration, and what shadow policies would change.
+//! What is in force: policies, configuration, and what shadow policies would reject.
 
 use axum::extract::State;
 
@@ -33,7 +33,6 @@ pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<
                 PolicyRole::Ban => Role::Ban,
                 PolicyRole::Shadow { .. } => Role::Shadow,
             },
-            shadow_of: shadow_of(policy),
             quota: quota.map(|quota| quota.to_string()),
             units: quota.map(|quota| quota.amount()),
             period_seconds: with_period.map(|quota| quota.period().as_secs_f64()),
@@ -61,11 +60,6 @@ fn key_text(policy: &Policy) -> String {
     text.map_or_else(|| CODE.to_owned(), |text| text.into_owned())
 }
 
-/// The live policy that a shadow policy is a candidate for.
-fn shadow_of(policy: &Policy) -> Option<String> {
-    policy.live_policy().map(str::to_owned)
-}
-
 /// `GET /shadows`.
 pub(crate) async fn shadows(State(state): SharedState, query: Query) -> Answer<Shadows> {
     let [] = query.only([])?;
@@ -74,10 +68,8 @@ pub(crate) async fn shadows(State(state): SharedState, query: Query) -> Answer<S
         let stats = limiter.shadow_stats(policy.name())?;
         Some(Shadow {
             policy: policy.name().to_owned(),
-            shadow_of: shadow_of(&policy),
             evaluated: stats.evaluated,
-            stricter: stats.stricter,
-            looser: stats.looser,
+            would_reject: stats.would_reject,
         })
     });
     Ok(Json(Shadows {

@@ -486,9 +486,7 @@ impl Document {
                 let is_known = |known: &Mistake| {
                     known.is_within(mistake.path()) || mistake.is_within(known.path())
                 };
-                let names_policy = [".policy", ".shadow_of"]
-                    .iter()
-                    .any(|end| mistake.path().ends_with(end));
+                let names_policy = mistake.path().ends_with(".policy");
                 !(mistakes.iter().any(is_known) || lacks_policy && names_policy)
             });
             mistakes.append(&mut build.mistakes);

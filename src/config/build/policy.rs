@@ -1,6 +1,6 @@
 //! The policies of a document: its settings with code in their slots.
 
-use super::{Build, listed};
+use super::Build;
 use crate::{
     config::{
         Registry,
@@ -25,32 +25,7 @@ impl Build<'_> {
         let document = self.document;
         let sections = document.policies.iter();
         let policies = sections.map(|(name, section)| self.policy(&root.key(name), name, section));
-        let policies = policies.collect();
-        self.check_candidates();
-        policies
-    }
-
-    /// Checks that each `shadow_of` names another policy, which is enforced.
-    fn check_candidates(&mut self) {
-        let document = self.document;
-        let is_live = |policy: &PolicySettings| {
-            policy.shadow != Some(true)
-                && policy.shadow_of.is_none()
-                && policy.block_list != Some(true)
-        };
-        for (name, section) in document.policies.iter() {
-            let Some(live) = &section.shadow_of else {
-                continue;
-            };
-            if !document.policies.get(live).is_some_and(is_live) {
-                let path = Path::default().key("policies").key(name).key("shadow_of");
-                let others = document.policies.iter();
-                let others = others.filter(|(other, section)| *other != name && is_live(section));
-                let others = listed(others.map(|(other, _)| other));
-                let expected = format!("the name of a live policy; there are {others}");
-                self.found(&path, format!("{live:?}"), expected);
-            }
-        }
+        policies.collect()
     }
 
     /// A policy with code in each slot. A slot whose text names none is noted and left out.
@@ -81,10 +56,6 @@ impl Build<'_> {
         self.fill_charge(&path.key("charge"), &mut settings);
         for (field, conditions) in [("skip", &mut settings.skip), ("only", &mut settings.only)] {
             self.fill_conditions(&path.key(field), conditions);
-        }
-        if settings.shadow == Some(true) && settings.shadow_of.is_some() {
-            let found = "true together with shadow_of";
-            self.found(&path.key("shadow"), found, "one of them");
         }
         Policy::with_settings(name, settings)
     }

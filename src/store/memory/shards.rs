@@ -23,7 +23,7 @@ use crate::{
     store::{
         BlockedKey, BlockedKeys, CounterMode, CounterOp, CounterResult, Incomplete, LimitHandle,
         Op, OpResult, Units,
-        fit::{admit, fit, fit_excluding, rejected_charge},
+        fit::{admit, fit, rejected_charge},
     },
     strategy::{
         ChargeReceipt, RetryAfter, Rule, Snapshot,
@@ -293,21 +293,16 @@ impl Shards {
             let mut balance = || rule.available(shard.get(counter, slot), now);
             let (mut charged, mut reported) = (0, 0);
             match op.for_counter(counter) {
-                Op::Acquire(times) => {
-                    let times = u64::from(times);
+                Op::Acquire(_) => {
                     let own_free = free.get(index).copied().unwrap_or(0);
                     reported = match counter.mode {
                         CounterMode::Check | CounterMode::CountRejections => 0,
                         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
                             counter.units.of(admitted)
                         }
-                        CounterMode::Shadow { charges: false, .. } => 0,
-                        CounterMode::Shadow { replaces, .. } => {
-                            let others = match replaces {
-                                Some(live) => fit_excluding(counters, &free, live, times),
-                                None => admitted,
-                            };
-                            counter.units.of(fit(counter, own_free, others))
+                        CounterMode::Shadow { charges: false } => 0,
+                        CounterMode::Shadow { charges: true } => {
+                            counter.units.of(fit(counter, own_free, admitted))
                         }
                     };
                     charged = match counter.mode {

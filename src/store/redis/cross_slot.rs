@@ -39,7 +39,7 @@ use crate::{
     runtime::runtime_with_timers,
     store::{
         CounterMode, CounterOp, CounterResult, Op, OpResult, StoreResponse, Units,
-        fit::{countable_rejections, fit_excluding, rejected_charge},
+        fit::{countable_rejections, rejected_charge},
     },
     strategy::Snapshot,
 };
@@ -92,8 +92,8 @@ struct CrossSlotAcquire {
     /// Whether a rejection charges something.
     charges_rejections: bool,
     pending: SmallVec<[PendingPart; 2]>,
-    /// Shadows, and the counters that they replace.
-    shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
+    /// With their positions in the request.
+    shadows: Vec<(usize, OwnedCounterOp)>,
 }
 
 /// A completed acquire. What it charged is refunded unless the result is read.
@@ -114,15 +114,9 @@ fn execute_acquire(
 ) -> StoreResponse {
     let count = counters.len();
     let charges_rejections = counters.iter().any(counts_rejections);
-    let (mut live, mut shadows) = (Vec::new(), Vec::new());
-    for (index, mut counter) in counters.into_iter().enumerate() {
-        if let CounterMode::Shadow { replaces, charges } = counter.mode {
-            counter.mode = CounterMode::shadow(None, charges);
-            shadows.push((index, counter, replaces));
-        } else {
-            live.push((index, counter));
-        }
-    }
+    let counters = counters.into_iter().enumerate();
+    let (shadows, live): (Vec<_>, Vec<_>) =
+        counters.partition(|(_, counter)| counter.mode.is_shadow());
     let workers = &store.workers;
     let (op, parts) = (Op::Acquire(times), parts(workers, live));
     let acquire = CrossSlotAcquire {
@@ -241,19 +235,15 @@ impl CrossSlotAcquire {
     /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
     fn send_followups(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
         let times = u64::from(self.times);
-        let is_needed = self.charges_rejections || !self.shadows.is_empty();
-        let before = (is_needed && admitted < times).then(|| CountersBefore::of(parts));
+        let before =
+            (self.charges_rejections && admitted < times).then(|| CountersBefore::of(parts));
         let rejections = before
             .iter()
             .flat_map(|before| before.rejections(times, admitted));
         let rejections =
             rejections.map(|(index, counter)| (Op::ForceAcquire, SlotPart::of(index, counter)));
-        let shadows = self.shadows.iter().map(|(index, counter, replaced)| {
-            let without = match (replaced, &before) {
-                (Some(replaced), Some(before)) => before.fit_excluding(*replaced, times),
-                _ => admitted,
-            };
-            let op = match without {
+        let shadows = self.shadows.iter().map(|(index, counter)| {
+            let op = match admitted {
                 0 => Op::Peek,
                 times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
             };
@@ -362,13 +352,6 @@ impl<'a> CountersBefore<'a> {
         before
     }
 
-    /// How many of `times` requests had units available, without the counter at a position.
-    pub(crate) fn fit_excluding(&self, index: usize, times: u64) -> u64 {
-        let without = self.own.iter().position(|(own, _)| *own == index);
-        let without = without.unwrap_or(usize::MAX);
-        fit_excluding(&self.counters, &self.available, without, times)
-    }
-
     /// What the rejected ones of `times` requests charge, by counter.
     pub(crate) fn rejections(
         &self,
@@ -434,8 +417,7 @@ pub(crate) struct PartReply {
     guard: RollbackGuard,
 }
 
-/// Splits a request's counters, with their positions in it, by slot. What a shadow replaces matters to an acquire alone, which is
-/// split without its shadows.
+/// Splits a request's counters, with their positions in it, by slot.
 pub(crate) fn parts(
     workers: &WorkerPool,
     counters: impl IntoIterator<Item = (usize, OwnedCounterOp)>,

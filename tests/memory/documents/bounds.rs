@@ -173,7 +173,7 @@ fn sixteen_times_the_text_takes_at_most_forty_times_as_long() {
     use Format::{Json, Toml, Yaml};
 
     let live = "[policies.live]\nquota = '1/s'\n";
-    let shadow = "[policies.p<n>]\nquota = '1/s'\nshadow_of = 'live'\n";
+    let shadow = "[policies.p<n>]\nquota = '1/s'\nshadow = true\n";
     let list = "[policies.p<n>]\nquota = '1/s'\n[[deny]]\npolicy = 'x'\nkeys = []\n";
     let keys =
         "[policies.p<n>]\nquota = '1/s'\nkey = 'path'\n[[deny]]\npolicy = 'p<n>'\nkeys = ['/a']\n";

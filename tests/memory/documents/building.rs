@@ -54,7 +54,6 @@ tier_quotas = ["20/min"]
 quota = "10/min"
 key = ["header:a", "header:b"]
 strategy = "fixd_window"
-shadow_of = "nothing"
 
 ["policies"."a \" name"]
 quota = "10/min"
@@ -285,7 +284,7 @@ caller = "usr"
 
 [policies.next]
 quota = "0/h"
-shadow_of = "api"
+shadow = true
 "#;
     fs::write(&path, text).expect("a file");
     let error = Document::load_with(&path, &registry()).expect_err("mistakes");

@@ -82,31 +82,6 @@ fn finds_both(policies: impl IntoIterator<Item = Policy>, text: &str, setting: &
 }
 
 #[test]
-fn a_mistake_of_several_policies_is_in_the_setting_of_one() {
-    let live = "[policies.live]\nquota = '10/min'\n";
-    let live_policy = || Policy::new("live", quota("10/min"));
-    let in_windows = || live_policy().strategy(FixedWindow);
-    let candidate = |quota: &str| policy(quota).shadow_of("live");
-    let ban = live_policy().strategy(Ban::for_duration(secs(600)));
-    let fixed = "strategy = 'fixed_window'";
-    let own_fixed = "quota = '5/min burst 6'\nstrategy = 'fixed_window'\nshadow_of = 'live'";
-    let leased_shadow = "quota = '100/s'\nlease = { max_units = 64 }\nshadow_of = 'live'";
-    #[rustfmt::skip]
-    let rows = [
-        // The strategy is the live policy's.
-        ("quota", fixed, "quota = '5/min burst 6'\nshadow_of = 'live'", in_windows(), candidate("5/min burst 6")),
-        ("strategy", fixed, own_fixed, in_windows(), candidate("5/min burst 6").strategy(FixedWindow)),
-        ("cost", "cost = 9", "quota = '5/min'\nshadow_of = 'live'", live_policy().cost(9), candidate("5/min")),
-        ("shadow_of", "strategy = 'ban 10min'", "quota = '5/min'\nstrategy = 'gcra'\nshadow_of = 'live'", ban, candidate("5/min").strategy(Gcra)),
-        ("shadow_of", "", leased_shadow, live_policy(), leased("100/s").shadow_of("live")),
-    ];
-    for (setting, of_live, settings, live_policy, policy) in rows {
-        let text = format!("{live}{of_live}\n[policies.api]\n{settings}\n");
-        finds_both([live_policy, policy], &text, setting);
-    }
-}
-
-#[test]
 fn a_mistake_outside_of_policies_has_the_path_of_its_field() {
     let processes = "on_store_error.local_fallback.processes";
     let fallback = "on_store_error = { local_fallback = { processes = 0 } }";
@@ -137,8 +112,6 @@ fn what_depends_on_a_mistake_is_no_mistake_of_its_own() {
         ("quota = '1/s'\nkey = 'client_ip'\n[client_ip]\nhops = 65", "client_ip"),
         ("quota = '0/min'\nstrategy = 'fixed_window'\ncost = 10\nlease = { max_units = 64 }", "policies.api.quota"),
         ("quota = '10/min'\ncost = [{ method = 'get', cost = 11 }]", "policies.api.cost[0].method policies.api.cost[0].cost"),
-        // A candidate inherits it.
-        ("quota = '1/s'\nskip = { methods = ['get'] }\n[policies.next]\nquota = '1/s'\nshadow_of = 'api'", "policies.api.skip.methods[0]"),
     ];
     for (text, expected) in rows {
         let text = format!("[policies.api]\n{text}");

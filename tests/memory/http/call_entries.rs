@@ -112,20 +112,6 @@ async fn a_handle_follows_its_policy_when_the_policies_are_replaced() {
 }
 
 #[tokio::test]
-async fn a_candidate_is_evaluated_if_its_live_policy_has_one_key() {
-    let candidate = policy("next", 1).shadow_of("p");
-    let limiter = limiter([policy("p", 5), candidate]);
-    let p = handle(&limiter, "p");
-    let decision = limiter.check([p.entry("a"), p.entry("a")]).await;
-    let shadows = decision.shadows();
-    let shadows = shadows.map(|own| (own.key(), own.cost(), own.would_reject()));
-    assert!(decision.is_admitted());
-    assert_eq!(shadows.collect::<Vec<_>>(), [(Key::new("a"), 2, true)]);
-    let decision = limiter.check([p.entry("a"), p.entry("b")]).await;
-    assert!(decision.is_admitted() && decision.shadows().len() == 0);
-}
-
-#[tokio::test]
 async fn clients_see_one_key_of_a_policy() {
     let limiter = limiter([policy("p", 3), policy("q", 9)]);
     let (p, q) = (handle(&limiter, "p"), handle(&limiter, "q"));

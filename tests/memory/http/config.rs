@@ -225,18 +225,14 @@ fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
         (policy().charge_rejected(true), "charge_rejected"),
         (policy().charge_after(outcome::success), "charge_after"),
         (policy().shadow(), "shadow"),
-        (policy().shadow_of("live"), "shadow_of"),
     ] {
-        let live = Policy::new("live", quota("100/s"));
         let value = format!("a lease together with {other}");
-        let valid = finds_of_lease([live, policy], &value);
+        let valid = finds_of_lease([policy], &value);
         assert_contains(valid, ["one of them"]);
     }
-    // The other settings of charges, and a candidate, which does not take the lease from its live policy.
+    // The other settings of charges.
     assert_valid([policy().refund_unless(outcome::success)]);
     assert_valid([policy().charge_dropped(false).cost(2)]);
-    let candidate = Policy::new("next", quota("1/s")).shadow_of("leased");
-    assert_valid([policy(), candidate]);
 }
 
 #[test]
@@ -287,14 +283,5 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
     }
     for (quota, millis) in [("100/s burst 6", 49), ("1000/s burst 9", 7)] {
         assert_eq!(mistake([ttl(quota, millis)]).policy(), Some("leased"));
-    }
-}
-
-#[test]
-fn a_block_list_is_no_candidate_whatever_the_live_policy_counts_by() {
-    let live = || Policy::new("live", quota("10/min"));
-    for live in [live(), live().strategy(FixedWindow)] {
-        let candidate = Policy::block_list("next").shadow_of("live");
-        assert_eq!(mistake([live, candidate]).policy(), Some("next"));
     }
 }

@@ -8,7 +8,6 @@ mod call_entries;
 mod call_errors;
 mod calls;
 mod calls_with_request;
-mod candidates;
 mod checks;
 mod client_address;
 mod clocks;

@@ -11,16 +11,21 @@ fn policies() -> [Policy; 4] {
         let text = parts.headers.get("x-api-key")?.to_str().ok()?;
         Some(Key::secret(text))
     });
+    let cost = |parts: &Parts| if parts.uri.path() == "/" { 200 } else { 1 };
     [
         Policy::new("tokens", Quota::units(1_000).per_month())
-            .key(by_key)
-            .cost_with(|parts| if parts.uri.path() == "/" { 200 } else { 1 })
+            .key(by_key.clone())
+            .cost_with(cost)
             .skip_path("/usage"),
         Policy::new("budget", quota("50/month")).key(extract::global()),
         Policy::new("login", quota("5/month"))
             .key(extract::header("x-login"))
             .only_path("/login"),
-        Policy::new("next", Quota::units(500).per_month()).shadow_of("tokens"),
+        Policy::new("next", Quota::units(500).per_month())
+            .key(by_key)
+            .cost_with(cost)
+            .skip_path("/usage")
+            .shadow(),
     ]
 }
 

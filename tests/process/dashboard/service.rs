@@ -29,7 +29,7 @@ fn policies() -> [Policy; 3] {
     };
     [
         hourly("pages", LIMIT),
-        hourly("stricter", 3).shadow_of("pages"),
+        hourly("stricter", 3).shadow(),
         Policy::block_list("blocked").key(extract::header("x-user")),
     ]
 }

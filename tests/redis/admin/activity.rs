@@ -8,7 +8,8 @@ use crate::admin::support::{self, *};
 async fn activity_counts_the_requests_of_each_policy_and_each_outcome() {
     let (api, limiter) = support::observed();
     for _ in 0..13 {
-        let _ = limiter.check(("api", Key::secret("sk_1"))).await;
+        let key = Key::secret("sk_1");
+        let _ = limiter.check([("api", key), ("api-next", key)]).await;
     }
     let activity = api.get("/activity").await.json;
     for expected in [

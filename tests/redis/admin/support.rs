@@ -198,7 +198,9 @@ pub(crate) fn policies() -> Vec<Policy> {
         Policy::new("abuse", Quota::requests(3).per_minute())
             .strategy(Ban::for_duration(secs(600))),
         Policy::block_list("blocked").key(extract::header("x-api-key")),
-        Policy::new("api-next", Quota::requests(5).per_minute()).shadow_of("api"),
+        Policy::new("api-next", Quota::requests(5).per_minute())
+            .key(extract::header("x-api-key"))
+            .shadow(),
     ]
 }
 

@@ -159,7 +159,7 @@ async fn an_impossible_ban_is_a_config_error() {
 async fn a_rejection_stays_one_when_redis_has_no_memory_to_count_it() {
     let world = World::redis();
     let server = world.server();
-    let new = window("new", "9/h").shadow_of("p");
+    let new = window("new", "9/h").shadow();
     let limiter = world.limiter([window("p", "1/h"), abuse(), new]);
     reject_after_one(&limiter, 1).await;
     let set = |most: &str| server.command(&["CONFIG", "SET", "maxmemory", most]).ok();

@@ -96,26 +96,6 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
 }
 
 #[tokio::test]
-async fn a_shadow_candidate_is_credited_with_the_policy_that_is_named() {
-    for world in World::both() {
-        // Of five units, the second candidate has charged two.
-        for (next_quota, rest) in [("500/min", 1), ("2/min", 0)] {
-            let next = window("next", next_quota).shadow_of("tokens");
-            let limiter = world.limiter([window("tokens", "9/min"), next]);
-            let tokens = limiter.policy("tokens").expect("a policy");
-            let _ = tokens.reset(KEY).await.expect("a response");
-            for _ in 0..5 {
-                let _ = limiter.check(KEY).await;
-            }
-            let credited = tokens.credit(KEY, 4).await.expect("a response");
-            assert_eq!(credited.units(), 4);
-            let used = all_used(&limiter, ["tokens", "next"]).await;
-            assert_eq!(used, [1, rest], "{next_quota}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_credit_is_made_for_a_key_on_an_allow_or_a_deny_list() {
     for world in World::both() {
         let policy = || even("p", "10/min");

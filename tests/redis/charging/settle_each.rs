@@ -144,29 +144,6 @@ async fn settlements_that_are_concurrent_or_cancelled_half_way_are_made_once() {
 }
 
 #[tokio::test]
-async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
-    for world in World::both() {
-        let live = together(Gcra, "tokens", "1000/min").cost(200);
-        let next = together(Fixed, "next", "500/min").cost(200);
-        let limiter = world.limiter([live, next.shadow_of("tokens")]);
-        let _ = limiter.reset(KEY).await;
-        let admission = limiter.admit(KEY).await.expect("room");
-        let both = || all_used(&limiter, ["tokens", "next"]);
-        let tokens = admission.policy("tokens").expect("a policy");
-        let settled = tokens.settle(10).map(|done| done.expect("a response"));
-        in_one_round_trip(&world, settled).await;
-        assert_eq!(both().await, [10, 10]);
-        // A cost of its own counts for it.
-        settle_each(&admission, &[("tokens", 300), ("next", 20)]).await;
-        assert_eq!(both().await, [300, 20]);
-        let mut meter = tokens.meter();
-        meter.add(40);
-        meter.finish().await.expect("a response");
-        assert_eq!(both().await, [40, 40]);
-    }
-}
-
-#[tokio::test]
 async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, [Gcra, Gcra, Fixed]).await;

@@ -146,13 +146,11 @@ impl Generator {
 
     fn vary_roles(&mut self, policies: &mut [PolicySpec]) {
         for place in 1..policies.len() {
-            let live = self.below(place as u64) as usize;
             policies[place].role = match self.below(12) {
                 _ if policies[place].is_ban() => Role::Live,
                 0 if !matches!(policies[place].strategy, StrategyKind::Permits(_)) => Role::Charged,
                 1 => Role::OnResponse,
-                2 => Role::Shadow,
-                3 if policies[live].role == Role::Live => Role::ShadowOf(live),
+                2 | 3 => Role::Shadow,
                 _ => Role::Live,
             };
         }
@@ -313,12 +311,10 @@ impl Generator {
         };
         let bans = has(|strategy| matches!(strategy, StrategyKind::Ban(..)));
         let permits = has(|strategy| matches!(strategy, StrategyKind::Permits(_)));
-        // Of several at once, what a policy in a shadow's place rejects isn't charged under the others.
-        let for_live = policies.iter().any(|p| matches!(p.role, Role::ShadowOf(_)));
         let of = self.below(1 << 16) as usize;
         match self.below(32) {
             0..=13 => Op::Check(self.request(policies)),
-            14 | 15 if !for_live => {
+            14 | 15 => {
                 let keys = 1 + self.below(KEYS as u64) as usize;
                 let requests = (0..keys).map(|key| {
                     let mut request = self.request(policies);

@@ -63,8 +63,6 @@ pub(crate) enum Role {
     /// Charged by the response, which never comes: it is checked, and charged by hand.
     OnResponse,
     Shadow,
-    /// A shadow of the policy with this index.
-    ShadowOf(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,7 +295,6 @@ impl PolicySpec {
             Role::Charged => policy.charge_rejected(true),
             Role::OnResponse => policy.charge_after(|_| false),
             Role::Shadow => policy.shadow(),
-            Role::ShadowOf(live) => policy.shadow_of(policy_name(live)),
         }
     }
 

@@ -267,7 +267,7 @@ fn a_window_changed_from_a_day_to_a_week_lasts_a_week_if_the_clock_steps_back() 
 
 #[test]
 fn bans_and_shadows_count_all_of_many_requests_with_callers() {
-    for (other, role) in [(Ban(86, 688), Live), (Plain(Fixed), ShadowOf(0))] {
+    for (other, role) in [(Ban(86, 688), Live), (Plain(Fixed), Shadow)] {
         for signed in [Permits(1918218), Plain(List)] {
             let quota = match signed {
                 Plain(List) => Per(3, 60000000),

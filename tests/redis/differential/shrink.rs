@@ -72,11 +72,6 @@ fn without_policies(history: &History) -> impl Iterator<Item = History> {
 
 fn remove_policy(history: &mut History, place: usize) {
     history.policies.remove(place);
-    for policy in &mut history.policies {
-        if let Role::ShadowOf(live) = &mut policy.role {
-            *live = live.saturating_sub(usize::from(*live > place));
-        }
-    }
     history.steps.retain_mut(|step| match &mut step.op {
         Op::Lower { place: lowered, .. } => {
             let is_left = *lowered != place;

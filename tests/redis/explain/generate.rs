@@ -118,13 +118,7 @@ pub(crate) fn settings(seed: u64, builder: LimiterBuilder) -> LimiterBuilder {
         builder = builder.policy(ban(rng));
     }
     if chance(rng, 30) {
-        let mut shadow = counting(rng, "shadow");
-        shadow = if chance(rng, 50) {
-            shadow.shadow_of("a")
-        } else {
-            shadow.shadow()
-        };
-        builder = builder.policy(shadow);
+        builder = builder.policy(counting(rng, "shadow").shadow());
     }
     if chance(rng, 10) {
         builder = builder.policy(Policy::new("jobs", quota("1/min")).by_hand());

@@ -2,10 +2,7 @@
 
 use std::sync::{atomic::Ordering::Relaxed, mpsc};
 
-use tollgate::{
-    metrics::Metrics,
-    observe::{BreakerState, Event, NodeStats, StoreStats},
-};
+use tollgate::observe::{BreakerState, NodeStats, StoreStats};
 use tollgate_tests::prelude::*;
 
 use crate::metrics::support::*;
@@ -86,46 +83,5 @@ async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
         ("wait_seconds_count", 0.0),
     ] {
         assert_eq!(value(&exposition, series), expected, "{series}");
-    }
-}
-
-/// Collects whenever policies are about to be in force.
-#[derive(Debug)]
-struct Collects(Arc<Metrics>);
-
-impl Observer for Collects {
-    fn on_event(&self, event: &Event<'_>) {
-        if let Event::PoliciesInForce { .. } = event {
-            self.0.collect();
-        }
-    }
-}
-
-/// A policy, and a shadow of it that is changed by its quota.
-fn with_shadow(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
-    let next = daily("next", quota).shadow_of("one");
-    builder.policy(daily("one", 100)).policy(next)
-}
-
-#[tokio::test]
-async fn shadow_policies_that_are_replaced_lose_no_request_and_count_none_twice() {
-    for collects in [false, true] {
-        let observed = Observed::default();
-        let mut builder = with_shadow(observed.limiter(), 1);
-        if collects {
-            builder = builder.observe(Arc::new(Collects(observed.metrics.clone())));
-        }
-        let limiter = builder.build().expect("a limiter");
-        let evaluated = async |n: usize| {
-            send(&limiter, n).await;
-            value_now(&observed, "shadow_requests_total policy=next")
-        };
-        assert_eq!(evaluated(10).await, 10.0);
-        for quota in 2..5 {
-            send(&limiter, 7).await;
-            let next = with_shadow(Limiter::builder(), quota);
-            limiter.reconfigure(next).expect("valid policies");
-        }
-        assert_eq!(evaluated(25).await, 56.0, "collects: {collects}");
     }
 }

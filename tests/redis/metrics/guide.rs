@@ -34,13 +34,13 @@ pub(crate) struct Metric {
     pub(crate) about: String,
 }
 
-/// The formula of the number of series: a constant, and the factors of policies, shadow policies and servers.
-pub(crate) fn formula() -> [usize; 4] {
+/// The formula of the number of series: a constant, and the factors of policies and servers.
+pub(crate) fn formula() -> [usize; 3] {
     let guide = file("docs/metrics.md");
     let line = guide.lines().find(|line| line.contains("* policies"));
     let line = line.expect("a formula");
     let words: Vec<&str> = line.split(" + ").collect();
-    let names = ["", " * policies", " * shadow policies", " * servers"];
+    let names = ["", " * policies", " * servers"];
     let number = |(word, name): (&&str, &str)| {
         let number = word.strip_suffix(name).expect(line);
         number.parse::<usize>().expect(line)

@@ -34,7 +34,7 @@ async fn promtool_accepts_the_exposition() {
     let quota = Quota::requests(3).per_minute();
     let policies = [
         Policy::new("one", quota),
-        Policy::new("next", quota).shadow_of("one"),
+        Policy::new("next", quota).shadow(),
         Policy::new("busy", Quota::concurrent(2)),
         Policy::new("abuse", quota).strategy(Ban::for_duration(TEST_TIMEOUT)),
     ];

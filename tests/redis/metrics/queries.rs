@@ -37,7 +37,7 @@ fn of_rules() -> Vec<String> {
 async fn observed() -> (Observed, Limiter) {
     let observed = Observed::default();
     let quota = Quota::requests(3).per_minute();
-    let next = Policy::new("next", quota).shadow_of("one");
+    let next = Policy::new("next", quota).shadow();
     let limiter = in_process(&observed, [Policy::new("one", quota), next]);
     assert!(limiter.check("alice").await.is_admitted());
     let call = StoreCallEvent::new("redis:6379", ms(1));

@@ -10,9 +10,9 @@ use crate::metrics::{guide, support::*};
 const MAX_KEYS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// The number of series by the guide.
-fn formula(policies: usize, shadows: usize, servers: usize) -> usize {
-    let [always, per_policy, per_shadow, per_server] = guide::formula();
-    always + per_policy * policies + per_shadow * shadows + per_server * servers
+fn formula(policies: usize, servers: usize) -> usize {
+    let [always, per_policy, per_server] = guide::formula();
+    always + per_policy * policies + per_server * servers
 }
 
 /// The series, without their values.
@@ -38,10 +38,10 @@ fn a_hundred_thousand_keys_leave_the_series_that_the_guide_says() {
     let observed = Observed::default();
     let store = MemoryStore::builder().max_keys(MAX_KEYS).build();
     let refunding = policy("two").refund_unless(outcome::success);
-    let policies = [policy("one"), refunding, policy("next").shadow_of("one")];
+    let policies = [policy("one"), refunding, policy("next").shadow()];
     let limiter = limiter(observed.limiter().store(store), policies);
     let before = series(&observed.exposition());
-    assert_eq!(before.len(), formula(3, 1, 0));
+    assert_eq!(before.len(), formula(3, 0));
 
     let check = |seed: u64| {
         let mut rng = Rng::new(seed);
@@ -77,7 +77,7 @@ fn a_server_adds_what_the_guide_says_before_its_first_call() {
     let (server, observed) = (Server::start(), Observed::default());
     let limiter = on(&server, &observed, [policy("one")]);
     let before = series(&observed.exposition());
-    assert_eq!(before.len(), formula(1, 0, 1));
+    assert_eq!(before.len(), formula(1, 1));
     check_keys(&limiter, 1_000);
     assert_eq!(series(&observed.exposition()), before);
 
@@ -97,7 +97,7 @@ fn each_node_of_a_cluster_adds_what_the_guide_says() {
     let limiter = limiter(observed.limiter().store(store), [policy("one")]);
     check_keys(&limiter, 1_000);
     let exposition = observed.exposition();
-    assert_eq!(series(&exposition).len(), formula(1, 0, 3));
+    assert_eq!(series(&exposition).len(), formula(1, 3));
 
     // Each node has its own calls and its own circuit breaker.
     for node in cluster.nodes() {
@@ -121,7 +121,7 @@ fn each_new_policy_adds_what_the_guide_says_and_keeps_its_series_once_it_is_gone
     let with_two = other.policy(policy("two"));
     limiter.reconfigure(with_two).expect("valid policies");
     let after = series(&observed.exposition());
-    assert_eq!(after.len(), formula(4, 1, 0));
+    assert_eq!(after.len(), formula(4, 0));
     let back = Limiter::builder().policy(policy("one"));
     limiter.reconfigure(back).expect("valid policies");
     assert_eq!(series(&observed.exposition()), after);

@@ -67,17 +67,3 @@ async fn the_older_of_two_limiters_still_counts_when_the_newer_is_dropped() {
     assert_eq!(quota(), 9.0);
     assert_eq!(counted(&observed, "api"), [7.0, 2.0, 7.0, 2.0]);
 }
-
-#[tokio::test]
-async fn shadow_policies_of_limiters_one_after_the_other_are_counted_together() {
-    let observed = Observed::default();
-    let policies = || [daily("api", 9), daily("next", 1).shadow_of("api")];
-    let evaluated = || value_now(&observed, "shadow_requests_total policy=next");
-    for (requests, total) in [(3, 3.0), (2, 5.0)] {
-        let limiter = in_process(&observed, policies());
-        send(&limiter, requests).await;
-        assert_eq!(evaluated(), total);
-        drop(limiter);
-        assert_eq!(evaluated(), total);
-    }
-}

@@ -51,7 +51,7 @@ fn policies(builder: LimiterBuilder, quota: u64) -> LimiterBuilder {
         .policy(policy("p", &format!("{quota}/month")))
         .policy(limit("all", "100000/month"))
         .policy(policy("abuse", "20/h").strategy(ban))
-        .policy(policy("shadow", "9/month").shadow_of("p"))
+        .policy(policy("shadow", "9/month").shadow())
         .allow(KeyList::new("p", [Key::new("friend")]))
         .deny(KeyList::new("p", [Key::new("mallory")]))
 }

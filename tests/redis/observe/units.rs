@@ -116,20 +116,3 @@ async fn a_charge_by_hand_whose_result_is_not_known_is_reported_as_asked_for() {
     assert_eq!(record.units("units", UnitsKind::Charged), 7);
     assert_eq!(record.unconfirmed_units, 7);
 }
-
-#[tokio::test]
-async fn what_a_shadow_is_charged_for_a_waiter_that_is_rejected_is_reported() {
-    for world in World::both() {
-        let next = Policy::new("next", Quota::units(500).per_month()).shadow_of("units");
-        let (limiter, recorder) = recorded(&world, [policy(), next]);
-        assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_ok());
-        limiter.charge(("units", KEY), 85).await.expect("charged");
-        assert!(limiter.wait(KEY, Duration::ZERO).cost(10).await.is_err());
-        let status = limiter.peek(KEY).await.expect("a response");
-        let used = status.used("next");
-        assert_eq!(used, 10 + 85 + 10);
-        let record = recorder.record();
-        let charged = record.charged("next") + record.units("next", UnitsKind::Charged);
-        assert_eq!(charged, used);
-    }
-}

@@ -120,7 +120,7 @@ async fn an_exemption_is_an_allow_list_of_one_policy() {
 #[tokio::test]
 async fn a_shadow_is_overridden_by_its_own_name() {
     let (store, _) = frozen();
-    let shadow = Policy::new("next", quota("1/h")).shadow_of("api");
+    let shadow = Policy::new("next", quota("1/h")).shadow();
     let limiter = limiter(Limiter::builder().store(store), [policy("5/h"), shadow]);
     set_under(&limiter, "next", ALICE, of("3/h")).await;
     for (user, expected) in [(ALICE, [5, 3]), ("bob", [5, 1])] {

@@ -146,7 +146,7 @@ async fn shadow_statistics_stay_with_a_kept_policy_and_start_afresh_with_an_alte
         }
         let stats = || {
             let stats = limiter.shadow_stats("s").expect("a shadow");
-            (stats.evaluated, stats.stricter)
+            (stats.evaluated, stats.would_reject)
         };
         assert_eq!(stats(), (5, 3));
         let q = window("q", "9/h").shadow();

@@ -62,7 +62,6 @@ fn invalid_sets() -> Vec<(LimiterBuilder, &'static str)> {
     vec![
         (Limiter::builder(), "without a policy"),
         (and(policy("p", "5/h")), "second policy of this name"),
-        (and(policy("c", "5/h").shadow_of("unknown")), "unknown"),
         (one().allow(KeyList::new("unknown", [KEY])), "unknown"),
         (and(policy("dear", "5/h").cost(6)), "cost of 6"),
         (and(window("w", "5/h burst 9")), "burst"),

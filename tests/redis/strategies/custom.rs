@@ -406,7 +406,7 @@ fn settings_with_a_mistake_register_nothing() {
     for mistake in [
         first().policy(trial("q").cost(6)),
         first().policy(unsupported),
-        first().policy(trial("q").shadow_of("none")),
+        first().policy(trial("q").charge_rejected(true).shadow()),
         first().skip_path("no path"),
     ] {
         limiter.reconfigure(mistake.clone()).expect_err("a mistake");

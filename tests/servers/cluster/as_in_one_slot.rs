@@ -39,17 +39,13 @@ a policy that rejected for units that come back charges no rejections
 rejections of requests at the same time count once each
     001 011 012 | a gcra 2/h charged, b ban 5/h, c ban 9/h | check 2, at once 4, check 1, check 1
 a shadow is evaluated before the rejection begins a ban
-    001 010 012 | a fixed 1/day, b ban 1/h, looser fixed 9/day shadow_of a | check 1, check 1, check 1
+    001 010 012 | a fixed 1/day, b ban 1/h, looser fixed 9/day shadow | check 1, check 1, check 1
 a shadow takes no more of several than the other policies have room for
-    001 011 012 | a fixed 5/day, b fixed 3/day, looser fixed 9/day shadow_of b | check 3, check 4
-a shadow takes all of several where the other policies have room for a part
-    001 011 012 | a fixed 5/day, b fixed 3/day, looser fixed 9/day shadow_of b | check 7
-candidates of both kinds are compared with the decision
-    0121 | a fixed 2/h, b fixed 6/h, looser fixed 4/h shadow_of a, stricter fixed 1/h shadow_of a | check 1, check 1, check 1, check 1, check 1
+    001 011 012 | a fixed 5/day, b fixed 3/day, looser fixed 9/day shadow | check 3, check 4
+shadows that are looser and stricter are compared with the decision
+    0121 | a fixed 2/h, b fixed 6/h, looser fixed 4/h shadow, stricter fixed 1/h shadow | check 1, check 1, check 1, check 1, check 1
 a shadow beside others charges what they admit
     012 | a fixed 2/h, b fixed 6/h, beside fixed 9/h shadow | check 1, check 1, check 1, check 1
-a candidate replaces its policy between two others of another slot
-    0102 | a fixed 9/h, b fixed 2/h, c fixed 9/h, looser fixed 4/h shadow_of b | check 1, check 1, check 1, check 1, check 1
 ";
 
 #[tokio::test]
@@ -70,7 +66,7 @@ async fn requests_in_several_slots_are_decided_as_in_one() {
     }
 }
 
-/// Such as `b fixed 2/day charged` or `looser fixed 9/day shadow_of b`.
+/// Such as `b fixed 2/day charged` or `looser fixed 9/day shadow`.
 fn policy(text: &str) -> Policy {
     let words: Vec<_> = text.split(' ').collect();
     let (name, quota) = (words[0], words[2]);
@@ -89,7 +85,6 @@ fn policy(text: &str) -> Policy {
         [] => policy,
         ["charged"] => policy.charge_rejected(true),
         ["shadow"] => policy.shadow(),
-        ["shadow_of", live] => policy.shadow_of(live),
         _ => panic!("{text}"),
     }
 }

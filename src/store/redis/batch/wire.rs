@@ -170,9 +170,8 @@ fn mode_number(mode: CounterMode, info: &RuleInfo) -> u64 {
         CounterMode::ChargeRejectedToo if info.stores_each_unit => 3,
         CounterMode::ChargeRejectedToo => 2,
         CounterMode::CountRejections => 4,
-        CounterMode::Shadow { replaces, charges } => {
-            8 * (1 + replaces.map_or(0, |index| index as u64 + 1)) + u64::from(!charges)
-        }
+        CounterMode::Shadow { charges: true } => 8,
+        CounterMode::Shadow { charges: false } => 9,
     }
 }
 

@@ -145,7 +145,7 @@ impl RejectionCache {
     }
 
     /// A rejection that charges something is not cached, except by a ban, which charges nothing then. Several
-    /// requests at once may be rejected in part, and shadows are evaluated for each.
+    /// requests at once may be rejected in part.
     fn is_cacheable<'a>(&self, op: Op, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
         if op != Op::Acquire(1) || self.max_staleness.is_zero() {
             return false;
@@ -153,10 +153,9 @@ impl RejectionCache {
         let (mut counts, mut bans) = (false, false);
         for counter in counters {
             match counter.mode {
-                CounterMode::Charge | CounterMode::Check => {}
+                CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
                 CounterMode::ChargeRejectedToo => counts = true,
                 CounterMode::CountRejections => bans = true,
-                CounterMode::Shadow { .. } => return false,
             }
         }
         bans || !counts
@@ -174,7 +173,8 @@ impl RejectionCache {
         let requested_at = received_at - age;
         let (mut wait, mut rejects_all_for) = (None, Duration::MAX);
         let charges_nothing = !counters.clone().any(CacheKey::counts_rejections);
-        for (counter, counter_result) in counters.clone().zip(&result.counters) {
+        let enforced = counters.clone().zip(&result.counters);
+        for (counter, counter_result) in enforced.filter(|(counter, _)| !counter.mode.is_shadow()) {
             let (limit, info) = (counter.limit, counter.limit.info());
             let retry = |units| {
                 limit
@@ -330,7 +330,11 @@ pub(crate) struct CacheKey<'a> {
 impl CacheKey<'_> {
     /// Whether a rejection may charge something. A block list counts zero units of each.
     fn counts_rejections(self) -> bool {
-        !matches!(self.mode, CounterMode::Charge | CounterMode::Check) && !self.units.is_zero()
+        let counts = matches!(
+            self.mode,
+            CounterMode::ChargeRejectedToo | CounterMode::CountRejections
+        );
+        counts && !self.units.is_zero()
     }
 }
 

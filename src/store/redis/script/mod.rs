@@ -28,8 +28,7 @@
 //!    - How many entries there are, and how many policies.
 //!    - For each policy: its place, the units that one request costs, and the mode: 0 charges what is admitted; 1 only checks
 //!      that there are enough units; 2 charges rejected requests too, into debt; 3 the same without debt; 4 counts the
-//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8, and 8 more for each place up to
-//!      that of the policy that it replaces. To lower: its place, the units that stay available, and the longest time until
+//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8. To lower: its place, the units that stay available, and the longest time until
 //!      the window's end, in µs, for which anything is charged.
 //!    - 1 if each entry begins with the number of requests that it stands for, else 0: each stands for one.
 //!    - A list of what the entries have of their own, or 0 if they have nothing. Of each entry: that number (0 to peek or

@@ -16,7 +16,7 @@ local function read_segment()
     local records_caller = args[policy + 1] == 1 and units > 0
     has_callers = has_callers or records_caller
     -- Modes: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
-    -- the same without debt, 4 counts what other policies reject, 8 and more: a shadow. To lower it is a time.
+    -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow. To lower it is a time.
     counters[i] = {
       strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = args[seg + 3 * i + 2],
       records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0, remaining = 0,
@@ -96,23 +96,14 @@ local function fit(counter, n)
   return max(0, floor(free / units))
 end
 
--- What is charged under a mode other than 0, if so many of n equal requests are admitted and so many count as rejected.
-local function units_by_mode(counter, n, admitted, rejected)
+-- What is charged under a mode other than 0, if so many equal requests are admitted and so many count as rejected.
+local function units_by_mode(counter, admitted, rejected)
   local mode, free, units = counter.mode, counter.free, counter.units
   if mode == 4 then
     return min(rejected * units, free)
   end
   if mode >= 8 then
-    -- A shadow takes part in what the others admit; those without the policy that it would replace, if it names one.
-    local replaced = floor(mode / 8) - 1
-    if replaced > 0 then
-      admitted = n
-      for i = 1, policy_count do
-        if i ~= replaced and counters[i].mode < 8 then
-          admitted = fit(counters[i], admitted)
-        end
-      end
-    end
+    -- A shadow charges what fits of the requests that the others admit.
     admitted = fit(counter, admitted)
   end
   local charged = mode % 8 == 1 and 0 or admitted * units
@@ -145,7 +136,7 @@ local function acquire(n)
   local rejected = min(n - admitted, countable)
   for i = 1, policy_count do
     local counter = counters[i]
-    counter.moved = counter.mode == 0 and admitted * counter.units or units_by_mode(counter, n, admitted, rejected)
+    counter.moved = counter.mode == 0 and admitted * counter.units or units_by_mode(counter, admitted, rejected)
   end
   charge_all(true)
   return admitted

@@ -401,7 +401,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
     let mode = prop_oneof![
         12 => Just(CounterMode::Charge), 1 => Just(CounterMode::Check), 1 => Just(CounterMode::ChargeRejectedToo),
-        1 => Just(CounterMode::Shadow { replaces: None, charges: true }),
+        1 => Just(CounterMode::Shadow { charges: true }),
     ];
     (policies, 0..KEYS, cost, op, mode, any::<Index>()).prop_map(
         |(policies, key, cost, op, mode, of)| Asked {

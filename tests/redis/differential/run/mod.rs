@@ -188,12 +188,12 @@ impl Side {
     }
 
     /// What its shadows counted.
-    fn compared(&self, policy: &str) -> [u64; 3] {
+    fn compared(&self, policy: &str) -> [u64; 2] {
         let compared = self.limiters.values().map(|limiter| {
             let compared = limiter.shadow_stats(policy).expect("a shadow");
-            [compared.evaluated, compared.stricter, compared.looser]
+            [compared.evaluated, compared.would_reject]
         });
-        compared.fold([0; 3], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
+        compared.fold([0; 2], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
     }
 }
 
@@ -361,7 +361,7 @@ impl<'a> Run<'a> {
     /// What shadows counted.
     fn end(&mut self) -> Outcome {
         for (place, policy) in self.history.policies.iter().enumerate() {
-            if matches!(policy.role, Role::Shadow | Role::ShadowOf(_)) {
+            if policy.role == Role::Shadow {
                 let name = policy_name(place);
                 let compared = [&self.redis, &self.memory].map(|side| side.compared(&name));
                 if compared[0] != compared[1] {

@@ -51,7 +51,7 @@ fn shadows() -> Vec<Policy> {
     vec![
         policy("live", "3/min", Gcra),
         policy("beside", "2/min", FixedWindow).shadow(),
-        policy("candidate", "5/min", TokenBucket).shadow_of("live"),
+        policy("larger", "5/min", TokenBucket).shadow(),
     ]
 }
 
@@ -67,7 +67,7 @@ fn clustered() -> Vec<Policy> {
     vec![
         policy("a", "5/min", Gcra),
         policy("b", "3/min", FixedWindow),
-        policy("candidate", "2/min", Gcra).shadow_of("b"),
+        policy("shadow", "2/min", Gcra).shadow(),
     ]
 }
 
