@@ -346,9 +346,6 @@ pub struct OverridesInfo {
     pub overrides: Vec<OverrideInfo>,
     /// How many there are; these are all if it is their number.
     pub total: u64,
-    /// Why the store could not be read, so that these are what this process knows, which is in force here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub store_error: Option<String>,
 }
 
 /// The override of a key under a policy.
@@ -377,8 +374,6 @@ pub struct OverrideInfo {
     /// Why it has no effect; left out if it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unused: Option<String>,
-    /// Whether the store has it. If not, the store has lost it: it holds in processes that know it, and can be restored.
-    pub stored: bool,
 }
 
 /// The answer of `PUT /overrides` and `DELETE /overrides`.
@@ -392,15 +387,6 @@ pub struct OverrideChanged {
     /// The override that is in force now; left out if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<OverrideInfo>,
-}
-
-/// The answer of `POST /overrides/restore`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[non_exhaustive]
-pub struct Restored {
-    /// How many overrides were written back that the store had lost.
-    pub restored: u64,
 }
 
 /// The answer of `POST /callers`.
@@ -807,13 +793,6 @@ impl From<Vec<String>> for KeyText {
         Self::Parts(texts)
     }
 }
-
-/// The body of `POST /overrides/restore`: an empty object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct RestoreRequest {}
 
 impl OverrideRequest {
     /// A request to set another quota for a key under a policy, such as `1000/min`.

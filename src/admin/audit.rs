@@ -149,18 +149,6 @@ impl Audit {
     }
 }
 
-/// Logs that overrides were written back to the store.
-pub(super) fn log_restored(
-    user: &AdminUser,
-    limiter: &Limiter,
-    (policy, key): (&str, &Key),
-    setting: &Override,
-) {
-    let (user, key) = (user.name(), key_text::shown(limiter, policy, key));
-    let (change, before, after) = ("restore override", "none", setting.to_string());
-    tracing::info!(target: "tollgate::admin", user, change, policy, key, before, after, "changed by the admin API");
-}
-
 /// The status under a policy in a few words.
 fn brief(statuses: &[Status], policy: &str) -> Option<String> {
     let status = statuses.iter().find(|status| status.policy == policy)?;

@@ -30,7 +30,7 @@ fn open_routes() -> [Route; 2] {
 }
 
 /// The routes that need a token.
-fn protected_routes() -> [Route; 17] {
+fn protected_routes() -> [Route; 16] {
     [
         ("/policies", get(policies::policies)),
         ("/config", get(policies::config)),
@@ -53,7 +53,6 @@ fn protected_routes() -> [Route; 17] {
                 .put(overrides::set)
                 .delete(overrides::remove),
         ),
-        ("/overrides/restore", post(overrides::restore)),
     ]
 }
 

@@ -17,9 +17,7 @@ pub enum OverrideError {
     #[error(transparent)]
     Uncountable(ConfigError),
     /// The store has as many overrides as it may have.
-    #[error(
-        "the store has {max} overrides, and may have no more: remove some, or raise max_overrides"
-    )]
+    #[error("the store has {max} overrides, and may have no more: remove some")]
     #[non_exhaustive]
     TooMany {
         /// The most that the store may have.

@@ -15,7 +15,6 @@ use super::{
     builder::LimiterBuilder,
     core::LimiterCore,
     fallback::LocalShare,
-    overrides::BoundOverrides,
     permits::PermitRegistry,
     quota_overrides::QuotaOverrideCache,
 };
@@ -196,14 +195,8 @@ impl Binder<'_> {
                 limit
             }
         };
-        // Those that count alike keep their limits.
-        let overrides = match same_limit {
-            Some(old) => old.overrides.clone(),
-            None => self
-                .store
-                .overrides()
-                .map(|table| Arc::new(BoundOverrides::new(table, policy.name()))),
-        };
+        let overrides = self.store.overrides();
+        let overrides = overrides.map(|table| table.policy(policy.name()));
         let enforcement = match policy.is_shadow() {
             true => Enforcement::Shadow(match old.map(|old| &old.enforcement) {
                 Some(Enforcement::Shadow(counters)) if is_unchanged => counters.clone(),

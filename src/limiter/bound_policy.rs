@@ -15,7 +15,6 @@ use super::{
     decision::DecisionKind,
     entry::{PolicyEntry, PolicyRole},
     fallback::LocalShare,
-    overrides::BoundOverrides,
     quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
     resolve::RequestHead,
     shadow::ShadowCounters,
@@ -28,7 +27,7 @@ use crate::{
     observe::PolicyStats,
     policy::{Policy, on_store_error::OnStoreError},
     quota::Quota,
-    store::{CounterMode, LimitHandle, Store},
+    store::{CounterMode, LimitHandle, Store, overrides::table::PolicyOverrides},
 };
 
 /// A policy, and its limit in the store.
@@ -45,7 +44,7 @@ pub(crate) struct BoundPolicy {
     /// Whether operators have set any. Read by each request.
     pub(crate) has_overrides: Arc<AtomicBool>,
     /// What operators have set for single keys; `None` if the store has no overrides.
-    pub(crate) overrides: Option<Arc<BoundOverrides>>,
+    pub(crate) overrides: Option<Arc<PolicyOverrides>>,
     /// `None` unless it was configured.
     pub(crate) on_store_error: Option<OnStoreError>,
     /// The share of the local fallback; `None` if it is not configured.

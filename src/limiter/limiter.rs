@@ -748,17 +748,10 @@ impl Limiter {
         if let Some(table) = first.store.overrides() {
             // The queues stay when the policies are replaced.
             let queues = Arc::downgrade(&first.wait_queues);
-            let shared = Arc::downgrade(&limiter.shared);
             table.on_change(move |changed| {
                 let queues = queues.upgrade();
                 if let Some(queues) = queues.as_ref().filter(|_| !changed.is_empty()) {
                     queues.overrides_changed(changed);
-                }
-                if let Some(shared) = shared.upgrade().filter(|_| !changed.is_empty()) {
-                    let refs = shared.refs.all();
-                    let policies = refs.first().policies.iter();
-                    let overrides = policies.filter_map(|bound| bound.overrides.as_ref());
-                    overrides.for_each(|overrides| overrides.close_unused());
                 }
                 queues.is_some()
             });

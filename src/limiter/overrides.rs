@@ -1,17 +1,13 @@
 //! Overrides, as the policies of a limiter apply them: another quota for one key, or none. The store keeps them
-//! (`store/overrides`); here their quotas are bound to limits, and they are listed.
+//! (`store/overrides`).
 
 use std::{
     fmt, slice,
-    sync::{
-        Arc, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
     vec,
 };
 
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
@@ -21,41 +17,19 @@ use super::{
     core::{LimiterCore, LimiterRef},
     handle::PolicyHandle,
     keys::Keys,
-    quota_overrides::{OverridingQuota, QuotaOverride},
+    quota_overrides::QuotaOverride,
 };
 use crate::{
     clock::Timestamp,
     error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
     key::Key,
-    log::LogThrottle,
     policy::stored_text,
     quota::Quota,
     store::{
         OverrideTable, Store,
-        overrides::{
-            Override,
-            table::{KnownOverride, PolicyOverrides},
-        },
+        overrides::{Override, table::KnownOverride},
     },
-    sync::{read, write},
 };
-
-/// The overrides of a policy. Each of their quotas is bound to a limit of the store when a request first needs it.
-#[derive(Debug)]
-pub(crate) struct BoundOverrides {
-    known: Arc<PolicyOverrides>,
-    quotas: RwLock<OpenQuotas>,
-    log: LogThrottle,
-}
-
-/// The quotas that requests have needed.
-#[derive(Debug, Default)]
-struct OpenQuotas {
-    /// `None` for one that the policy can't count.
-    limits: HashMap<Quota, Option<Arc<OverridingQuota>>>,
-    /// With how many of them those are removed that no override has any more.
-    retain_at: usize,
-}
 
 /// An override that is in force for a key.
 pub(crate) enum AppliedOverride {
@@ -72,51 +46,6 @@ pub(crate) struct OverridesInForce {
     pub(crate) ends_in: Option<Duration>,
 }
 
-impl BoundOverrides {
-    pub(crate) fn new(table: &OverrideTable, policy: &str) -> Self {
-        Self {
-            known: table.policy(policy),
-            quotas: RwLock::default(),
-            log: LogThrottle::default(),
-        }
-    }
-
-    /// Whether any key of the policy has an override.
-    pub(crate) fn used_flag(&self) -> Arc<AtomicBool> {
-        self.known.used_flag()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// The quota of an override with its limit, which `open` opens unless it is open; `None` if it can't be counted.
-    fn quota(
-        &self,
-        quota: Quota,
-        open: impl FnOnce() -> Option<OverridingQuota>,
-    ) -> Option<Arc<OverridingQuota>> {
-        if let Some(opened) = read(&self.quotas).limits.get(&quota) {
-            return opened.clone();
-        }
-        let opened = open().map(Arc::new);
-        let OpenQuotas { limits, retain_at } = &mut *write(&self.quotas);
-        if limits.len() >= *retain_at {
-            let known = self.known.quotas();
-            limits.retain(|quota, _| known.contains(quota));
-            *retain_at = 2 * limits.len() + 16;
-        }
-        limits.entry(quota).or_insert(opened).clone()
-    }
-
-    /// Closes all quotas if the policy has no overrides any more.
-    pub(super) fn close_unused(&self) {
-        if !self.known.is_used() {
-            write(&self.quotas).limits.clear();
-        }
-    }
-}
-
 impl BoundPolicy {
     /// The override that is in force for a key, if there is one that the policy can count.
     #[inline]
@@ -129,38 +58,25 @@ impl BoundPolicy {
 
     #[inline(never)]
     fn find_override(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
-        let overrides = self.overrides.as_ref()?;
-        let known = overrides.known.find(key)?;
+        let known = self.overrides.as_ref()?.find(key)?;
         let Some(quota) = known.setting.own_quota() else {
             return Some(AppliedOverride::Exempt(known));
         };
-        let shared = overrides.quota(quota, || {
-            let checked = self.check_override(store, quota);
-            let opened = checked.and_then(|()| {
-                let opened = self.open_quota(store, quota);
-                opened.map_err(|invalid| ConfigError::of(self.policy.name(), invalid))
-            });
-            let opened = opened.inspect_err(|error| {
-                overrides.log.log_with(|suppressed| {
-                    tracing::error!(%error, suppressed, "an override's quota can't be counted; the policy's own quota is used");
-                });
-            });
-            opened.ok()
-        })?;
         Some(AppliedOverride::Quota(QuotaOverride {
-            shared,
             by_operator: Some(known),
+            ..self.quota_override(store, quota)?
         }))
     }
 
     /// Whether the policy can count the quota of an override, which is not registered.
     fn check_override(&self, store: &dyn Store, quota: Quota) -> Result<(), ConfigError> {
-        let checked = match self.policy.is_block_list() {
-            true => Err(InvalidValue::new(
+        let checked = if self.policy.is_block_list() {
+            Err(InvalidValue::new(
                 format!("the quota {quota} under a block list"),
                 "an exemption: a block list has no quota",
-            )),
-            false => self.policy.validate_other_quota(quota, store),
+            ))
+        } else {
+            self.policy.validate_other_quota(quota, store)
         };
         checked.map_err(|invalid| ConfigError::of(self.policy.name(), invalid))
     }
@@ -178,12 +94,12 @@ impl OverridesInForce {
     /// Adds the override of a key under a policy, if there is one.
     fn add(&mut self, policy: usize, bound: &BoundPolicy, key: &Key) {
         let overrides = bound.overrides.as_ref();
-        let overrides = overrides.filter(|overrides| overrides.known.is_used());
+        let overrides = overrides.filter(|overrides| overrides.is_used());
         if let Some(overrides) = overrides
-            && let Some(known) = overrides.known.find(key)
+            && let Some(known) = overrides.find(key)
         {
             self.ids.push((policy as u32, known.id));
-            let ends_in = overrides.known.ends_in(&known);
+            let ends_in = overrides.ends_in(&known);
             self.ends_in = match (self.ends_in, ends_in) {
                 (Some(first), Some(other)) => Some(first.min(other)),
                 (first, other) => first.or(other),
@@ -272,9 +188,6 @@ impl PolicyHandle {
         let limiter = self.limiter().local_ref();
         let bound = &limiter.policies[limiter.find(self.name())?];
         limiter.override_table()?;
-        if setting.until.is_some() && setting.has_ended(self.limiter().override_time().await?) {
-            return Err(OverrideError::Ended);
-        }
         if let Some(quota) = setting.own_quota() {
             let checked = bound.check_override(&*limiter.store, quota);
             checked.map_err(OverrideError::Uncountable)?;
@@ -304,7 +217,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// [`OverrideError`] if the store has no overrides.
+    /// [`OverrideError`] if the store fails, or has no overrides.
     pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
         Overrides::find(self.limiter(), max, |policy| policy == self.name()).await
     }
@@ -312,35 +225,19 @@ impl PolicyHandle {
 
 impl Limiter {
     /// Lists up to `max` overrides of the store, ordered by policy and key: those of this limiter's policies, and those of policies
-    /// that it doesn't have. The list is read from the store; while the store fails, it has what this process knows, which is in
-    /// force, and [`store_error`](Overrides::store_error) says why.
+    /// that it doesn't have. The list is read from the store, and what was read is in force in this process from then on.
     ///
     /// # Errors
     ///
-    /// [`OverrideError`] if the store has no overrides. Dropping the future is harmless.
+    /// [`OverrideError`] if the store fails, or has no overrides. Dropping the future is harmless.
     pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
         Overrides::find(self, max, |_| true).await
     }
 
-    /// The instant by which overrides end, also before this process has learned the store's time.
-    pub(crate) async fn override_time(&self) -> Result<Timestamp, OverrideError> {
-        let limiter = self.local_ref();
-        let table = limiter.override_table()?;
-        limiter.store.sync_overrides().await?;
-        Ok(table.now())
-    }
-
-    /// Writes the overrides back that the store has lost, as after a restart without its data, and that this process still knows.
-    /// Returns them, each with its policy and key. One that was set or removed meanwhile stays as it is.
-    ///
-    /// # Errors
-    ///
-    /// [`OverrideError`] if the store fails, or has no overrides. What was written by then stays.
-    pub async fn restore_overrides(&self) -> Result<Vec<(Arc<str>, Key, Override)>, OverrideError> {
-        consume_budget().await;
-        let limiter = self.local_ref();
-        limiter.override_table()?;
-        limiter.store.restore_overrides().await
+    /// The instant by which overrides end.
+    #[cfg(feature = "admin")]
+    pub(crate) fn override_time(&self) -> Result<Timestamp, OverrideError> {
+        Ok(self.local_ref().override_table()?.now())
     }
 
     /// Removes an override as [`PolicyHandle::remove_override`] does, also of a policy that this limiter does not have.
@@ -366,7 +263,6 @@ impl Limiter {
 pub struct Overrides {
     overrides: Vec<ListedOverride>,
     total: usize,
-    store_error: Option<Arc<OverrideError>>,
 }
 
 /// An override of a store: from [`Limiter::overrides`].
@@ -375,9 +271,8 @@ pub struct ListedOverride {
     policy: Arc<str>,
     key: Key,
     key_text: String,
-    known: Arc<KnownOverride>,
+    setting: Override,
     unused: Option<String>,
-    is_stored: bool,
 }
 
 impl Overrides {
@@ -389,14 +284,13 @@ impl Overrides {
         consume_budget().await;
         let core = limiter.local_ref();
         let table = core.override_table()?;
-        let store_error = core.store.sync_overrides().await.err();
+        let mut found = core.store.list_overrides().await?;
         let now = table.now();
-        let mut found = table.all();
-        found.retain(|(policy, _, known)| is_listed(policy) && !known.setting.has_ended(now));
+        found.retain(|(policy, _, setting)| is_listed(policy) && !setting.has_ended(now));
         let total = found.len();
-        let listed = found.into_iter().take(max).map(|(policy, key, known)| {
+        let listed = found.into_iter().take(max).map(|(policy, key, setting)| {
             let bound = core.find(&policy).ok().map(|index| &core.policies[index]);
-            let unused = match (bound, known.setting.own_quota()) {
+            let unused = match (bound, setting.own_quota()) {
                 (None, _) => Some(format!("the limiter has no policy {policy:?}")),
                 (Some(bound), Some(quota)) => {
                     let checked = bound.check_override(&*core.store, quota);
@@ -411,15 +305,13 @@ impl Overrides {
                 },
                 policy,
                 key,
-                is_stored: known.is_stored(),
-                known,
+                setting,
                 unused,
             }
         });
         Ok(Self {
             overrides: listed.collect(),
             total,
-            store_error: store_error.map(Arc::new),
         })
     }
 
@@ -431,11 +323,6 @@ impl Overrides {
     /// The number of all overrides, also of those beyond `max`.
     pub fn total(&self) -> usize {
         self.total
-    }
-
-    /// Why the store could not be read; `None` if the list is the store's.
-    pub fn store_error(&self) -> Option<&OverrideError> {
-        self.store_error.as_deref()
     }
 
     /// The number of overrides in the list.
@@ -490,18 +377,12 @@ impl ListedOverride {
 
     /// What was set.
     pub fn setting(&self) -> &Override {
-        &self.known.setting
+        &self.setting
     }
 
     /// Why it has no effect; `None` if it has: the policy can't count its quota, or the limiter does not have the policy.
     pub fn unused(&self) -> Option<&str> {
         self.unused.as_deref()
-    }
-
-    /// Whether the store has it. If not, the store has lost it, and it holds in the processes that still know it:
-    /// [`restore_overrides`](Limiter::restore_overrides) writes it back.
-    pub fn is_stored(&self) -> bool {
-        self.is_stored
     }
 }
 
@@ -509,59 +390,5 @@ impl ListedOverride {
 impl fmt::Display for ListedOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.policy, self.key_text, self.setting())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-
-    #[tokio::test]
-    async fn quotas_of_overrides_that_were_replaced_are_not_kept() {
-        let policy = Policy::new("api", Quota::requests(1).per_hour());
-        let limiter = Limiter::builder().policy(policy).build();
-        let limiter = limiter.expect("a limiter");
-        let api = limiter.policy("api").expect("a policy");
-        for requests in 1..=1_000 {
-            let setting = Override::quota(Quota::requests(requests).per_hour());
-            api.set_override("alice", setting).await.expect("it is set");
-            let decision = limiter.check("alice").await;
-            let limit = decision.policy("api").map(|api| api.limit());
-            assert_eq!(limit, Some(requests));
-            let core = limiter.local_ref();
-            let overrides = core.policies[0].overrides.as_ref().expect("overrides");
-            let kept = read(&overrides.quotas).limits.len();
-            assert!(kept <= 19, "{kept}");
-        }
-    }
-
-    #[tokio::test]
-    async fn quotas_in_force_are_kept_until_the_last_override_is_removed() {
-        let policy = Policy::new("api", Quota::requests(1).per_hour());
-        let limiter = Limiter::builder().policy(policy).build();
-        let limiter = limiter.expect("a limiter");
-        let api = limiter.policy("api").expect("a policy");
-        let core = limiter.local_ref();
-        let overrides = core.policies[0].overrides.as_ref().expect("overrides");
-        let set = async |key: &str, requests: u64| {
-            let quota = Quota::requests(requests).per_hour();
-            let setting = Override::quota(quota);
-            api.set_override(key, setting).await.expect("it is set");
-            drop(limiter.check(key).await);
-            let opened = read(&overrides.quotas).limits.get(&quota).cloned();
-            opened.flatten().expect("it is open")
-        };
-        let first = set("alice", 7).await;
-        for requests in 10..100 {
-            set("bob", requests).await;
-        }
-        assert!(Arc::ptr_eq(&set("carol", 7).await, &first));
-        for key in ["alice", "bob", "carol"] {
-            assert!(!read(&overrides.quotas).limits.is_empty());
-            let removed = api.remove_override(key).await;
-            assert!(removed.expect("it is removed").is_some());
-        }
-        assert!(read(&overrides.quotas).limits.is_empty());
     }
 }

@@ -88,7 +88,7 @@ impl QuotaOverrideCache {
         cached.map_err(|invalid| {
             self.log.log_with(|suppressed| {
                 let error = ConfigError::of(policy.name(), invalid);
-                tracing::error!(%error, suppressed, "a request's own quota can't be counted; the policy's own quota is used");
+                tracing::error!(%error, suppressed, "the quota of a request or an override can't be counted; the policy's own quota is used");
             });
         })
         .ok()

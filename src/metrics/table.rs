@@ -65,7 +65,7 @@ metrics! {
     WAITERS: Gauge "tollgate_waiters" ["policy"] Count
         "Requests of this process that wait for a policy";
     OVERRIDES: Gauge "tollgate_overrides" ["policy"] Count
-        "Overrides of keys of a policy that this process knows";
+        "Overrides of keys of a policy that are in force in this process";
     BANS: Counter "tollgate_bans_total" ["policy"] Count
         "Bans that this process began, for rejections or by hand";
 

@@ -50,7 +50,7 @@ pub struct PolicyStats {
     pub permits: u64,
     /// The requests that [wait](crate::Limiter::wait) for it, or for another policy that applies to them too.
     pub waiters: u64,
-    /// The [overrides](crate::limiter::Override) of its keys that this process knows.
+    /// The [overrides](crate::limiter::Override) of its keys that are in force in this process.
     pub overrides: u64,
     /// What a [shadow policy](crate::Policy::shadow) would have rejected; `None` for other policies.
     pub shadow: Option<ShadowStats>,

@@ -134,17 +134,6 @@ pub enum HealthWarning {
         /// Calls of the store, each of up to 128 keys, since the last health check.
         calls: u64,
     },
-    /// The store has lost overrides, as after a restart without its data. They are in force in the processes that know them.
-    #[error(
-        "the store has lost {overrides} overrides, which stay in force in this process; write them back by `tollgate override restore`"
-    )]
-    OverridesLost {
-        /// How many this process knows that the store doesn't have.
-        overrides: usize,
-    },
-    /// The process has not read the store's overrides yet, since the store fails: none is in force here.
-    #[error("overrides are not in force in this process, which could not read them yet")]
-    OverridesUnread,
 }
 
 /// What to do about a process that is held up.
@@ -174,8 +163,7 @@ impl HealthReport {
     }
 
     /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction` and `role`; and
-    /// `blocks`, if the limiter has a ban and the user may not list [blocked keys](crate::Limiter::blocks) (`+scan` on Redis); and
-    /// `overrides`, if the user may not read [overrides](crate::limiter::Override), so that there are none.
+    /// `blocks`, if the limiter has a ban and the user may not list [blocked keys](crate::Limiter::blocks) (`+scan` on Redis).
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
     }

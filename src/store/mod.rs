@@ -40,7 +40,7 @@ pub(crate) mod section;
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
-pub use overrides::{OverrideFuture, OverrideTable, RestoreOverridesFuture, SyncOverridesFuture};
+pub use overrides::{OverrideFuture, OverrideListFuture, OverrideTable};
 pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
@@ -307,7 +307,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Sets (`Some`) or removes (`None`) the override of a key under the policy of that name, for all processes with this store,
     /// and then in the [table](Store::overrides) of this one. Returns the override that was in force before. The limiter has
-    /// checked that the policy can count it.
+    /// checked that the policy can count it. One that has ended already, or one more than the store may have, is an error.
     ///
     /// Dropping the future does not undo the change. Default: [`StoreError::Unsupported`].
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
@@ -316,16 +316,12 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(unsupported.into())))
     }
 
-    /// Writes overrides back that the store has lost and the [table](Store::overrides) still has, unless they were set or removed
-    /// meanwhile. Returns what was written. Default: nothing, for a store that loses none.
-    fn restore_overrides(&self) -> RestoreOverridesFuture {
-        Box::pin(std::future::ready(Ok(Vec::new())))
-    }
-
-    /// Reads what other processes have changed into the [table](Store::overrides), for a list of all overrides. Default: done
-    /// already.
-    fn sync_overrides(&self) -> SyncOverridesFuture {
-        Box::pin(std::future::ready(Ok(())))
+    /// Lists the overrides, also those of policies that this process does not have. Default: those of the
+    /// [table](Store::overrides), for a store in process.
+    fn list_overrides(&self) -> OverrideListFuture {
+        let all = self.overrides().map(OverrideTable::all);
+        let all = all.ok_or(StoreError::Unsupported("overrides").into());
+        Box::pin(std::future::ready(all))
     }
 
     /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter

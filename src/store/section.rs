@@ -52,9 +52,9 @@ pub struct StoreSection {
     /// The number of hash tags of keys on a cluster: a power of two, at most 1,024. Default: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_tags: Option<usize>,
-    /// The most overrides that the store may have on Redis; 0 switches them off. Default: 100,000.
+    /// Whether the store has overrides on Redis. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_overrides: Option<usize>,
+    pub overrides: Option<bool>,
     /// The most keys that are counted in process, of all policies together; not used on Redis. Default: 1,000,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<NonZeroUsize>,

@@ -27,7 +27,10 @@ const DAY: i128 = 86_400_000_000;
 /// Tasks for each process and user.
 const TASKS: usize = 2;
 
-const USERS: [&str; 2] = ["alice", "bob"];
+/// A UUID, which is shown in another form than it is stored.
+const ALICE: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+const USERS: [&str; 2] = [ALICE, "bob"];
 
 /// Runs as a process of its own, below: a service with an admin API, until it is killed. It does nothing in a plain run of the
 /// tests.
@@ -167,39 +170,47 @@ async fn the_command_line_sets_and_lifts_the_limit_of_one_user_in_two_processes_
         assert_eq!(load.admitted(user), admitted_by_model(&[LIMIT]));
     }
 
-    tollgate(&processes[0], "override set api alice --quota 200/day").await;
-    load.until_rejected("alice", 200).await;
-    assert_eq!(load.admitted("alice"), admitted_by_model(&[LIMIT, 200]));
+    tollgate(
+        &processes[0],
+        &format!("override set api {ALICE} --quota 200/day"),
+    )
+    .await;
+    load.until_rejected(ALICE, 200).await;
+    assert_eq!(load.admitted(ALICE), admitted_by_model(&[LIMIT, 200]));
     let late = process(&server);
     let client = plain_http::client();
     until("a process that starts meanwhile has it", async || {
         let request = client.get(format!("http://{}/", late.address()));
-        let response = request.header("x-user", "alice").send().await;
+        let response = request.header("x-user", ALICE).send().await;
         limit(&response.expect("a response")) == Some(200)
     })
     .await;
 
-    tollgate(&processes[1], "override set api alice --quota 120/day").await;
-    load.until_rejected("alice", 120).await;
+    tollgate(
+        &processes[1],
+        &format!("override set api {ALICE} --quota 120/day"),
+    )
+    .await;
+    load.until_rejected(ALICE, 120).await;
     let replaced = admitted_by_model(&[LIMIT, 200, 120]);
-    assert_eq!(load.admitted("alice"), replaced);
+    assert_eq!(load.admitted(ALICE), replaced);
 
     // What is used comes back while the override is in force, and it is lifted before that is used up, or not.
-    tollgate(&processes[0], "reset alice --policy api").await;
-    tollgate(&processes[0], "override remove api alice").await;
-    load.until_rejected("alice", LIMIT).await;
-    let meanwhile = load.admitted("alice") - replaced;
+    tollgate(&processes[0], &format!("reset {ALICE} --policy api")).await;
+    tollgate(&processes[0], &format!("override remove api {ALICE}")).await;
+    load.until_rejected(ALICE, LIMIT).await;
+    let meanwhile = load.admitted(ALICE) - replaced;
     let [least, most] = [LIMIT, 120].map(|quota| admitted_by_model(&[quota]));
     assert!((least..=most).contains(&meanwhile), "{meanwhile}");
 
-    tollgate(&processes[1], "reset alice --policy api").await;
+    tollgate(&processes[1], &format!("reset {ALICE} --policy api")).await;
     let lifted = replaced + meanwhile + admitted_by_model(&[LIMIT]);
     until("it is admitted again", async || {
-        load.admitted("alice") == lifted
+        load.admitted(ALICE) == lifted
     })
     .await;
-    load.until_rejected("alice", LIMIT).await;
-    assert_eq!(load.admitted("alice"), lifted);
+    load.until_rejected(ALICE, LIMIT).await;
+    assert_eq!(load.admitted(ALICE), lifted);
     // No other user was concerned.
     assert_eq!(load.admitted("bob"), admitted_by_model(&[LIMIT]));
     load.end().await;

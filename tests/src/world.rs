@@ -59,15 +59,15 @@ impl World {
 
     /// Without overrides, so that the server is called for requests alone.
     pub fn redis() -> Self {
-        Self::on_redis(0)
+        Self::on_redis(false)
     }
 
-    fn on_redis(max_overrides: usize) -> Self {
+    fn on_redis(overrides: bool) -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
         let store = RedisStore::builder()
             .url(server.url())
-            .max_overrides(max_overrides)
+            .overrides(overrides)
             .timeout(TEST_TIMEOUT)
             // Rejections are cached by this process's clock, and only the server's is set.
             .rejection_cache_staleness(Duration::ZERO);
@@ -83,7 +83,7 @@ impl World {
     }
 
     pub fn both_with_overrides() -> impl Iterator<Item = Self> {
-        let on_redis = || Self::on_redis(100);
+        let on_redis = || Self::on_redis(true);
         [Self::memory, on_redis].into_iter().map(|world| world())
     }
 

@@ -30,8 +30,6 @@ pub(crate) enum Override {
     Remove(On<Remove>),
     /// List the overrides.
     List(On<List>),
-    /// Write overrides back that the store has lost, and the running process still knows.
-    Restore(On<Restore>),
 }
 
 #[derive(Debug, Args)]
@@ -81,16 +79,12 @@ pub(crate) struct List {
     limit: u64,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Restore {}
-
 impl Override {
     pub(super) async fn run(&self, output: &Output) -> Outcome {
         match self {
             Self::Set(on) => on.options.run(&on.connection, output).await,
             Self::Remove(on) => on.options.run(&on.connection, output).await,
             Self::List(on) => on.options.run(&on.connection, output).await,
-            Self::Restore(on) => on.options.run(&on.connection, output).await,
         }
     }
 }
@@ -153,16 +147,6 @@ impl List {
     }
 }
 
-impl Restore {
-    async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
-        let client = connection.process("restore")?;
-        let answer = client.post("/overrides/restore", &json!({})).await?;
-        let text = || format!("restored {} overrides\n", number(&answer, "restored"));
-        output.print(|| answer.clone(), text)?;
-        Ok(Answer::Yes)
-    }
-}
-
 fn listed(answer: &Value) -> String {
     let overrides = list(answer, "overrides");
     let mut table = Table::new(&["POLICY", "KEY", "LIMIT", "UNTIL", "SET BY", "NOTE", "STATE"]);
@@ -182,10 +166,6 @@ fn listed(answer: &Value) -> String {
     let mut shown = table.or("no key has an override\n");
     if (overrides.len() as u64) < number(answer, "total") {
         shown += "there are more: --limit sets how many are listed\n";
-    }
-    let error = text(answer, "store_error");
-    if !error.is_empty() {
-        shown += &format!("the store could not be read, and the list may be old: {error}\n");
     }
     shown
 }
@@ -219,13 +199,11 @@ fn until(one: &Value) -> String {
     text(one, "until")
 }
 
-/// Whether it has an effect, and is stored.
+/// Whether it has an effect.
 fn state(one: &Value) -> String {
-    let unused = text(one, "unused");
-    match (unused.is_empty(), flag(one, "stored")) {
-        (true, true) => "in force".to_owned(),
-        (true, false) => "in force, lost by the store".to_owned(),
-        (false, _) => format!("unused: {unused}"),
+    match text(one, "unused") {
+        unused if unused.is_empty() => "in force".to_owned(),
+        unused => format!("unused: {unused}"),
     }
 }
 
@@ -235,21 +213,20 @@ mod tests {
 
     #[test]
     fn a_list_shows_the_end_the_note_and_what_is_not_in_force() {
-        let answer = json!({"total": 4, "store_error": "timeout", "overrides": [
+        let answer = json!({"total": 4, "overrides": [
             {"policy": "api", "key": "alice", "quota": "9/h", "exempt": false, "until": "2027-01-15T08:00:00Z",
-                "note": "ticket 1", "set_by": "ops", "stored": true},
-            {"policy": "api", "key": "bob", "exempt": true, "stored": false},
-            {"policy": "old", "key": "carol", "exempt": true, "stored": true, "unused": "no policy"},
+                "note": "ticket 1", "set_by": "ops"},
+            {"policy": "api", "key": "bob", "exempt": true},
+            {"policy": "old", "key": "carol", "exempt": true, "unused": "no policy"},
         ]});
         let text = listed(&answer);
         for part in [
             "2027-01-15T08:00:00Z",
             "ticket 1",
             "ops",
-            "lost by the store",
+            "in force",
             "unused: no policy",
             "--limit",
-            "may be old: timeout",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -233,12 +233,12 @@ async function refreshOverrides() {
   }
 }
 
-function showOverrides({ overrides, total, store_error }) {
+function showOverrides({ overrides, total }) {
   const rows = overrides.map((one) => {
-    const { policy, key, quota, until, note, set_by, unused, stored } = one;
+    const { policy, key, quota, until, note, set_by, unused } = one;
     const show = el("button", { type: "button", class: "link", onclick: () => openKey(policy, key) }, keyText(key));
     const lift = el("button", { type: "button", class: "quiet", "aria-label": `Lift the override of ${key}`, "data-focus": `override ${policy} ${key}`, onclick: () => liftOverride(one) }, "Lift");
-    const state = unused ? badge("unused", "warn") : stored ? null : badge("lost by the store", "bad");
+    const state = unused ? badge("unused", "warn") : null;
     return el("tr", {},
       el("td", { class: "wide" }, show), el("td", {}, policy),
       el("td", {}, quota ?? "exempt", state, unused ? el("small", {}, unused) : null),
@@ -247,7 +247,6 @@ function showOverrides({ overrides, total, store_error }) {
   });
   const row = (text) => el("tr", {}, el("td", { colspan: 6, class: "wide empty" }, text));
   if (overrides.length < total) rows.push(row(`There are ${count(total - overrides.length)} more.`));
-  if (store_error) rows.push(row(`The store could not be read: ${store_error}`));
   if (rows.length === 0) rows.push(row("No key has an override."));
   keepFocus($("override-rows"), rows, $("overrides-refresh"));
 }

@@ -9,9 +9,8 @@ use crate::{
     admin::{
         api::{
             KeyText, OverrideChanged, OverrideInfo, OverrideKey, OverrideRequest, OverridesInfo,
-            RestoreRequest, Restored,
         },
-        audit::{Audit, Change, log_restored},
+        audit::{Audit, Change},
         http::{Answer, Body, Failure, Json, Query, policy_and_limit},
         state::SharedState,
         token::AdminUser,
@@ -32,7 +31,6 @@ pub(crate) async fn list(State(state): SharedState, query: Query) -> Answer<Over
     };
     Ok(Json(OverridesInfo {
         total: found.total() as u64,
-        store_error: found.store_error().map(ToString::to_string),
         overrides: found.iter().map(listed).collect(),
     }))
 }
@@ -46,7 +44,7 @@ pub(crate) async fn set(
     let limiter = state.limiter();
     let (policy, handle) = (&request.policy, limiter.policy(&request.policy)?);
     let keys = named_key(limiter, policy, &request.key)?;
-    let setting = setting(&request, &user, limiter).await?;
+    let setting = setting(&request, &user, limiter)?;
     let audit = Audit::new(user, Change::SetOverride, &request.key, limiter, &keys);
     completed(audited(audit, async move |audit| {
         let key = first(&keys);
@@ -94,31 +92,12 @@ pub(crate) async fn remove(
     .await
 }
 
-/// `POST /overrides/restore`.
-pub(crate) async fn restore(
-    State(state): SharedState,
-    user: AdminUser,
-    // A page of another site can't send one.
-    Body(RestoreRequest {}): Body<RestoreRequest>,
-) -> Answer<Restored> {
-    completed(async move {
-        let restored = state.limiter().restore_overrides().await?;
-        for (policy, key, setting) in &restored {
-            log_restored(&user, state.limiter(), (policy, key), setting);
-        }
-        Ok(Restored {
-            restored: restored.len() as u64,
-        })
-    })
-    .await
-}
-
 fn first(keys: &[(String, Key)]) -> Key {
     keys.first().map_or(Key::missing(), |(_, key)| *key)
 }
 
 /// The override of a request.
-async fn setting(
+fn setting(
     request: &OverrideRequest,
     user: &AdminUser,
     limiter: &Limiter,
@@ -140,7 +119,7 @@ async fn setting(
                 let detail = "seconds: an override lasts for 1 s to a hundred years";
                 return Err(Failure::bad_request(detail));
             }
-            let now = limiter.override_time().await?;
+            let now = limiter.override_time()?;
             Some((now + Duration::from_secs(seconds)).to_system_time())
         }
         (Some(_), Some(_)) => {
@@ -172,7 +151,6 @@ fn listed(listed: &ListedOverride) -> OverrideInfo {
     let setting = listed.setting();
     OverrideInfo {
         unused: listed.unused().map(str::to_owned),
-        stored: listed.is_stored(),
         ..info(listed.policy(), listed.key_text(), setting)
     }
 }
@@ -193,6 +171,5 @@ fn info(policy: &str, key: &str, setting: &Override) -> OverrideInfo {
         note: setting.note.clone(),
         set_by: setting.set_by.clone(),
         unused: None,
-        stored: true,
     }
 }

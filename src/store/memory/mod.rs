@@ -8,7 +8,7 @@ use self::shards::Shards;
 use super::{
     BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op,
     OpResult, OverrideFuture, Store, StoreResponse,
-    overrides::{DEFAULT_MAX_OVERRIDES, Override, OverrideTable},
+    overrides::{MAX_OVERRIDES, Override, OverrideTable},
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp, wall_offset_us},
@@ -76,7 +76,6 @@ mod shards;
 pub struct MemoryStore {
     shards: Arc<Shards>,
     overrides: Arc<OverrideTable>,
-    max_overrides: usize,
 }
 
 impl MemoryStore {
@@ -159,17 +158,23 @@ impl Store for MemoryStore {
     }
 
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
-        let (table, max) = (&self.overrides, self.max_overrides);
-        table.take_ended(usize::MAX);
-        let before = match setting {
-            Some(setting) => table.set(policy, *key, setting),
-            None => table.remove(policy, key),
+        let table = &self.overrides;
+        let changed = match setting {
+            None => Ok(table.remove(policy, key)),
+            Some(setting) if setting.has_ended(table.now()) => Err(OverrideError::Ended),
+            Some(setting) => {
+                let has_room = || table.get(policy, key).is_some() || table.len() < MAX_OVERRIDES;
+                if !has_room() {
+                    table.remove_ended();
+                }
+                if has_room() {
+                    Ok(table.set(policy, *key, setting))
+                } else {
+                    Err(OverrideError::TooMany { max: MAX_OVERRIDES })
+                }
+            }
         };
-        if before.is_none() && table.len() > max {
-            table.remove(policy, key);
-            return Box::pin(ready(Err(OverrideError::TooMany { max })));
-        }
-        Box::pin(ready(Ok(before)))
+        Box::pin(ready(changed))
     }
 
     fn wall(&self, at: Timestamp) -> Timestamp {
@@ -216,7 +221,6 @@ pub(crate) const DEFAULT_MAX_KEYS: NonZeroUsize = NonZeroUsize::MIN.saturating_a
 #[must_use]
 pub struct MemoryStoreBuilder {
     max_keys: NonZeroUsize,
-    max_overrides: usize,
     clock: Arc<dyn Clock>,
 }
 
@@ -242,7 +246,6 @@ impl Default for MemoryStoreBuilder {
     fn default() -> Self {
         Self {
             max_keys: DEFAULT_MAX_KEYS,
-            max_overrides: DEFAULT_MAX_OVERRIDES,
             clock: Arc::new(SystemClock),
         }
     }
@@ -253,13 +256,6 @@ impl MemoryStoreBuilder {
     /// policies. Default: 1,000,000, which take about 100 MB. [`MemoryStore`] says which keys are evicted when it is full.
     pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
         self.max_keys = keys;
-        self
-    }
-
-    /// Sets the number of [overrides](crate::limiter::Override) that the store holds at most, which are never evicted. Default:
-    /// 100,000.
-    pub fn max_overrides(mut self, overrides: usize) -> Self {
-        self.max_overrides = overrides;
         self
     }
 
@@ -276,7 +272,6 @@ impl MemoryStoreBuilder {
         MemoryStore {
             shards: Arc::new(shards),
             overrides: Arc::new(overrides),
-            max_overrides: self.max_overrides,
         }
     }
 }

@@ -19,8 +19,8 @@ const MAX_NOTE_BYTES: usize = 200;
 /// The longest `set_by` of an override, in bytes.
 const MAX_SET_BY_BYTES: usize = 64;
 
-/// The number of overrides that a store may have by default.
-pub(crate) const DEFAULT_MAX_OVERRIDES: usize = 100_000;
+/// The number of overrides that a store has at most.
+pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
 /// What applies to one key under one policy in place of the policy's quota: another quota, or none. It holds until an instant,
 /// or for good. Set by [`PolicyHandle::set_override`](crate::limiter::PolicyHandle::set_override).
@@ -175,13 +175,10 @@ impl fmt::Display for DateText {
 pub type OverrideFuture =
     Pin<Box<dyn Future<Output = Result<Option<Override>, OverrideError>> + Send>>;
 
-/// A future of overrides that were written back: see [`Store::restore_overrides`](super::Store::restore_overrides).
-pub type RestoreOverridesFuture =
+/// A future of the overrides of a store, ordered by policy and key: see
+/// [`Store::list_overrides`](super::Store::list_overrides).
+pub type OverrideListFuture =
     Pin<Box<dyn Future<Output = Result<Vec<(Arc<str>, Key, Override)>, OverrideError>> + Send>>;
-
-/// A future that completes when a store's table of overrides is up to date: see
-/// [`Store::sync_overrides`](super::Store::sync_overrides).
-pub type SyncOverridesFuture = Pin<Box<dyn Future<Output = Result<(), OverrideError>> + Send>>;
 
 /// A policy's name, and a key.
 pub(crate) type PolicyKey = (Arc<str>, Key);

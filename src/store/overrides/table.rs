@@ -1,11 +1,11 @@
 //! The overrides that a process knows of one store.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, RwLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -13,7 +13,6 @@ use super::{Override, PolicyKey};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    quota::Quota,
     sync::{lock, read, write},
 };
 
@@ -35,19 +34,9 @@ use crate::{
 pub struct OverrideTable {
     /// By whose wall clock overrides end.
     clock: Arc<dyn Clock>,
-    policies: RwLock<Policies>,
-    len: AtomicUsize,
-    /// No override ends before this instant, in microseconds.
-    next_end: AtomicI64,
+    /// The overrides of each policy that a limiter or an override needs.
+    policies: RwLock<HashMap<Arc<str>, Arc<PolicyOverrides>>>,
     listeners: Mutex<Vec<Arc<Listener>>>,
-}
-
-/// The overrides of each policy that a limiter or an override needs.
-#[derive(Default)]
-struct Policies {
-    by_name: HashMap<Arc<str>, Arc<PolicyOverrides>>,
-    /// With how many of them those are removed that nothing needs any more.
-    retain_at: usize,
 }
 
 /// Is called with the policies and keys whose overrides have changed. Returns whether it is to be called again.
@@ -67,8 +56,6 @@ pub(crate) struct KnownOverride {
     /// Unique in this process.
     pub(crate) id: u64,
     pub(crate) setting: Override,
-    /// Whether the store still has it.
-    is_stored: AtomicBool,
 }
 
 impl KnownOverride {
@@ -77,13 +64,7 @@ impl KnownOverride {
         Arc::new(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             setting,
-            is_stored: AtomicBool::new(true),
         })
-    }
-
-    /// Whether the store still has it: false after the store has lost it.
-    pub(crate) fn is_stored(&self) -> bool {
-        self.is_stored.load(Ordering::Relaxed)
     }
 }
 
@@ -97,31 +78,35 @@ impl OverrideTable {
         Self {
             clock,
             policies: RwLock::default(),
-            len: AtomicUsize::new(0),
-            next_end: AtomicI64::new(i64::MAX),
             listeners: Mutex::default(),
         }
     }
 
     /// Sets the override of a key under a policy. Returns the one that it replaces, if that has not ended.
     pub fn set(&self, policy: &str, key: Key, setting: Override) -> Option<Override> {
-        self.apply([(policy.into(), key, Some(setting))])
+        let before = self.get(policy, &key);
+        self.apply([(policy.into(), key, Some(setting))]);
+        before
     }
 
     /// Removes the override of a key under a policy, and returns it, if it has not ended.
     pub fn remove(&self, policy: &str, key: &Key) -> Option<Override> {
-        self.apply([(policy.into(), *key, None)])
+        let before = self.get(policy, key);
+        self.apply([(policy.into(), *key, None)]);
+        before
     }
 
     /// The override of a key under a policy, if there is one that has not ended.
     pub fn get(&self, policy: &str, key: &Key) -> Option<Override> {
-        let known = read(&self.policies).by_name.get(policy)?.find(key)?;
+        let known = read(&self.policies).get(policy)?.find(key)?;
         Some(known.setting.clone())
     }
 
     /// The number of overrides, with those that have ended and are not removed yet.
     pub fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+        let policies = read(&self.policies);
+        let numbers = policies.values().map(|known| read(&known.by_key).len());
+        numbers.sum()
     }
 
     /// Whether there are none.
@@ -136,14 +121,11 @@ impl OverrideTable {
 
     /// The overrides of a policy, now and later.
     pub(crate) fn policy(&self, name: &str) -> Arc<PolicyOverrides> {
-        if let Some(known) = read(&self.policies).by_name.get(name) {
+        if let Some(known) = read(&self.policies).get(name) {
             return known.clone();
         }
-        let Policies { by_name, retain_at } = &mut *write(&self.policies);
-        if by_name.len() >= *retain_at {
-            by_name.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
-            *retain_at = 2 * by_name.len() + 16;
-        }
+        let mut policies = write(&self.policies);
+        policies.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
         let new = || {
             Arc::new(PolicyOverrides {
                 clock: self.clock.clone(),
@@ -151,132 +133,74 @@ impl OverrideTable {
                 by_key: RwLock::default(),
             })
         };
-        by_name.entry(name.into()).or_insert_with(new).clone()
+        policies.entry(name.into()).or_insert_with(new).clone()
     }
 
-    /// Sets (`Some`) and removes (`None`) overrides. Returns the last one that was replaced or removed and had not ended.
+    /// Sets (`Some`) and removes (`None`) overrides.
     pub(crate) fn apply(
         &self,
         changes: impl IntoIterator<Item = (Arc<str>, Key, Option<Override>)>,
-    ) -> Option<Override> {
-        let (mut changed, mut before) = (Vec::new(), None);
+    ) {
+        let mut changed = Vec::new();
         for (policy, key, setting) in changes {
             let overrides = self.policy(&policy);
             let mut by_key = write(&overrides.by_key);
-            let replaced = match setting {
-                Some(setting) => match by_key.get(&key) {
-                    // It keeps its id, so requests that wait are not decided anew.
-                    Some(known) if known.setting == setting => {
-                        known.is_stored.store(true, Ordering::Relaxed);
-                        before = Some(setting);
-                        continue;
-                    }
-                    _ => {
-                        let known = KnownOverride::new(setting);
-                        if let Some(end) = known.setting.ends_at() {
-                            self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
-                        }
-                        by_key.insert(key, known)
-                    }
-                },
-                None => match by_key.remove(&key) {
-                    None => continue,
-                    removed => removed,
-                },
-            };
+            match setting {
+                // It keeps its id, so requests that wait are not decided anew.
+                Some(setting)
+                    if by_key
+                        .get(&key)
+                        .is_some_and(|known| known.setting == setting) =>
+                {
+                    continue;
+                }
+                Some(setting) => drop(by_key.insert(key, KnownOverride::new(setting))),
+                None if by_key.remove(&key).is_none() => continue,
+                None => {}
+            }
             overrides
                 .is_used
                 .store(!by_key.is_empty(), Ordering::Relaxed);
-            let is_set = by_key.contains_key(&key);
-            drop(by_key);
-            match (is_set, &replaced) {
-                (true, None) => self.len.fetch_add(1, Ordering::Relaxed),
-                (false, Some(_)) => self.len.fetch_sub(1, Ordering::Relaxed),
-                _ => 0,
-            };
-            let now = self.now();
-            let replaced = replaced.filter(|known| !known.setting.has_ended(now));
-            before = replaced.map(|known| known.setting.clone());
             changed.push((policy, key));
         }
         self.notify(&changed);
-        before
     }
 
-    /// Marks all overrides as those that the store has lost, but these. Returns how many were not marked before.
+    /// Sets these overrides, and removes all others.
     #[cfg(feature = "redis")]
-    pub(crate) fn mark_lost_except(&self, is_stored: impl Fn(&str, &Key) -> bool) -> usize {
-        let all = self.all().into_iter();
-        let lost = all.filter(|(policy, key, known)| {
-            !is_stored(policy, key) && known.is_stored.swap(false, Ordering::Relaxed)
-        });
-        lost.count()
+    pub(crate) fn replace(&self, stored: HashMap<PolicyKey, Override>) {
+        let mut changes: Vec<_> = self.all();
+        changes.retain(|(policy, key, _)| !stored.contains_key(&(policy.clone(), *key)));
+        let removed = changes
+            .into_iter()
+            .map(|(policy, key, _)| (policy, key, None));
+        let set = stored.into_iter();
+        let set = set.map(|((policy, key), setting)| (policy, key, Some(setting)));
+        self.apply(removed.chain(set));
     }
 
-    /// Removes and returns up to `max` overrides that have ended.
-    pub(crate) fn take_ended(&self, max: usize) -> Vec<(Arc<str>, Key, Override)> {
+    /// Removes the overrides that have ended.
+    pub(crate) fn remove_ended(&self) {
         let now = self.now();
-        if now.as_micros() < self.next_end.load(Ordering::Relaxed) {
-            return Vec::new();
-        }
-        // Before the search: what is set meanwhile is not missed.
-        self.next_end.store(i64::MAX, Ordering::Relaxed);
-        let (mut ended, mut changed) = (Vec::new(), Vec::new());
-        for (policy, key, known) in self.all() {
-            match known.setting.ends_at() {
-                Some(end) if end <= now && ended.len() >= max => {
-                    self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
-                }
-                Some(end) if end <= now && self.remove_known(&policy, &key, &known) => {
-                    changed.push((policy.clone(), key));
-                    ended.push((policy, key, known.setting.clone()));
-                }
-                Some(end) if end > now => {
-                    self.next_end.fetch_min(end.as_micros(), Ordering::Relaxed);
-                }
-                _ => {}
-            }
-        }
-        self.notify(&changed);
-        ended
-    }
-
-    /// Removes an override, unless another one has replaced it.
-    fn remove_known(&self, policy: &str, key: &Key, known: &KnownOverride) -> bool {
-        let overrides = self.policy(policy);
-        let mut by_key = write(&overrides.by_key);
-        let is_known = by_key.get(key).is_some_and(|own| own.id == known.id);
-        if is_known {
-            by_key.remove(key);
+        for overrides in read(&self.policies).values() {
+            let mut by_key = write(&overrides.by_key);
+            by_key.retain(|_, known| !known.setting.has_ended(now));
             overrides
                 .is_used
                 .store(!by_key.is_empty(), Ordering::Relaxed);
-            self.len.fetch_sub(1, Ordering::Relaxed);
         }
-        is_known
     }
 
     /// All overrides, ordered by policy and key.
-    pub(crate) fn all(&self) -> Vec<(Arc<str>, Key, Arc<KnownOverride>)> {
-        let mut all = Vec::with_capacity(self.len());
-        for (policy, overrides) in &read(&self.policies).by_name {
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, Key, Override)> {
+        let mut all = Vec::new();
+        for (policy, overrides) in &*read(&self.policies) {
             let by_key = read(&overrides.by_key);
             let entries = by_key.iter();
-            all.extend(entries.map(|(key, known)| (policy.clone(), *key, known.clone())));
+            all.extend(entries.map(|(key, known)| (policy.clone(), *key, known.setting.clone())));
         }
         all.sort_unstable_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
         all
-    }
-
-    /// The number of overrides that the store has lost.
-    #[cfg(feature = "redis")]
-    pub(crate) fn lost(&self) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
-        let all = self.all();
-        let lost = all.iter().filter(|(_, _, known)| !known.is_stored());
-        lost.count()
     }
 
     /// Calls `listener` with each change from now on, until it returns false. No lock is held meanwhile, but when it is called with
@@ -315,21 +239,12 @@ impl PolicyOverrides {
         self.is_used.clone()
     }
 
-    /// The number of overrides.
+    /// The number of overrides that have not ended.
     pub(crate) fn len(&self) -> usize {
-        match self.is_used() {
-            true => read(&self.by_key).len(),
-            false => 0,
-        }
-    }
-
-    /// The quotas of the overrides.
-    pub(crate) fn quotas(&self) -> HashSet<Quota> {
+        let now = self.clock.wall();
         let by_key = read(&self.by_key);
-        let quotas = by_key
-            .values()
-            .filter_map(|known| known.setting.own_quota());
-        quotas.collect()
+        let in_force = |known: &&Arc<KnownOverride>| !known.setting.has_ended(now);
+        by_key.values().filter(in_force).count()
     }
 
     /// The override of a key, if there is one that has not ended.
@@ -363,8 +278,10 @@ impl fmt::Debug for PolicyOverrides {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::atomic::AtomicUsize, time::Duration};
+
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::{clock::ManualClock, quota::Quota};
 
     fn of(requests: u64) -> Override {
         Override::quota(Quota::requests(requests).per_hour())
@@ -387,24 +304,22 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_taken_once_and_the_rest_stays() {
+    fn what_has_ended_is_removed_and_the_rest_stays() {
         let clock = ManualClock::default();
         let table = OverrideTable::new(clock.clone());
-        let after = |secs| (clock.wall() + std::time::Duration::from_secs(secs)).to_system_time();
+        let after = |secs| (clock.wall() + Duration::from_secs(secs)).to_system_time();
         table.set("api", Key::new("a"), of(1).until(after(10)));
         table.set("api", Key::new("b"), of(1).until(after(20)));
         table.set("api", Key::new("c"), of(1));
-        assert!(table.take_ended(9).is_empty());
-        for key in ["a", "b"] {
-            clock.advance(std::time::Duration::from_secs(10));
+        for (key, left) in [("a", 2), ("b", 1)] {
+            clock.advance(Duration::from_secs(10));
             assert_eq!(table.get("api", &Key::new(key)), None);
-            let ended = table.take_ended(9);
-            let keys: Vec<_> = ended.iter().map(|(_, key, _)| *key).collect();
-            assert_eq!(keys, [Key::new(key)]);
+            assert_eq!((table.len(), table.policy("api").len()), (left + 1, left));
+            table.remove_ended();
+            assert_eq!(table.len(), left);
         }
-        assert_eq!((table.take_ended(9).len(), table.len()), (0, 1));
         table.set("api", Key::new("a"), of(1).until(after(10)));
-        clock.advance(std::time::Duration::from_secs(10));
+        clock.advance(Duration::from_secs(10));
         assert_eq!(table.set("api", Key::new("a"), of(2)), None);
     }
 

@@ -31,8 +31,8 @@ use self::{
 };
 use super::{
     BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
-    OpResult, OverrideFuture, OverrideTable, RestoreOverridesFuture, Store, StoreResponse,
-    SyncOverridesFuture, health::HealthWarning, overrides::Override,
+    OpResult, OverrideFuture, OverrideListFuture, OverrideTable, Store, StoreResponse,
+    health::HealthWarning, overrides::Override,
 };
 use crate::{
     error::{InvalidValue, StoreError, overrides::OverrideError},
@@ -349,12 +349,11 @@ impl Store for RedisStore {
         })
     }
 
-    fn restore_overrides(&self) -> RestoreOverridesFuture {
-        self.with_overrides(async |overrides, topology| overrides.restore(&topology).await)
-    }
-
-    fn sync_overrides(&self) -> SyncOverridesFuture {
-        self.with_overrides(async |overrides, topology| Ok(overrides.sync(&topology).await?))
+    fn list_overrides(&self) -> OverrideListFuture {
+        self.with_overrides(async |overrides, topology| {
+            overrides.read(&topology).await?;
+            Ok(overrides.table.all())
+        })
     }
 
     fn shard(&self, key: &Key) -> usize {
@@ -390,13 +389,6 @@ impl Store for RedisStore {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
             let report = store.check_health(&limits).await;
-            let report = match store.inner.overrides.clone() {
-                Some(overrides) => {
-                    let topology = store.inner.shared.topology.clone();
-                    overrides.add_to_health(topology, report).await
-                }
-                None => report,
-            };
             let refunds = &store.inner.shared.pending_refunds;
             let report = report.with_dropped_refunds(refunds.dropped());
             let report = report.with_unconfirmed(refunds.unconfirmed());

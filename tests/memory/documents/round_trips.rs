@@ -124,7 +124,7 @@ fn text() -> impl Strategy<Value = String> {
         ]),
         line(&[
             "store = { url = 'redis://127.0.0.1:1/3', timeout = '50ms', rejection_cache = false }",
-            "store = { cluster = ['redis://127.0.0.1:1', 'redis://127.0.0.1:2'], hash_tags = 64, max_overrides = 0 }",
+            "store = { cluster = ['redis://127.0.0.1:1', 'redis://127.0.0.1:2'], hash_tags = 64, overrides = false }",
             "store = { sentinel = { master = 'm', urls = ['redis://127.0.0.1:1'] }, circuit_breaker_threshold = false }",
         ]),
     );

@@ -18,7 +18,7 @@ async fn an_override_is_set_listed_and_removed_and_each_change_is_logged() {
     let body = json!({"policy": "api", "key": "sk_1", "quota": "100/min", "until": "2099-01-15T08:00:00Z", "note": "two\nlines"});
     let (status, set) = call(&api, Method::PUT, &body).await;
     let expected = json!({"policy": "api", "key": key, "quota": "100/min", "exempt": false,
-        "until": "2099-01-15T08:00:00Z", "note": "two\nlines", "set_by": "ops", "stored": true});
+        "until": "2099-01-15T08:00:00Z", "note": "two\nlines", "set_by": "ops"});
     assert_eq!((status, &set), (200, &json!({ "after": expected })));
     let decision = limiter.check(("api", Key::secret("sk_1"))).await;
     assert_eq!(decision.policy("api").map(|api| api.limit()), Some(100));
@@ -33,8 +33,6 @@ async fn an_override_is_set_listed_and_removed_and_each_change_is_logged() {
     let (status, removed) = call(&api, Method::DELETE, &about).await;
     assert_eq!((status, &removed["before"]["exempt"]), (200, &json!(true)));
     assert_eq!(call(&api, Method::DELETE, &about).await, (200, json!({})));
-    let restored = api.done("/overrides/restore", json!({})).await;
-    assert_eq!(restored, json!({"restored": 0}));
     let lines = log.lines("changed by the admin API");
     let quota = r#"100/min until 2099-01-15T08:00:00Z (two\\nlines)""#;
     let [set, remove] = ["set", "remove"].map(|change| format!(r#"change="{change} override""#));

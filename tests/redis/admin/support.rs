@@ -253,7 +253,6 @@ pub(crate) fn good_body(path: &str) -> Value {
         "/unblock" => json!({"key": "sk_1"}),
         "/callers" => json!({"policy": "shared", "key": "*"}),
         "/overrides" => json!({"policy": "api", "key": "sk_1"}),
-        "/overrides/restore" => json!({}),
         _ => panic!("no body for {path}"),
     }
 }

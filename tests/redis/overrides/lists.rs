@@ -3,6 +3,8 @@
 use tollgate::limiter::{Override, OverrideError};
 use tollgate_tests::{prelude::*, stores::limiter};
 
+use super::support::system_time;
+
 fn of(requests: u64) -> Override {
     Override::quota(Quota::requests(requests).per_hour())
 }
@@ -11,27 +13,47 @@ fn policies() -> [Policy; 2] {
     ["a", "b"].map(|name| Policy::new(name, Quota::requests(1).per_hour()))
 }
 
+/// The most overrides of a store.
+const MAX: usize = 10_000;
+
 #[tokio::test]
-async fn a_store_has_no_more_than_it_may_have() {
-    let server = Server::start();
-    let redis = RedisStore::builder().url(server.url()).max_overrides(2);
-    let redis = redis.timeout(TEST_TIMEOUT).build().expect("a store");
-    let memory = MemoryStore::builder().max_overrides(2).build();
-    for builder in [
-        Limiter::builder().store(redis),
-        Limiter::builder().store(memory),
-    ] {
-        let limiter = limiter(builder, policies());
+async fn a_store_has_no_more_than_it_may_have_and_those_that_have_ended_make_room() {
+    for world in World::both_with_overrides() {
+        let limiter = world.limiter(policies());
         let [a, b] = ["a", "b"].map(|name| limiter.policy(name).expect("a policy"));
-        assert!(a.set_override("alice", of(2)).await.is_ok());
-        assert!(b.set_override("alice", of(3)).await.is_ok());
+        let end = Timestamp::from_micros(world.now() as i64) + secs(600);
+        let ending = of(2).until(system_time(end));
+        assert!(a.set_override("alice", ending).await.is_ok());
+        match world.redis_server() {
+            Some(server) => {
+                let fields = (1..MAX).map(|number| format!("k{number} b"));
+                let fields = fields.flat_map(|field| [field, "1 - 3/h\n\n".to_owned()]);
+                let command = ["HSET", "tg:#overrides"].map(str::to_owned);
+                let command: Vec<_> = command.into_iter().chain(fields).collect();
+                let command: Vec<&str> = command.iter().map(String::as_str).collect();
+                server.command(&command);
+            }
+            None => {
+                for number in 1..MAX {
+                    let set = b.set_override(format!("k{number}"), of(3)).await;
+                    assert!(set.is_ok());
+                }
+            }
+        }
         let error = a.set_override("bob", of(4)).await;
-        assert!(matches!(error, Err(OverrideError::TooMany { max: 2, .. })));
-        // One that is there may be replaced.
-        assert!(a.set_override("alice", of(5)).await.is_ok());
-        assert!(a.remove_override("alice").await.is_ok());
+        assert!(matches!(
+            error,
+            Err(OverrideError::TooMany { max: MAX, .. })
+        ));
+        // One that is there may be replaced or removed.
+        assert!(b.set_override("k1", of(5)).await.is_ok());
+        assert!(b.remove_override("k1").await.is_ok());
         assert!(a.set_override("bob", of(4)).await.is_ok());
-        assert_eq!(limiter.stats().policies[0].overrides, 1);
+        assert!(a.set_override("carol", of(4)).await.is_err());
+        world.advance(secs(600));
+        assert!(a.set_override("carol", of(4)).await.is_ok());
+        assert_eq!(limiter.overrides(9).await.expect("a list").total(), MAX);
+        assert_eq!(limiter.stats().policies[0].overrides, 2, "{}", world.name());
     }
 }
 
@@ -52,5 +74,5 @@ async fn a_list_is_ordered_by_policy_and_key_and_says_whether_it_is_complete() {
     assert_eq!((own.len(), own.is_complete()), (2, true));
     let first = own.iter().next().expect("two");
     assert_eq!(first.setting().set_by.as_deref(), Some("ops"));
-    assert!(first.is_stored() && first.key() == Key::new("alice"));
+    assert_eq!(first.key(), Key::new("alice"));
 }

@@ -12,7 +12,7 @@ fn builder(url: String) -> RedisStoreBuilder {
         .timeout(TEST_TIMEOUT)
         .connections(1)
         // They are read in the background, by a connection of their own.
-        .max_overrides(0)
+        .overrides(false)
 }
 
 /// A limiter that caches rejections for longer than the test takes.

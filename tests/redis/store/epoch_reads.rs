@@ -12,7 +12,7 @@ fn clock() -> ManualClock {
 
 fn one_a_week(url: String, clock: &ManualClock) -> Limiter {
     // The version of overrides is read by the command that reads the epoch.
-    let store = RedisStore::builder().url(url).max_overrides(0);
+    let store = RedisStore::builder().url(url).overrides(false);
     let store = store.rejection_cache_clock(clock.clone());
     let store = store.rejection_cache_staleness(BOUND).timeout(TEST_TIMEOUT);
     let policy = Policy::new("p", Quota::requests(1).per_week());

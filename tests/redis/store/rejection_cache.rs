@@ -14,7 +14,7 @@ pub(crate) const BOUND: Duration = secs(1);
 
 pub(crate) fn store(server: &Server, clock: &ServerClock) -> RedisStore {
     // The version of overrides is read by the command that reads the epoch.
-    let store = RedisStore::builder().url(server.url()).max_overrides(0);
+    let store = RedisStore::builder().url(server.url()).overrides(false);
     let store = store.rejection_cache_clock(SameTime(clock.clone()));
     store
         .rejection_cache_staleness(BOUND)

@@ -249,7 +249,7 @@ fn what_a_runtime_had_begun_to_send_by_hand_when_it_ended_is_made_by_another() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
-    let store = store.timeout(TEST_TIMEOUT).connections(1).max_overrides(0);
+    let store = store.timeout(TEST_TIMEOUT).connections(1).overrides(false);
     let policy = StrategyKind::Fixed.policy("p", "100/month");
     let limiter = limiter(store.built(), [policy]);
     let [ended, other] = [(); 2].map(|()| current_thread());

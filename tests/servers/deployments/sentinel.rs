@@ -127,7 +127,7 @@ async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
         // Their version is read by the command that reads the epoch.
-        .max_overrides(0)
+        .overrides(false)
         .rejection_cache_clock(clock.clone())
         .rejection_cache_staleness(BOUND);
     let limiter = limiter(patient(store), 1);

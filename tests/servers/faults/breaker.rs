@@ -32,7 +32,7 @@ async fn three_consecutive_failures_open_it_and_two_do_not() {
 #[tokio::test]
 async fn rejections_and_errors_of_one_key_do_not_open_it() {
     let server = Server::start();
-    let store = builder(server.url()).max_overrides(0).built();
+    let store = builder(server.url()).overrides(false).built();
     let limiter = rejecting(store, 1);
     let check = async |key: &str| limiter.check(Key::new(key)).await;
     assert!(check("mine").await.is_admitted());
@@ -62,7 +62,7 @@ async fn rejections_and_errors_of_one_key_do_not_open_it() {
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let (server, proxy) = network();
     // Nothing else is sent.
-    let store = builder(url(proxy.addr())).max_overrides(0);
+    let store = builder(url(proxy.addr())).overrides(false);
     let limiter = rejecting(store.circuit_breaker_threshold(1).built(), UNITS);
     resumed(&limiter).await;
     server.pause();
@@ -160,7 +160,7 @@ async fn a_silent_server_opens_it_however_many_requests_come() {
 async fn while_open_no_request_waits_and_few_probes_are_sent_at_once_and_none_once_the_store_is_gone()
  {
     let (server, proxy) = network();
-    let store = builder(url(proxy.addr())).max_overrides(0).built();
+    let store = builder(url(proxy.addr())).overrides(false).built();
     let limiters = [(); 4].map(|()| rejecting(store.clone(), UNITS));
     for limiter in &limiters {
         resumed(limiter).await;
@@ -375,7 +375,7 @@ async fn a_late_reply_to_a_probe_closes_the_breaker() {
 #[tokio::test]
 async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
     let (_server, proxy) = network();
-    let store = builder(url(proxy.addr())).max_overrides(0);
+    let store = builder(url(proxy.addr())).overrides(false);
     let limiter = rejecting(store.built(), UNITS);
     proxy.cut();
     opened(&limiter).await;

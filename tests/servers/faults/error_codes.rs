@@ -80,7 +80,7 @@ async fn is_well_again(limiter: &Limiter, used: u64) {
 
 /// A limiter that has had a request admitted, and its connection.
 async fn begun(server: &Server) -> (Limiter, Connection) {
-    let store = builder(server.url()).max_overrides(0).built();
+    let store = builder(server.url()).overrides(false).built();
     began(server, store).await
 }
 
@@ -283,7 +283,7 @@ async fn wrongpass_and_noauth() {
         let (_case, server) = (Case(begin.to_owned()), Server::start());
         run(&server, create);
         let store = builder(format!("redis://{user}{}", server.addr()));
-        let (limiter, _) = began(&server, store.max_overrides(0).built()).await;
+        let (limiter, _) = began(&server, store.overrides(false).built()).await;
         run(&server, begin);
         opened(&limiter).await;
         run(&server, &end);
@@ -297,7 +297,7 @@ async fn an_unauthenticated_connection_is_dropped() {
     let server = Server::start();
     // The test's own connection is open before, and stays so.
     order(&server, &["PING"]);
-    let store = builder(server.url()).max_overrides(0).no_circuit_breaker();
+    let store = builder(server.url()).overrides(false).no_circuit_breaker();
     let limiter = rejecting(store.built(), UNITS);
     run(&server, "CONFIG SET requirepass secret");
     let before = connected(&server);
@@ -354,7 +354,7 @@ async fn a_repeated_reply_decides_no_other_request() {
     for policy in [policy as fn(u64) -> Policy, permits] {
         let (server, network) = network();
         // The version of overrides is read over a connection of its own.
-        let one = builder(url(network.addr())).max_overrides(0).connections(1);
+        let one = builder(url(network.addr())).overrides(false).connections(1);
         let limiter = under(policy(1), one.built(), OnStoreError::Reject);
         let other = under(policy(1), store(&server), OnStoreError::Reject);
         let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;

@@ -226,11 +226,7 @@ fn settings(mut builder: RedisStoreBuilder, section: &StoreSection) -> RedisStor
     builder = with(builder, section.timeout, RedisStoreBuilder::timeout);
     builder = with(builder, section.connections, RedisStoreBuilder::connections);
     builder = with(builder, section.hash_tags, RedisStoreBuilder::hash_tags);
-    builder = with(
-        builder,
-        section.max_overrides,
-        RedisStoreBuilder::max_overrides,
-    );
+    builder = with(builder, section.overrides, RedisStoreBuilder::overrides);
     match section.circuit_breaker_threshold {
         None | Some(BreakerSection::Enabled(true)) => {}
         Some(BreakerSection::Enabled(false)) => builder = builder.no_circuit_breaker(),

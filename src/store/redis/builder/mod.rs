@@ -19,7 +19,6 @@ use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
     observe::SharedObservers,
-    store::overrides::DEFAULT_MAX_OVERRIDES,
 };
 
 #[cfg(feature = "config")]
@@ -44,7 +43,7 @@ pub struct RedisStoreBuilder {
     rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
     /// `None` if they are switched off.
-    max_overrides: Option<usize>,
+    overrides: bool,
     /// What a document says in place of each secret, if it opens the store.
     #[cfg(feature = "config")]
     sources: Option<Vec<(String, crate::secret::Secret)>>,
@@ -134,7 +133,7 @@ impl Default for RedisStoreBuilder {
             rejection_cache: Duration::from_secs(1),
             rejection_cache_capacity: 100_000,
             clock: Arc::new(SystemClock),
-            max_overrides: Some(DEFAULT_MAX_OVERRIDES),
+            overrides: true,
             #[cfg(feature = "config")]
             sources: None,
         }
@@ -338,15 +337,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the number of [overrides](crate::limiter::Override) that the store may have: one more is an error. Default: 100,000. 0
-    /// switches them off.
+    /// Sets whether the store has [overrides](crate::limiter::Override). Default: it has.
     ///
-    /// Unless they are switched off, each process with the store reads one key each second, on its background thread, over a connection
-    /// of its own, from its first request on. The store needs the permissions of `GET`, `HGET`, `HMGET`, `HSCAN`, `HSET`, `HDEL`,
-    /// `HLEN`, `ZADD`, `ZREM`, `ZCARD`, `ZSCORE`, `ZRANGE`, `ZREVRANGE`, `ZRANGEBYSCORE`, `SET` and `TIME`; without them there are no
-    /// overrides, and nothing else changes.
-    pub fn max_overrides(mut self, overrides: usize) -> Self {
-        self.max_overrides = (overrides > 0).then_some(overrides);
+    /// With overrides, each process with the store reads one key each second, from its first request on. The store needs the
+    /// permissions of `GET`, `SET`, `HGET`, `HGETALL`, `HSET`, `HDEL`, `HLEN` and `TIME`; without them there are no overrides, and
+    /// nothing else changes.
+    pub fn overrides(mut self, overrides: bool) -> Self {
+        self.overrides = overrides;
         self
     }
 
@@ -403,9 +400,9 @@ impl RedisStoreBuilder {
         let tags = topology.tags().map_or(1, |tags| tags.len());
         let observers = Arc::<SharedObservers>::default();
         let server_clock = Arc::<ServerClock>::default();
-        let overrides = self.max_overrides.map(|max| {
+        let overrides = self.overrides.then(|| {
             let clock = server_clock.clone();
-            RedisOverrides::new(&self.prefix, topology.tags(), clock, max, self.timeout)
+            RedisOverrides::new(&self.prefix, topology.tags(), clock, self.timeout)
         });
         let shared = Arc::new(StoreState {
             id,

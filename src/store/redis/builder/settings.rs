@@ -59,8 +59,7 @@ impl RedisStoreBuilder {
             rejection_cache: (cached(self) != cached(&default)).then_some(cache),
             hash_tags: (self.connect.hash_tags != default.connect.hash_tags)
                 .then_some(self.connect.hash_tags),
-            max_overrides: (self.max_overrides != default.max_overrides)
-                .then_some(self.max_overrides.unwrap_or(0)),
+            overrides: (self.overrides != default.overrides).then_some(self.overrides),
             ..StoreSection::default()
         };
         StoreSettings::new(section, &self.connect, secret, self.sources.is_some())
@@ -154,7 +153,7 @@ impl StoreSettings {
                 own.rejection_cache != its.rejection_cache,
             ),
             ("hash_tags", own.hash_tags != its.hash_tags),
-            ("max_overrides", own.max_overrides != its.max_overrides),
+            ("overrides", own.overrides != its.overrides),
         ];
         names.extend(
             plain

@@ -1,4 +1,4 @@
-//! Overrides as they are stored: the names of the keys, a field for each policy and key, and a value.
+//! Overrides as they are stored: the names of the two keys, a field for each policy and key, and a value.
 
 use std::sync::Arc;
 
@@ -19,11 +19,7 @@ const FORMAT: &str = "1";
 pub(super) struct OverrideKeys {
     /// A hash: the overrides by field.
     pub(super) overrides: String,
-    /// A sorted set: the fields by the number of their last change.
-    pub(super) changes: String,
-    /// A sorted set: removed fields by when they were removed.
-    pub(super) removed: String,
-    /// A text: the id of the data, the number of the last change, the number up to which changes may be gone, and a random text.
+    /// A text that each change replaces by another one.
     pub(super) version: String,
 }
 
@@ -32,8 +28,6 @@ impl OverrideKeys {
         let name = |part| key_names::store_key(prefix, tags, OVERRIDES_TAG, part);
         Self {
             overrides: name("overrides"),
-            changes: name("overrides:changes"),
-            removed: name("overrides:removed"),
             version: name("overrides:version"),
         }
     }
@@ -42,38 +36,9 @@ impl OverrideKeys {
 /// The hash tag of the keys, on a cluster.
 pub(super) const OVERRIDES_TAG: usize = 0;
 
-/// A version of the data: see [`OverrideKeys::version`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Version {
-    text: String,
-    pub(super) number: u64,
-    /// A process that has not read the changes up to this one has to read all overrides.
-    pub(super) floor: u64,
-}
-
-impl Version {
-    /// `None` if this is no version.
-    pub(super) fn parse(text: String) -> Option<Self> {
-        let mut parts = text.split(' ').skip(1);
-        let mut number = || parts.next()?.parse().ok();
-        let (number, floor) = (number()?, number()?);
-        Some(Self {
-            text,
-            number,
-            floor,
-        })
-    }
-
-    /// Whether it is of the same data.
-    pub(super) fn has_id_of(&self, other: &Self) -> bool {
-        let [own, other] = [self, other].map(|version| version.text.split(' ').next());
-        own == other
-    }
-}
-
-/// The field of a policy and a key.
+/// The field of a policy and a key: the key's text in the store, which has no space, and the policy's name.
 pub(super) fn field(policy: &str, key: &Key) -> String {
-    format!("{key} {policy}")
+    format!("{} {policy}", key.as_str())
 }
 
 /// The policy and the key of a field; `None` if it is foreign.
@@ -162,25 +127,21 @@ mod tests {
     #[test]
     fn a_field_has_the_policy_and_the_key() {
         for policy in ["api", "a policy with spaces", "a:b"] {
-            for key in [Key::new("alice"), Key::secret("x"), Key::global()] {
+            let uuid = Key::new("550e8400-e29b-41d4-a716-446655440000");
+            let tuple = Key::tuple([Key::new("a"), Key::new("b")]);
+            for key in [
+                Key::new("alice"),
+                Key::secret("x"),
+                Key::global(),
+                uuid,
+                tuple,
+            ] {
                 let field = field(policy, &key);
                 assert_eq!(parse_field(field.as_bytes()), Some((policy.into(), key)));
             }
         }
         for foreign in ["", "alice", "a{b api", "\u{e9} api"] {
             assert_eq!(parse_field(foreign.as_bytes()), None, "{foreign:?}");
-        }
-    }
-
-    #[test]
-    fn a_version_is_read_or_else_there_is_none() {
-        let version = |text: &str| Version::parse(text.to_owned());
-        let read = version("id 12 3 random").expect("a version");
-        assert_eq!((read.number, read.floor), (12, 3));
-        assert!(read.has_id_of(&version("id 1 1 other").expect("a version")));
-        assert!(!read.has_id_of(&version("di 12 3 random").expect("a version")));
-        for foreign in ["", "id", "id 1", "id x 1 r", "id -1 1 r"] {
-            assert_eq!(version(foreign), None, "{foreign:?}");
         }
     }
 }

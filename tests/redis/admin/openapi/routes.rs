@@ -41,12 +41,11 @@ post /reset | ResetRequest -> Reset | change | Removes the usage of a key, and e
 post /credit | CreditRequest -> Credited | change | Adds units to what a key has left under a policy
 post /block | BlockRequest -> Blocked | change | Blocks a key in all processes, under one ban or all
 post /unblock | UnblockRequest -> Unblocked | change | Ends the bans of a key in all processes, under one ban or all
-get /overrides | OverridesInfo | 400 401 404 | The keys with a limit of their own, set by operators
+get /overrides | OverridesInfo | 400 401 404 503 | The keys with a limit of their own, set by operators
     policy | The policy's name; all policies if it is left out
     limit | The most overrides in the answer, 100 if it is left out
 put /overrides | OverrideRequest -> OverrideChanged | change | Sets the limit of a key under a policy in all processes, or exempts it, until an instant or for good
 delete /overrides | OverrideKey -> OverrideChanged | change | Removes the override of a key under a policy in all processes
-post /overrides/restore | RestoreRequest -> Restored | 400 401 413 415 503 | Writes the overrides back that the store has lost and this process knows
 post /callers | CallersRequest -> Callers | key | The callers whose charges under a key count now, for strategies that record them
 ";
 
@@ -115,7 +114,7 @@ fn schema_named(name: &str, of: &mut SchemaGenerator) -> Value {
         ActivityReport BlockRequest Blocked BlocksInfo Callers CallersRequest
         ConfigInForce CreditRequest Credited ExplainRequest ExplanationInfo
         Health OverrideChanged OverrideKey OverrideRequest OverridesInfo
-        PeekRequest Policies Reset ResetRequest RestoreRequest Restored Shadows
+        PeekRequest Policies Reset ResetRequest Shadows
         Status TopReport UnblockRequest Unblocked
     )
 }
