@@ -147,10 +147,7 @@ impl KeyList {
 
     /// Whether a key is on the list.
     pub fn contains(&self, key: &Key) -> bool {
-        let keys = self.shared.keys.load();
-        // A list may have the hash of a UUID, as version 0.1 showed it.
-        let has_hash = || key.hash_of_uuid().is_some_and(|hash| keys.contains(&hash));
-        keys.contains(key) || has_hash()
+        self.shared.keys.load().contains(key)
     }
 
     /// The name of the policy whose keys these are.

@@ -81,11 +81,6 @@ impl Key {
         Self::readable(&uuid::stored(text)?)
     }
 
-    /// The hash by which version 0.1 counted this UUID; `None` for other keys. Lists may have it until version 0.3.
-    pub(crate) fn hash_of_uuid(&self) -> Option<Self> {
-        uuid::text(self.as_bytes()).map(|text| Self::hash("text", &text))
-    }
-
     /// A key of secret text, such as a token, which is always hashed.
     ///
     /// The hash has no secret key, so it hides only text that can't be guessed. For text that can, such as a telephone number,

@@ -201,14 +201,6 @@ fn a_uuid_is_stored_in_23_characters_and_displayed_as_it_is() {
 }
 
 #[test]
-fn the_hash_that_version_0_1_counted_a_uuid_by_is_known() {
-    let uuid = Key::new("550e8400-e29b-41d4-a716-446655440000");
-    let hash = uuid.hash_of_uuid().map(|hash| hash.to_string());
-    assert_eq!(hash.as_deref(), Some("#bU_IUGHE1fr1HhExzVjA"));
-    assert_eq!(Key::new("alice").hash_of_uuid(), None);
-}
-
-#[test]
 fn a_stored_text_that_no_uuid_has_is_no_key() {
     for text in [
         "~",

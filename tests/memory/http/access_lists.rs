@@ -361,17 +361,6 @@ fn a_list_file_is_read_up_to_its_bound() {
 }
 
 #[test]
-fn a_list_knows_a_uuid_by_the_hash_that_version_0_1_showed() {
-    let uuid = "550e8400-e29b-41d4-a716-446655440000";
-    let file = File::new("uuids.txt", "hash:bU_IUGHE1fr1HhExzVjA\n");
-    let list = KeyList::from_file("api", &file.0, |user| Key::new(user)).expect("a list");
-    assert!(list.contains(&Key::new(uuid)));
-    assert!(!list.contains(&Key::new("550e8400-e29b-41d4-a716-446655440001")));
-    assert!(!list.contains(&Key::new(uuid.to_ascii_uppercase())));
-    assert!(!list.contains(&Key::secret(uuid)));
-}
-
-#[test]
 fn a_key_list_file_holds_values_or_their_hashes() {
     let hash = Key::secret("third").as_str()[1..].to_owned();
     let text = format!("# stolen\nfirst\nsecond # last week\nhash:{hash}\n");
