@@ -191,7 +191,7 @@
 //! | term | meaning |
 //! |---|---|
 //! | request | an HTTP request, or one call of [`Limiter::check`] |
-//! | key, stored text, label | what a request is counted by; that in the store; the name of its caller for operators, beside a hash |
+//! | key, stored text | what a request is counted by; that in the store |
 //! | quota, burst, period, cost, unit | so many units per period, with a burst; a request costs units |
 //! | strategy, rule, limit handle | how units are counted; a strategy bound to a quota; a policy's rule as its store knows it |
 //! | policy | a named limit: quota, strategy, key extractor, cost, charge mode, conditions |

@@ -172,9 +172,6 @@ pub struct TopPolicy {
 pub struct TopKeyInfo {
     /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
-    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
     /// How often it was rejected, never too low.
     pub rejected: u64,
     /// The most by which `rejected` is too high.
@@ -315,9 +312,6 @@ pub struct BlockInfo {
     pub policy: String,
     /// The key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     pub key: String,
-    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
     /// When the block ends (RFC 3339).
     pub ends_at: String,
     /// The time until then.
@@ -473,9 +467,6 @@ pub struct ExplainedPolicyInfo {
     /// The request's key, as requests take it: readable text, `hash:` and 20 characters, or `key:` and the key's text in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The name of the caller, if the policy names its callers and the process that answers knows this one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub label: Option<String>,
     /// The request's cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u64>,

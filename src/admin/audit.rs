@@ -49,7 +49,6 @@ struct AuditedKey {
     policy: String,
     /// As it is shown in the log and in the answer.
     key: String,
-    label: Option<String>,
 }
 
 impl Audit {
@@ -67,7 +66,6 @@ impl Audit {
                 Some(hash) if !key.has_hash() => hash.clone(),
                 _ => key_text::shown(limiter, policy, key),
             },
-            label: key_text::label(limiter, policy, key),
         });
         Self {
             user,
@@ -91,7 +89,7 @@ impl Audit {
     /// Logs that the change was made.
     pub(super) fn log(&self, before: &[Status], after: &[Status]) {
         let (change, units, seconds) = self.change.fields();
-        for AuditedKey { policy, key, label } in &self.keys {
+        for AuditedKey { policy, key } in &self.keys {
             let lifted = matches!(self.change, Change::Unblock).then(|| {
                 let mut statuses = before.iter().filter(|status| status.policy == *policy);
                 statuses.any(|status| status.blocked_until.is_some())
@@ -102,7 +100,6 @@ impl Audit {
                 change,
                 policy = &**policy,
                 key = &**key,
-                label = label.as_deref(),
                 units,
                 seconds,
                 lifted,
@@ -125,21 +122,19 @@ impl Audit {
         let ((change, ..), (policy, key)) = (self.change.fields(), self.key());
         let (user, none) = (self.user.name(), || "none".to_owned());
         let [before, after] = [before, after].map(|text| text.unwrap_or_else(none));
-        let label = self.keys.first().and_then(|one| one.label.as_deref());
-        tracing::info!(target: "tollgate::admin", user, change, policy, key, label, before, after, "changed by the admin API");
+        tracing::info!(target: "tollgate::admin", user, change, policy, key, before, after, "changed by the admin API");
     }
 
     /// Logs that the change failed, and may have been made nevertheless.
     pub(super) fn log_failure(&self, failure: &Failure) {
         let (change, units, seconds) = self.change.fields();
-        for AuditedKey { policy, key, label } in &self.keys {
+        for AuditedKey { policy, key } in &self.keys {
             tracing::warn!(
                 target: "tollgate::admin",
                 user = self.user.name(),
                 change,
                 policy = &**policy,
                 key = &**key,
-                label = label.as_deref(),
                 units,
                 seconds,
                 error = failure.detail(),

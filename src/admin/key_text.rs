@@ -15,11 +15,6 @@ pub(super) fn shown(limiter: &Limiter, policy: &str, key: &Key) -> String {
     policy.map_or_else(|_| short_text(key), |policy| policy.key_text(key))
 }
 
-/// The name of a caller, if the policy names its callers.
-pub(super) fn label(limiter: &Limiter, policy: &str, key: &Key) -> Option<String> {
-    limiter.local_ref().label_of(policy, key).map(String::from)
-}
-
 /// The key that a text stands for under a policy.
 pub(super) fn read(policy: &Policy, text: &KeyText) -> Option<Key> {
     match text {

@@ -83,7 +83,6 @@ fn without_code(policy: &Policy, has_hash_key: bool) -> PolicySettings {
         strategy: settings.strategy.map(|slot| slot.without_code()),
         key: settings.key.map(key),
         caller: settings.caller.map(key),
-        label_with: settings.label_with.map(|slot| slot.without_code()),
         cost: settings.cost.map(|cost| match cost {
             Cost::With(slot) => Cost::With(slot.without_code()),
             cost => cost,

@@ -251,6 +251,7 @@ impl Key {
     }
 
     /// Whether it is a hash, or a tuple with one.
+    #[cfg(any(test, feature = "admin"))]
     pub(crate) fn has_hash(&self) -> bool {
         // Only a hash has the marker.
         self.as_bytes().contains(&HASH_MARKER)

@@ -99,7 +99,6 @@ impl SettingsSnapshot {
         if let Some(outer) = parts.extensions.get::<Admission>() {
             outer.rollback();
         }
-        self.limiter.label_rejected(decision, parts);
         self.settings.rejection(decision, parts)
     }
 

@@ -78,10 +78,6 @@ impl<T> LimiterBuilder<T> {
                 .iter()
                 .any(|bound| !bound.policy.charges_on_arrival()),
             reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
-            labels: policies
-                .iter()
-                .any(|bound| bound.policy.has_labels())
-                .then(|| old.and_then(|old| old.labels.clone()).unwrap_or_default()),
             misuse_log: LogThrottle::default(),
             health_checks: old.map_or_else(Arc::default, |old| old.health_checks.clone()),
             policies: policies.into(),

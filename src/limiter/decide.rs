@@ -70,7 +70,7 @@ impl DecisionBuilder {
     /// One request of a layer.
     #[inline]
     pub(crate) fn request() -> Self {
-        Self::new(Op::Acquire(1), Mode::REQUEST)
+        Self::new(Op::Acquire(1), Mode::CHECK)
     }
 
     /// A call with this operation.

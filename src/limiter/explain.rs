@@ -242,15 +242,6 @@ impl LimiterRef {
             let quotas = poll_fn(|cx| without_events(|| lookups.as_mut().poll(cx))).await;
             without_events(|| self.set_quotas(&mut builder.entries, quotas));
         }
-        if let Some(labels) = &self.labels {
-            for entry in &builder.entries {
-                let bound = self.bound(entry.policy);
-                let given = trace.given_keys();
-                if given.is_none_or(|keys| self.key_of(bound, keys).is_none()) {
-                    without_events(|| labels.record(&bound.policy, entry.key, &parts));
-                }
-            }
-        }
         if !builder.entries.is_empty() {
             let cached = self.with_arrival_ops(&builder, |ops| self.store.cached_rejection(ops));
             let is_cached = cached.is_some();

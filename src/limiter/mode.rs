@@ -13,8 +13,6 @@ pub(crate) struct Mode {
     pub(crate) looks_up_quotas: bool,
     /// Whether a rejection is followed by another attempt, so that bans don't count it yet.
     pub(crate) will_retry: bool,
-    /// Whether a rejection is logged by the layer, once it has the labels of the callers, if a policy has any.
-    pub(crate) is_labeled_later: bool,
     pub(crate) on_failure: OnFailure,
 }
 
@@ -30,20 +28,13 @@ pub(crate) enum OnFailure {
 }
 
 impl Mode {
-    /// A request of a layer.
-    pub(crate) const REQUEST: Self = Self {
-        is_labeled_later: true,
-        ..Self::CHECK
-    };
-
-    /// [`check`](crate::Limiter::check) and [`admit`](crate::Limiter::admit).
+    /// A request of a layer, [`check`](crate::Limiter::check) and [`admit`](crate::Limiter::admit).
     pub(crate) const CHECK: Self = Self {
         lists: true,
         conditions: true,
         request_costs: true,
         looks_up_quotas: true,
         will_retry: false,
-        is_labeled_later: false,
         on_failure: OnFailure::AsConfigured,
     };
 
@@ -90,7 +81,6 @@ impl Mode {
         request_costs: true,
         looks_up_quotas: true,
         will_retry: false,
-        is_labeled_later: false,
         on_failure: OnFailure::Return,
     };
 

@@ -20,7 +20,6 @@ use super::{
     quota_overrides::QuotaOverride,
 };
 use crate::{
-    clock::Timestamp,
     error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
     key::Key,
     policy::stored_text,
@@ -236,7 +235,7 @@ impl Limiter {
 
     /// The instant by which overrides end.
     #[cfg(feature = "admin")]
-    pub(crate) fn override_time(&self) -> Result<Timestamp, OverrideError> {
+    pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
         Ok(self.local_ref().override_table()?.now())
     }
 

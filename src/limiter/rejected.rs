@@ -171,10 +171,8 @@ impl LimiterRef {
     /// Logs a request that was rejected. One that waits is logged when it is rejected finally.
     #[cold]
     pub(crate) fn log_rejected(&self, builder: &DecisionBuilder) {
-        let is_labeled_later = builder.mode.is_labeled_later && self.labels.is_some();
         if matches!(builder.op, Op::Acquire(_))
             && !builder.mode.will_retry
-            && !is_labeled_later
             && !builder.is_admitted()
         {
             self.log_rejection(&builder.kind, &builder.entries);
@@ -196,14 +194,12 @@ impl LimiterRef {
         // In the form that the admin API and key lists read.
         let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
         let key = key.as_deref().map(tracing::field::display);
-        let label = by_policy.and_then(|(policy, entry)| self.label_of(policy.name(), &entry.key));
         let retry_after = by.and_then(|_| longest_wait(self, entries).duration());
         let outcome = kind.outcome(false, false).as_str();
         tracing::debug!(
             outcome,
             policy,
             key,
-            label = label.as_deref(),
             retry_after = retry_after.map(tracing::field::debug),
             "a request was rejected"
         );

@@ -22,7 +22,6 @@ mod by_hand;
 pub(crate) mod charging;
 pub(crate) mod cost;
 mod key_text;
-pub(crate) mod label;
 pub(crate) mod on_store_error;
 pub(crate) mod quotas;
 pub(crate) mod settings;

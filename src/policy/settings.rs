@@ -9,7 +9,6 @@ use super::{
     by_hand::BLOCKS,
     charging::Charge,
     cost::Cost,
-    label::LabelFn,
     on_store_error::OnStoreError,
     quotas::{QuotaFn, QuotaLookup, TierFn},
     skip::{Conditions, conditions},
@@ -48,9 +47,6 @@ pub struct PolicySettings {
     #[serde(deserialize_with = "key", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "config-schema", schemars(with = "Option<KeyForm>"))]
     pub caller: Option<Slot<dyn KeyExtractor>>,
-    /// The registered name of the function that names a request's caller to operators, beside a key that is hashed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub label_with: Option<Slot<LabelFn>>,
     /// The units that a request costs: a number, a registered name, or rules by method and path, of which the first that
     /// matches counts. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +110,7 @@ macro_rules! each_field {
     ($macro:ident!($($arguments:tt)*)) => {
         $macro!(
             ($($arguments)*)
-            quota, strategy, key, missing_key, caller, label_with, cost, charge, charge_rejected, charge_dropped, tier, tiers,
+            quota, strategy, key, missing_key, caller, cost, charge, charge_rejected, charge_dropped, tier, tiers,
             quota_with, quota_lookup, tier_quotas, skip, only, shadow, on_store_error, lease, by_hand,
             block_list
         )

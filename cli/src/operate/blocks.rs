@@ -14,7 +14,7 @@ use crate::{
     key::KeyText,
     output::{
         Output,
-        table::{Table, flag, key_and_label, list, text, wait},
+        table::{Table, flag, list, text, wait},
     },
 };
 
@@ -97,7 +97,7 @@ fn listed(answer: &Value) -> String {
         let [policy, ends_at] = ["policy", "ends_at"].map(|field| text(block, field));
         table.row([
             policy,
-            key_and_label(block),
+            text(block, "key"),
             ends_at,
             wait(block, "ends_in_ms"),
         ]);

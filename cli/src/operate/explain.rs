@@ -11,7 +11,7 @@ use crate::{
     exit::{Answer, Failure, Outcome},
     output::{
         Output,
-        table::{Table, flag, key_and_label, list, text, wait, yes},
+        table::{Table, flag, list, text, wait, yes},
     },
 };
 
@@ -120,7 +120,7 @@ fn explanation(answer: &Value) -> String {
         };
         let only_if_applies = |text: String| if applies { text } else { String::new() };
         let [cost, limit] = ["cost", "limit"].map(|field| only_if_applies(text(policy, field)));
-        let key = only_if_applies(key_and_label(policy));
+        let key = only_if_applies(text(policy, "key"));
         let left = only_if_applies(left(policy));
         let admits = only_if_applies(yes(flag(policy, "would_admit")));
         let retry = only_if_applies(wait(policy, "retry_after_ms"));

@@ -9,7 +9,7 @@ use crate::{
     output::{
         Output,
         printable::printable,
-        table::{Table, flag, key_and_label, list, number, text},
+        table::{Table, flag, list, number, text},
     },
 };
 
@@ -42,7 +42,7 @@ impl Top {
                 for key in list(policy, "keys") {
                     let [rejected, over] =
                         ["rejected", "at_most_over"].map(|field| text(key, field));
-                    table.row([text(policy, "policy"), key_and_label(key), rejected, over]);
+                    table.row([text(policy, "policy"), text(key, "key"), rejected, over]);
                 }
             }
             let since = text(&answer, "since");

@@ -54,14 +54,6 @@ impl Table {
     }
 }
 
-/// The key of a row, and the name of its caller if it has one.
-pub(crate) fn key_and_label(row: &Value) -> String {
-    match (text(row, "key"), text(row, "label")) {
-        (key, label) if label.is_empty() => key,
-        (key, label) => format!("{key} ({label})"),
-    }
-}
-
 /// A field of an answer as [printable] text; empty if it is not there.
 pub(crate) fn text(value: &Value, field: &str) -> String {
     match value.get(field) {

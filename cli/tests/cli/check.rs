@@ -120,7 +120,7 @@ fn code_of_the_application_is_assumed_on_request_alone() {
     let folder = testkit::folder();
     let text = "[policies.api]\nquota = '100/min'\nkey = 'user | tenant'\ncost = 'pages'\nstrategy = 'own'\n\
                 charge = { after = 'billed' }\ntier = 'plan'\ntiers = { pro = '200/min' }\nskip = { with = ['internal'] }\n\
-                [policies.more]\nquota = '1/min'\nquota_with = 'found'\nlabel_with = 'named'\n\
+                [policies.more]\nquota = '1/min'\nquota_with = 'found'\n\
                 [policies.most]\nquota = '1/min'\nquota_lookup = { name = 'asked' }\n";
     let text = format!("on_rejection = 'page'\n{text}");
     let path = write(folder.path(), "limits.toml", &text);
@@ -130,8 +130,7 @@ fn code_of_the_application_is_assumed_on_request_alone() {
     let run = tollgate(&["check", "--assume-registered", &path]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""), "{}", run.stdout);
     for name in [
-        "user", "tenant", "pages", "own", "billed", "plan", "internal", "found", "named", "asked",
-        "page",
+        "user", "tenant", "pages", "own", "billed", "plan", "internal", "found", "asked", "page",
     ] {
         let shown = format!("{name:?}\n");
         assert!(run.stdout.contains(&shown), "{name}: {}", run.stdout);

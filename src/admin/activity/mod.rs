@@ -159,7 +159,6 @@ impl Activity {
                     .iter()
                     .map(|top| TopKeyInfo {
                         key: key_text::shown(limiter, &one.policy, &top.key),
-                        label: key_text::label(limiter, &one.policy, &top.key),
                         rejected: top.tally.rejected,
                         at_most_over: top.tally.at_most_over,
                     })

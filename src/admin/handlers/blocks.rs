@@ -7,10 +7,9 @@ use crate::{
     admin::{
         api::{BlockInfo, BlocksInfo, IncompleteReason},
         http::{Answer, Json, Query, policy_and_limit},
-        key_text,
         state::SharedState,
     },
-    limiter::{Block, Limiter},
+    limiter::Block,
     store::Incomplete,
 };
 
@@ -25,10 +24,7 @@ pub(crate) async fn blocks(State(state): SharedState, query: Query) -> Answer<Bl
     Ok(Json(BlocksInfo {
         complete: blocks.is_complete(),
         incomplete: blocks.incomplete().map(reason),
-        blocks: blocks
-            .iter()
-            .map(|one| block(state.limiter(), one))
-            .collect(),
+        blocks: blocks.iter().map(block).collect(),
     }))
 }
 
@@ -40,11 +36,10 @@ fn reason(incomplete: Incomplete) -> IncompleteReason {
     }
 }
 
-fn block(limiter: &Limiter, block: &Block) -> BlockInfo {
+fn block(block: &Block) -> BlockInfo {
     BlockInfo {
         policy: block.policy().to_owned(),
         key: block.key_text(),
-        label: key_text::label(limiter, block.policy(), &block.key()),
         ends_at: rfc3339(block.ends_at()),
         ends_in_ms: millis(block.ends_in()),
     }

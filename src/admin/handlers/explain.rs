@@ -47,7 +47,7 @@ pub(crate) async fn explain(
             && policy.is_some_and(|policy| {
                 !request.keys.contains_key(policy.name()) && depends_on_peer(policy, &parts)
             });
-        info(state.limiter(), explained, policy, &parts)
+        info(explained, policy, &parts)
     });
     let policies = policies.collect();
     let lacks_peer = request.peer.is_none() && counts_by_peer;
@@ -96,7 +96,6 @@ fn depends_on_peer(policy: &Policy, parts: &Parts) -> bool {
 
 /// How a policy concerns a request.
 fn info(
-    limiter: &Limiter,
     policy: ExplainedPolicy<'_>,
     in_force: Option<&Policy>,
     parts: &Parts,
@@ -117,7 +116,6 @@ fn info(
         applies: policy.applies(),
         reason: reason.or(overridden).or(shared),
         key: status.map(|status| status.key_text()),
-        label: status.and_then(|status| key_text::label(limiter, policy.name(), &status.key())),
         cost: status.map(|status| status.cost()),
         limit: status.and_then(limit),
         remaining: status.and_then(remaining),

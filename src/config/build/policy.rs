@@ -83,8 +83,6 @@ impl Build<'_> {
         }
         self.fill(&path.key("key"), &mut settings.key, extractor);
         self.fill(&path.key("caller"), &mut settings.caller, extractor);
-        let label_with = &mut settings.label_with;
-        self.fill(&path.key("label_with"), label_with, Registry::find_label);
     }
 
     fn fill_cost(&mut self, path: &Path, settings: &mut PolicySettings) {

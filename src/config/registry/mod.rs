@@ -22,7 +22,6 @@ use crate::{
     policy::{
         charging::OutcomeFn,
         cost::CostFn,
-        label::LabelFn,
         quotas::{QuotaFn, QuotaLookupFn, QuotaLookupFuture, TierFn},
         skip::ConditionFn,
     },
@@ -64,7 +63,6 @@ pub struct Registry {
     outcomes: Names<OutcomeFn>,
     conditions: Names<ConditionFn>,
     quotas: Names<QuotaFn>,
-    labels: Names<LabelFn>,
     quota_lookups: Names<QuotaLookupFn>,
     responses: Names<OnRejection>,
     observers: Vec<Arc<dyn Observer>>,
@@ -188,16 +186,6 @@ impl Registry {
     {
         let code = Arc::new(find);
         self.register::<QuotaFn>(|own| &mut own.quotas, "quota_with", name, code)
-    }
-
-    /// Registers the function of [`Policy::label_with`](crate::Policy::label_with), for `label_with`.
-    #[must_use]
-    pub fn label<F>(self, name: impl Into<Cow<'static, str>>, label: F) -> Self
-    where
-        F: Fn(&Parts) -> Option<String> + Send + Sync + 'static,
-    {
-        let code = Arc::new(label);
-        self.register::<LabelFn>(|own| &mut own.labels, "label_with", name, code)
     }
 
     /// Registers the async function of [`Policy::quota_lookup`](crate::Policy::quota_lookup), for `quota_lookup`.
@@ -384,10 +372,6 @@ impl Registry {
 
     pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
         find(&self.quotas, "quota", name)
-    }
-
-    pub(crate) fn find_label(&self, name: &str) -> Result<Slot<LabelFn>, InvalidValue> {
-        find(&self.labels, "label", name)
     }
 
     pub(crate) fn find_quota_lookup(

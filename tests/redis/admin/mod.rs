@@ -8,7 +8,6 @@ mod document;
 mod explain;
 mod health;
 mod input;
-mod labels;
 mod leases;
 mod openapi;
 mod overrides;
