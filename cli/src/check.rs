@@ -57,9 +57,10 @@ fn check(options: &Options) -> Report {
             .map(|error| error.mistakes().to_vec())
             .unwrap_or_default();
         for mistake in mistakes {
-            let list = match is_secret(&mistake) && !options.require_secrets {
-                true => &mut report.unchecked,
-                false => &mut report.mistakes,
+            let list = if is_secret(&mistake) && !options.require_secrets {
+                &mut report.unchecked
+            } else {
+                &mut report.mistakes
             };
             if !list.contains(&mistake) {
                 list.push(mistake);

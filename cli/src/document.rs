@@ -150,10 +150,10 @@ fn no_key() -> impl KeyExtractor {
 
 /// The failure of a command that needs a document without mistakes.
 pub(crate) fn invalid(error: &LoadError) -> Failure {
-    let names_code = error.mistakes().iter().any(is_code);
-    Failure::Invalid(match names_code {
-        true => format!("{error}\n{HINT}"),
-        false => error.to_string(),
+    Failure::Invalid(if error.mistakes().iter().any(is_code) {
+        format!("{error}\n{HINT}")
+    } else {
+        error.to_string()
     })
 }
 

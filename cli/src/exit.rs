@@ -61,10 +61,7 @@ impl From<io::Error> for Failure {
 
 impl From<bool> for Answer {
     fn from(yes: bool) -> Self {
-        match yes {
-            true => Self::Yes,
-            false => Self::No,
-        }
+        if yes { Self::Yes } else { Self::No }
     }
 }
 

@@ -1,15 +1,9 @@
 //! The admin API of a running process.
 
-use std::{
-    env,
-    fs::{self, File},
-    io::Read,
-    path::Path,
-    time::Duration,
-};
+use std::{env, fs, path::Path, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, header};
-use reqwest::{Certificate, Url, redirect::Policy};
+use reqwest::{Url, redirect::Policy};
 use serde_json::Value;
 
 use crate::exit::{Failure, Outcome};
@@ -20,12 +14,6 @@ const TOKEN: &str = "TOLLGATE_ADMIN_TOKEN";
 /// How long an answer is waited for: longer than a search for blocked keys, which ends after 10 s with those that it has found.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest answer. The longest of the admin API is a list of 10,000 blocked keys, of about 2 MB.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
-
-/// The longest file of a token.
-const MAX_TOKEN_BYTES: u64 = 64 << 10;
-
 /// A client of the admin API at a URL.
 #[derive(Debug)]
 pub(crate) struct Http {
@@ -35,12 +23,7 @@ pub(crate) struct Http {
 }
 
 impl Http {
-    /// Trusts the authorities of the system, or those of a file alone.
-    pub(crate) fn new(
-        url: &str,
-        token_file: Option<&Path>,
-        authorities: Option<&Path>,
-    ) -> Outcome<Self> {
+    pub(crate) fn new(url: &str, token_file: Option<&Path>) -> Outcome<Self> {
         let parsed = Url::parse(url).ok();
         let parsed = parsed.filter(|url| ["http", "https"].contains(&url.scheme()));
         let Some(parsed) = parsed else {
@@ -54,16 +37,12 @@ impl Http {
         }
         // Only the first call decides. Nothing else installs one.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut client = reqwest::Client::builder()
+        let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
             // A token is sent to no other server.
             .redirect(Policy::none())
             .no_proxy()
-            .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-        if let Some(file) = authorities {
-            client = client.tls_certs_only(certificates(file)?);
-        }
-        let client = client
+            .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Failure::unreachable("HTTP client", causes(&error)))?;
         Ok(Self {
@@ -89,39 +68,22 @@ impl Http {
                 .body(body.to_string());
         }
         let failed = |error: reqwest::Error| {
-            let reason = match error.is_timeout() {
-                true => format!("no answer within {} s", TIMEOUT.as_secs()),
-                false => causes(&error.without_url()),
+            let reason = if error.is_timeout() {
+                format!("no answer within {} s", TIMEOUT.as_secs())
+            } else {
+                causes(&error.without_url())
             };
             Failure::unreachable(base, reason)
         };
-        let mut response = request.send().await.map_err(failed)?;
+        let response = request.send().await.map_err(failed)?;
         let status = response.status();
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                let reason = format!("the answer is longer than {} MiB", MAX_ANSWER_BYTES >> 20);
-                return Err(Failure::unreachable(base, reason));
-            }
-            body.extend_from_slice(&chunk);
-        }
+        let body = response.bytes().await.map_err(failed)?;
         match serde_json::from_slice(&body) {
             Ok(body) => Ok((status, body)),
             Err(_) if !status.is_success() => Ok((status, Value::Null)),
             Err(_) => Err(Failure::unreachable(base, "the answer is no JSON")),
         }
     }
-}
-
-/// The certificates of a file.
-fn certificates(file: &Path) -> Outcome<Vec<Certificate>> {
-    let pem = fs::read(file).map_err(|error| Failure::unreachable(file.display(), error))?;
-    let certificates = Certificate::from_pem_bundle(&pem).ok();
-    let certificates = certificates.filter(|certificates| !certificates.is_empty());
-    certificates.ok_or_else(|| {
-        let file = file.display();
-        Failure::Invalid(format!("{file}: found no certificate in PEM"))
-    })
 }
 
 /// The token of the admin API.
@@ -133,11 +95,8 @@ fn token(file: Option<&Path>) -> Outcome<String> {
             Failure::Unauthorized(reason)
         });
     };
-    let mut token = String::new();
-    let read =
-        File::open(file).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut token));
-    read.map_err(|error| Failure::Unauthorized(format!("no token: {}: {error}", file.display())))?;
-    Ok(token)
+    fs::read_to_string(file)
+        .map_err(|error| Failure::Unauthorized(format!("no token: {}: {error}", file.display())))
 }
 
 fn authorization(token: &str) -> Outcome<HeaderValue> {

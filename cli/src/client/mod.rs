@@ -31,15 +31,6 @@ pub(crate) struct Connection {
         help_heading = "Connection"
     )]
     token_file: Option<PathBuf>,
-    /// Trust the authorities of this file, in PEM, and no other, for the certificate of an https URL: such as that of a company,
-    /// or a certificate that signs itself.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "config",
-        help_heading = "Connection"
-    )]
-    cacert: Option<PathBuf>,
     /// Call the store of a configuration file directly.
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     config: Option<PathBuf>,
@@ -57,10 +48,7 @@ pub(crate) enum Client {
 impl Connection {
     pub(crate) fn client(&self) -> Outcome<Client> {
         match (&self.admin, &self.config) {
-            (Some(url), _) => {
-                let (token, authorities) = (self.token_file.as_deref(), self.cacert.as_deref());
-                Ok(Client::Http(Http::new(url, token, authorities)?))
-            }
+            (Some(url), _) => Ok(Client::Http(Http::new(url, self.token_file.as_deref())?)),
             (None, Some(file)) => Ok(Client::Direct(Direct::new(file, self.code)?)),
             (None, None) => Err(Failure::Invalid("one of --admin and --config".to_owned())),
         }
@@ -109,10 +97,10 @@ impl Client {
 
     async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Outcome<Value> {
         let (status, body) = self.send(method, path, body).await?;
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(failure(status, &body)),
+        if !status.is_success() {
+            return Err(failure(status, &body));
         }
+        Ok(body)
     }
 
     async fn send(

@@ -110,10 +110,10 @@ fn explanation(answer: &Value) -> String {
     let mut table = Table::new(&titles);
     for policy in list(answer, "policies") {
         let applies = flag(policy, "applies");
-        let name = match flag(policy, "shadow") {
-            true => format!("{} (shadow)", text(policy, "policy")),
-            false => text(policy, "policy"),
-        };
+        let mut name = text(policy, "policy");
+        if flag(policy, "shadow") {
+            name += " (shadow)";
+        }
         let state = match text(policy, "reason") {
             reason if reason.is_empty() => yes(applies),
             reason => format!("{}: {reason}", yes(applies)),

@@ -124,10 +124,10 @@ impl Callers {
             let callers = list(&answer, "callers").iter().filter_map(Value::as_str);
             let callers = callers.map(|caller| format!("{}\n", printable(caller)));
             let callers: String = callers.collect();
-            match callers.is_empty() {
-                true => "no caller".to_owned(),
-                false => callers,
+            if callers.is_empty() {
+                return "no caller".to_owned();
             }
+            callers
         };
         output.print(|| answer.clone(), text)?;
         Ok(Answer::Yes)

@@ -46,12 +46,11 @@ impl Top {
                 }
             }
             let since = text(&answer, "since");
-            match table.is_empty() {
-                true => format!("this process has rejected no key since {since}"),
-                false => format!(
-                    "rejected by this process since {since}\n{}",
-                    table.to_text()
-                ),
+            if table.is_empty() {
+                format!("this process has rejected no key since {since}")
+            } else {
+                let rows = table.to_text();
+                format!("rejected by this process since {since}\n{rows}")
             }
         };
         output.print(|| answer.clone(), text)?;
@@ -85,11 +84,9 @@ impl Health {
 }
 
 fn health(answer: &Value) -> String {
-    let healthy = match flag(answer, "healthy") {
-        true => "healthy",
-        false => "unhealthy",
-    };
-    let mut lines = vec![healthy.to_owned()];
+    let is_healthy = flag(answer, "healthy");
+    let verdict = if is_healthy { "healthy" } else { "unhealthy" };
+    let mut lines = vec![verdict.to_owned()];
     for (field, title) in [
         ("issues", "issue"),
         ("warnings", "warning"),

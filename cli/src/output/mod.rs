@@ -28,18 +28,15 @@ impl Output {
         json: impl FnOnce() -> Value,
         text: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        unless_closed(match self.json {
-            true => print_json(&json()),
-            false => print(&text()),
-        })
-    }
-}
-
-/// A reader that has closed the output is no error.
-fn unless_closed(printed: io::Result<()>) -> io::Result<()> {
-    match printed {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
+        let printed = if self.json {
+            print_json(&json())
+        } else {
+            print(&text())
+        };
+        match printed {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            printed => printed,
+        }
     }
 }
 

@@ -15,11 +15,15 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
     }
-    let shown = text.chars().map(|c| match is_unsafe(c) {
-        true => c.escape_unicode().to_string(),
-        false => c.to_string(),
-    });
-    Cow::Owned(shown.collect())
+    let mut shown = String::new();
+    for c in text.chars() {
+        if is_unsafe(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// [`printable`], of each line.

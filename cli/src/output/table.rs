@@ -29,10 +29,10 @@ impl Table {
 
     /// The table as text, or `otherwise` if it has no row.
     pub(crate) fn or(&self, otherwise: &str) -> String {
-        match self.is_empty() {
-            true => otherwise.to_owned(),
-            false => self.to_text(),
+        if self.is_empty() {
+            return otherwise.to_owned();
         }
+        self.to_text()
     }
 
     pub(crate) fn to_text(&self) -> String {

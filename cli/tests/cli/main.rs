@@ -13,4 +13,3 @@ mod program;
 mod questions;
 mod replay;
 mod served;
-mod tls;

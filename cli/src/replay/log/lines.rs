@@ -27,9 +27,10 @@ pub(in crate::replay) struct Line {
 impl Lines {
     /// Opens a log; `-` is standard input.
     pub(in crate::replay) fn open(path: &Path) -> io::Result<Self> {
-        let reader: Box<dyn BufRead> = match path.as_os_str() == "-" {
-            true => Box::new(io::stdin().lock()),
-            false => Box::new(BufReader::with_capacity(MAX_LINE_BYTES, File::open(path)?)),
+        let reader: Box<dyn BufRead> = if path.as_os_str() == "-" {
+            Box::new(io::stdin().lock())
+        } else {
+            Box::new(BufReader::with_capacity(MAX_LINE_BYTES, File::open(path)?))
         };
         Ok(Self { reader, number: 0 })
     }

@@ -93,7 +93,7 @@ fn lines_of_caddy_traefik_and_nginx_in_json_are_read() {
             &[("user-agent", "curl/8")],
         ),
         (
-            r#"{"@timestamp":"2027-01-15T08:00:00.250+0000","client":"[192.0.2.1]:4321","method":"GET","url":"/a?b=c","host":"example.com","status":200,"duration":"250ms"}"#,
+            r#"{"@timestamp":"2027-01-15T08:00:00.250+0000","client":"192.0.2.1:4321","method":"GET","url":"/a?b=c","host":"example.com","status":200,"duration":"250ms"}"#,
             &[],
         ),
     ] {
