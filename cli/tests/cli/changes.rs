@@ -1,4 +1,4 @@
-//! `block`, `unblock`, and what all changes have in common. What holds in several processes afterwards is tested beside this.
+//! Changes hold in all processes, and are confirmed.
 
 use std::time::{Duration, Instant};
 
@@ -28,12 +28,32 @@ fn use_up(services: &[Service]) {
 }
 
 #[track_caller]
-pub(crate) fn succeeded(run: &Run) -> &str {
+fn succeeded(run: &Run) -> &str {
     assert_eq!((run.code, &*run.stderr), (Some(0), ""), "{}", run.stdout);
     for secret in [API_KEY, "5f1c"] {
         assert!(!run.stdout.contains(secret), "{}", run.stdout);
     }
     &run.stdout
+}
+
+#[test]
+fn a_reset_and_a_credit_take_effect_in_all_processes() {
+    let world = World::start();
+    let services = [world.service(), world.service()];
+    use_up(&services);
+    let run = services[1].run(&["reset", API_KEY, "-y"]);
+    let shown = succeeded(&run).lines().nth(1).expect("a row");
+    assert!(shown.ends_with("  0            3            3"), "{shown}");
+    until_all(&services, true);
+
+    use_up(&services);
+    let run = world.direct(&["credit", "api", API_KEY, "--units", "2", "-y"]);
+    assert!(
+        succeeded(&run).starts_with("credited 2 units\n"),
+        "{}",
+        run.stdout
+    );
+    until_all(&services, true);
 }
 
 #[test]
@@ -47,13 +67,8 @@ fn a_block_and_its_end_take_effect_in_all_processes() {
     let ends_at = run.stdout.split_whitespace().last().expect("an end");
     let unblock = ["unblock", API_KEY, "-y"];
     let run = world.direct(&unblock);
-    let lifted = succeeded(&run).lines().last().expect("a row");
-    assert!(lifted.starts_with("blocked  hash:"), "{}", run.stdout);
-    assert!(
-        lifted.ends_with(&format!("  until {ends_at}")),
-        "{}",
-        run.stdout
-    );
+    let lifted = succeeded(&run).trim_end();
+    assert!(lifted.ends_with(&format!("  until {ends_at}")), "{lifted}");
     until_all(&services, true);
 
     let run = services[1].run(&unblock);

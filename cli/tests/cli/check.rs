@@ -33,25 +33,6 @@ fn all_mistakes_of_a_document_are_printed_with_their_positions() {
 }
 
 #[test]
-fn a_lease_that_does_not_fit_is_printed_with_what_would() {
-    let folder = testkit::folder();
-    let text = "[policies.api]\nquota = '100/s burst 3'\nlease = { max_units = 64 }\n";
-    let path = write(folder.path(), "limits.toml", text);
-    let run = tollgate(&["check", &path]);
-    assert_eq!((run.code, &*run.stderr), (Some(1), ""));
-    assert_eq!(
-        run.stdout,
-        format!(
-            "{path}:3:9: policies.api.lease: found 100/s burst 3 with a lease of 50ms, by which the burst is 6 smaller; \
-             expected a burst of at least 7, or a lease with a TTL of at most 18ms\n{path}: 1 mistake\n"
-        )
-    );
-    let text = text.replace("64", "64, ttl = '18ms'");
-    let path = write(folder.path(), "limits.toml", &text);
-    assert_eq!(tollgate(&["check", &path]).code, Some(0));
-}
-
-#[test]
 fn a_document_without_a_mistake_is_a_success() {
     let folder = testkit::folder();
     let text = "policies:\n  api: { quota: 100/min }\n";
@@ -70,17 +51,9 @@ fn the_schema_is_the_one_of_the_library() {
 
 #[test]
 fn completions_name_the_commands() {
-    for shell in ["bash", "zsh", "fish"] {
-        let run = tollgate(&["completions", shell]);
-        assert_eq!(run.code, Some(0));
-        assert!(run.stdout.contains("schema"), "{shell}");
-    }
-}
-
-#[test]
-fn wrong_arguments_have_their_own_exit_code() {
-    assert_eq!(tollgate(&["chek"]).code, Some(2));
-    assert_eq!(tollgate(&[]).code, Some(2));
+    let run = tollgate(&["completions", "bash"]);
+    assert_eq!(run.code, Some(0));
+    run.assert_stdout("schema");
 }
 
 #[test]
@@ -120,8 +93,7 @@ fn code_of_the_application_is_assumed_on_request_alone() {
     let folder = testkit::folder();
     let text = "[policies.api]\nquota = '100/min'\nkey = 'user | tenant'\ncost = 'pages'\nstrategy = 'own'\n\
                 charge = { after = 'billed' }\ntier = 'plan'\ntiers = { pro = '200/min' }\nskip = { with = ['internal'] }\n\
-                [policies.more]\nquota = '1/min'\nquota_with = 'found'\n\
-                [policies.most]\nquota = '1/min'\nquota_lookup = { name = 'asked' }\n";
+                [policies.more]\nquota = '1/min'\nquota_with = 'found'\n";
     let text = format!("on_rejection = 'page'\n{text}");
     let path = write(folder.path(), "limits.toml", &text);
     let run = tollgate(&["check", &path]);
@@ -130,17 +102,9 @@ fn code_of_the_application_is_assumed_on_request_alone() {
     let run = tollgate(&["check", "--assume-registered", &path]);
     assert_eq!((run.code, &*run.stderr), (Some(0), ""), "{}", run.stdout);
     for name in [
-        "user", "tenant", "pages", "own", "billed", "plan", "internal", "found", "asked", "page",
+        "user", "tenant", "pages", "own", "billed", "plan", "internal", "found", "page",
     ] {
         let shown = format!("{name:?}\n");
         assert!(run.stdout.contains(&shown), "{name}: {}", run.stdout);
     }
-
-    let misspelled = write(
-        folder.path(),
-        "misspelled.toml",
-        "[policies.api]\nquota = '100/min x'\nkey = 'heder:x-tenant'\n",
-    );
-    let run = tollgate(&["check", "--assume-registered", &misspelled]);
-    assert!(run.stdout.ends_with("2 mistakes\n"), "{}", run.stdout);
 }

@@ -3,7 +3,6 @@
 use std::{
     fs,
     process::{Command, Stdio},
-    thread,
 };
 
 use crate::{
@@ -68,49 +67,31 @@ fn a_change_is_made_if_the_question_is_answered_with_yes() {
 #[test]
 fn nothing_is_changed_by_any_other_answer() {
     let world = used_up();
-    for typed in ["n\n", "\n", "no\n", "yy\n", "reset\n", ""] {
-        let run = on_terminal(&world, "reset sk_live_5f1c", typed);
-        assert_eq!(run.code, Some(1), "{typed:?}: {}", run.stdout);
-        run.assert_stdout("nothing was changed");
-        assert!(is_used(&world), "{typed:?}");
-    }
-    for arguments in [
-        "credit api sk_live_5f1c --units 2",
-        "block sk_live_5f1c --for 1h",
-        "unblock sk_live_5f1c --policy blocked",
+    for (typed, arguments) in [
+        ("", "reset sk_live_5f1c"),
+        ("yy\n", "reset sk_live_5f1c"),
+        ("n\n", "credit api sk_live_5f1c --units 2"),
+        ("\n", "block sk_live_5f1c --for 1h"),
+        ("no\n", "unblock sk_live_5f1c --policy blocked"),
     ] {
-        let run = on_terminal(&world, arguments, "n\n");
+        let run = on_terminal(&world, arguments, typed);
         assert_eq!(run.code, Some(1), "{arguments}: {}", run.stdout);
         run.assert_stdout("? [y/N]");
+        run.assert_stdout("nothing was changed");
     }
+    assert!(is_used(&world));
     let blocks = world.direct(&["blocks"]);
     assert_eq!(blocks.stdout, "no key is blocked\n");
 }
 
 #[test]
-fn nothing_is_asked_with_yes_among_the_arguments() {
-    let world = used_up();
-    for arguments in ["block sk_live_5f1c --for 1h --yes", "reset sk_live_5f1c -y"] {
-        let run = on_terminal(&world, arguments, "");
-        assert_eq!(run.code, Some(0), "{}", run.stdout);
-        assert!(!run.stdout.contains("[y/N]"), "{}", run.stdout);
-    }
-    assert!(!is_used(&world));
-}
-
-#[test]
 fn a_question_that_can_not_be_read_or_answered_is_not_asked() {
     let world = used_up();
-    // The key is what is typed, or the question goes to a file. `script` waits for seconds until its input is read.
-    thread::scope(|scope| {
-        for arguments in ["reset -", "reset sk_live_5f1c 2>/dev/null"] {
-            let world = &world;
-            scope.spawn(move || {
-                let run = on_terminal(world, arguments, "y\n");
-                assert_eq!(run.code, Some(2), "{arguments}: {}", run.stdout);
-                assert!(!run.stdout.contains("[y/N]"), "{}", run.stdout);
-            });
-        }
-    });
+    // The key is what is typed, or the question goes to a file.
+    for arguments in ["reset -", "reset sk_live_5f1c 2>/dev/null"] {
+        let run = on_terminal(&world, arguments, "y\n");
+        assert_eq!(run.code, Some(2), "{arguments}: {}", run.stdout);
+        assert!(!run.stdout.contains("[y/N]"), "{}", run.stdout);
+    }
     assert!(is_used(&world));
 }

@@ -77,23 +77,3 @@ fn code_of_the_application_has_to_be_assumed() {
     assert_eq!((run.code, &*run.stdout), (Some(0), "api: kept\n"));
     run.assert_stderr("the key \"user\"");
 }
-
-#[test]
-fn a_lease_that_is_added_is_printed_with_the_burst_that_it_leaves() {
-    let folder = testkit::folder();
-    let text = "[policies.api]\nquota = '100/s'\n";
-    let old = write(folder.path(), "old.toml", text);
-    let leased = format!("{text}lease = {{ max_units = 64 }}\n");
-    let new = write(folder.path(), "new.toml", &leased);
-    let run = tollgate(&["diff", &old, &new]);
-    assert_eq!(
-        run.stdout,
-        "api: altered: lease none -> { max_units = 64, ttl = 50ms } (the counts stay; the burst in force is 94 rather than 100)\n"
-    );
-    let run = tollgate(&["diff", "--json", &new, &old]);
-    let json: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
-    let setting = &json["policies"][0]["settings"][0];
-    assert_eq!(setting["setting"], "lease");
-    assert_eq!(setting["from"], "{ max_units = 64, ttl = 50ms }");
-    assert_eq!(setting["to"], "none");
-}

@@ -7,8 +7,6 @@ mod check;
 mod confirm;
 mod connection;
 mod diff;
-mod json;
-mod processes;
 mod program;
 mod questions;
 mod replay;

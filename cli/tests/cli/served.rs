@@ -20,7 +20,7 @@ pub(crate) const TOKEN: &str = "token-of-the-tests";
 pub(crate) const API_KEY: &str = "sk_live_5f1c";
 
 /// How old the cached rejections of services can be.
-pub(crate) const STALENESS: Duration = Duration::from_millis(300);
+const STALENESS: Duration = Duration::from_millis(300);
 
 /// A Redis, and a configuration file of services on it.
 pub(crate) struct World {
@@ -37,7 +37,7 @@ pub(crate) struct Service {
 }
 
 /// The configuration of services on the Redis of this port: three requests a day for each API key.
-pub(crate) fn document(port: u16) -> String {
+fn document(port: u16) -> String {
     format!(
         "[store]\nurl = 'redis://127.0.0.1:{port}'\ntimeout = '300s'\n\
          [policies.api]\nquota = '3/day'\nkey = 'header:x-api-key'\n\
@@ -65,7 +65,7 @@ impl World {
 
     /// A service on this Redis.
     pub(crate) fn service(&self) -> Service {
-        Service::start(&document(self.redis.port()), self.redis.port())
+        Service::start(self.redis.port())
     }
 
     /// Runs the program directly on the store.
@@ -77,14 +77,14 @@ impl World {
 }
 
 impl Service {
-    /// A service with this configuration, on the Redis of this port.
-    pub(crate) fn start(document: &str, port: u16) -> Self {
+    /// A service on the Redis of this port.
+    fn start(port: u16) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
-        let document = Document::parse(document, Format::Toml).expect("a document");
+        let document = Document::parse(&document(port), Format::Toml).expect("a document");
         let store = RedisStore::builder()
             .url(format!("redis://127.0.0.1:{port}"))
             .timeout(TEST_TIMEOUT)
