@@ -1,7 +1,8 @@
-//! Clients of a model's API under one account, which obey what its responses say: how many requests remain, and when to try again.
+//! Clients of a model's API under one account, which obey its refusals.
 //!
 //! The program starts a stand-in for the provider and two processes of clients, or one if `REDIS_URL` is not set. Other clients use
-//! a quarter of the account: the processes learn that from the fields of the responses, and share it. Each makes 60 calls (`CALLS`).
+//! a quarter of the account: now and then a call is refused, and no process calls before the time that the refusal names. Each makes
+//! 60 calls (`CALLS`).
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example llm_client

@@ -239,7 +239,6 @@ impl From<CallError> for Failure {
             | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
-            | CallError::LowerUnsupported { .. }
             | CallError::NoBlockList
             | CallError::NotABan { .. } => Self::bad_request(detail),
             CallError::Store(error) => {

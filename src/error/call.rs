@@ -53,16 +53,6 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
-    /// The policy's strategy does not support it: see
-    /// [`PolicyHandle::lower_to`](crate::limiter::PolicyHandle::lower_to). The store was not called.
-    #[error(
-        "policy {policy:?} can't be lowered: its strategy does not support it; use Gcra, TokenBucket, FixedWindow or CalendarWindow, or block the key"
-    )]
-    #[non_exhaustive]
-    LowerUnsupported {
-        /// The policy's name.
-        policy: Arc<str>,
-    },
     /// What a provider's response says blocks a key, and there is no block list to write it to, or no key for it: see
     /// [`Limiter::heed`](crate::Limiter::heed). The store was not called.
     #[error(

@@ -31,7 +31,6 @@ impl Unavailable {
             | CallError::TooManyEntries { .. }
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
-            | CallError::LowerUnsupported { .. }
             | CallError::NoBlockList
             | CallError::NotABan { .. } => {
                 static MISUSE: LogThrottle = LogThrottle::new();

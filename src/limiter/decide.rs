@@ -99,7 +99,7 @@ impl DecisionBuilder {
 
     /// Whether it charges units that no request costs, or that are known only afterwards.
     pub(crate) fn is_charge_by_hand(&self) -> bool {
-        matches!(self.op, Op::ForceAcquire | Op::Lower { .. })
+        self.op == Op::ForceAcquire
     }
 
     /// The number of requests that it decides.

@@ -6,7 +6,7 @@ use tokio::task::coop::consume_budget;
 
 use super::{
     Limiter, bans::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
-    keys::CallEntry, lower::Lowering, policy_decision::LimitStatus,
+    keys::CallEntry, policy_decision::LimitStatus,
 };
 use crate::{
     error::{CallError, UnknownPolicy},
@@ -98,72 +98,6 @@ impl PolicyHandle {
     /// Charges `units` under this policy, into debt if need be: see [`Limiter::charge`].
     pub fn charge(&self, key: impl Into<Key>, units: u64) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.charge(self.named(key), units)
-    }
-
-    /// Lowers what a key has left to at most `remaining` units, and returns how many units that charged: for the count of another
-    /// party, such as the provider of an API that says in a response how much is left. Nothing is given back, and nothing goes
-    /// into debt: a key that has no more than `remaining` units left is not changed. So responses may come twice, late, or in
-    /// any order.
-    ///
-    /// `resets_in` is the time until the other party's window ends. Under [`FixedWindow`](crate::FixedWindow) and
-    /// [`CalendarWindow`](crate::CalendarWindow), whose units come back at the end of a window, nothing is charged if this
-    /// policy's window ends later than the other party's by more than a tenth of the period: that is another window, about which
-    /// the number says nothing. If no window is open, the one that would begin now is compared. `None` charges whatever the window, and other
-    /// strategies ignore it.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{FixedWindow, Key, Limiter, Policy, Quota};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let policy = Policy::new("github", Quota::requests(5_000).per_hour()).strategy(FixedWindow);
-    /// let limiter = Limiter::builder().policy(policy).build()?;
-    /// let (github, token) = (limiter.policy("github")?, Key::secret("ghp_1"));
-    /// limiter.check(token).await;
-    /// // x-ratelimit-remaining and x-ratelimit-reset of two responses, of which the later one came first.
-    /// let reset = Some(Duration::from_secs(3_590));
-    /// assert_eq!(github.lower_to(token, 4_200, reset).await?, 799);
-    /// assert_eq!(github.lower_to(token, 4_201, reset).await?, 0);
-    /// // The end of a window that this policy's outlasts.
-    /// let reset = Some(Duration::from_secs(60));
-    /// assert_eq!(github.lower_to(token, 0, reset).await?, 0);
-    /// assert_eq!(github.peek(token).await?.policies().next().unwrap().remaining(), 4_200);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// Charges the counter that [`charge`](PolicyHandle::charge) would: that of the key's
-    /// [override](PolicyHandle::set_override), if it has one. Observers get the units as a charge. Units that a process holds by a
-    /// [lease](crate::Policy::lease) are charged already and can still be spent; refunds and unspent leases give units back
-    /// afterwards, until the next response lowers them again.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid as a
-    /// [charge](crate::Limiter::charge) would be; [`LowerUnsupported`](CallError::LowerUnsupported) under
-    /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
-    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban), and under strategies of your own unless their rules
-    /// [support](crate::strategy::RuleInfo::supports_lower) it. It is not sent again after an error: the next response says what
-    /// is left then.
-    ///
-    /// # Cancellation
-    ///
-    /// If the future was polled and is dropped, the units may be charged nevertheless.
-    pub async fn lower_to(
-        &self,
-        key: impl Into<Key>,
-        remaining: u64,
-        resets_in: Option<Duration>,
-    ) -> Result<u64, CallError> {
-        let lowering = Lowering {
-            entry: self.entry(key),
-            remaining,
-            resets_in,
-        };
-        consume_budget().await;
-        let limiter = self.limiter.local_ref();
-        limiter.begin_lowering(lowering)?.await
     }
 
     /// Removes the usage of a key under this policy only: see [`Limiter::reset`]. A [ban](crate::Ban) is a policy of its own

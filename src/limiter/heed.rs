@@ -1,11 +1,8 @@
-//! Blocks and lowers keys by what a provider's response says about its limits.
+//! Blocks keys by what a provider's response says about its limits.
 
-use std::{borrow::Cow, future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use super::{
-    Limiter, bans::BlockEnd, bound_policy::BoundPolicy, core::LimiterRef, handle::PolicyHandle,
-    keys::Keys, lower::Lowering,
-};
+use super::{Limiter, bans::BlockEnd, bound_policy::BoundPolicy, core::LimiterRef, keys::Keys};
 use crate::{
     error::{CallError, ConfigError},
     key::Key,
@@ -16,38 +13,13 @@ use crate::{
 /// The shortest block: less is rounded up.
 const MIN_BLOCK: Duration = Duration::from_millis(1);
 
-/// What a response has changed: from [`Limiter::heed`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Heeded {
-    /// How long the key is blocked from now on, at least. `None`: the response does not block it.
-    pub blocked_for: Option<Duration>,
-    /// A policy for each limit of the response that has one and says what remains, in the order of the response.
-    pub lowered: Vec<HeededLimit>,
-}
-
-/// What a limit of a response has changed: of [`Heeded`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct HeededLimit {
-    /// The provider's name of the limit, such as `requests`.
-    pub limit: Cow<'static, str>,
-    /// What the provider says is left.
-    pub remaining: u64,
-    /// The policy's name.
-    pub policy: Arc<str>,
-    /// The units that were charged: 0 if no more were left than the provider says, or if the policy's window is not the provider's.
-    pub units: u64,
-}
-
 impl Limiter {
-    /// Counts and blocks a key by what a provider's response says about its limits, for all processes: for a client that is not
-    /// behind an [`OutgoingLayer`](crate::OutgoingLayer::obey), and for responses that say it in their bodies.
+    /// Blocks a key for all processes if a provider's response says that its next call would be refused: for a client that is
+    /// not behind an [`OutgoingLayer`](crate::OutgoingLayer::obey), and for responses that say it in their bodies. Returns for how
+    /// long the key is blocked from now on, at least; `None` if the response does not block it.
     ///
-    /// What [blocks](Provider::block_time) the key is written to the [block list](crate::Policy::block_list) as
-    /// [`prolong_block`](Limiter::prolong_block) does. Each limit that has a [policy](Provider::limit) and a remaining number lowers
-    /// what that policy has left, as [`PolicyHandle::lower_to`](crate::limiter::PolicyHandle::lower_to) does. Nothing is
-    /// shortened or given back, so responses may come late, twice, or in any order.
+    /// The [block](Provider::block_time) is written to the [block list](crate::Policy::block_list) as
+    /// [`prolong_block`](Limiter::prolong_block) does: nothing is shortened, so responses may come late, twice, or in any order.
     ///
     /// ```
     /// use std::time::Duration;
@@ -59,18 +31,16 @@ impl Limiter {
     ///     .policy(Policy::new("requests", Quota::requests(50).per_hour()))
     ///     .policy(Policy::block_list("refused"))
     ///     .build()?;
-    /// let anthropic = Provider::anthropic().limit("requests", "requests");
+    /// let anthropic = Provider::anthropic();
     ///
     /// let admission = limiter.wait("our-account", Duration::from_secs(10)).await?;
     /// // The response to the call.
     /// let (status, mut fields) = (StatusCode::TOO_MANY_REQUESTS, HeaderMap::new());
     /// fields.insert("retry-after", "12".parse()?);
-    /// fields.insert("anthropic-ratelimit-requests-remaining", "0".parse()?);
     /// let feedback = anthropic.read(status, &fields);
     ///
-    /// let heeded = limiter.heed("our-account", &anthropic, &feedback).await?;
-    /// assert_eq!(heeded.blocked_for, Some(Duration::from_secs(12)));
-    /// assert_eq!(heeded.lowered[0].units, 49);
+    /// let blocked_for = limiter.heed("our-account", &anthropic, &feedback).await?;
+    /// assert_eq!(blocked_for, Some(Duration::from_secs(12)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -78,78 +48,40 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The [`CallError`] of the block, or else of the first lowering that failed; the others were tried.
-    /// [`NoBlockList`](CallError::NoBlockList) if the response blocks the key and the limiter has no block list, has several of which the
-    /// provider [names](Provider::block_list) none, or `keys` has no key for it. A policy that the limiter does not have, or that
-    /// `keys` has no key for, is skipped. A block that could not be
-    /// sent is made once the store responds, and begins then ([`StoreError::Deferred`](crate::StoreError::Deferred)); nothing else is sent
-    /// again: the next response says what holds then.
+    /// Those of [`prolong_block`](Limiter::prolong_block), and [`NoBlockList`](CallError::NoBlockList) if the response blocks the key and
+    /// the limiter has no block list, has several of which the provider [names](Provider::block_list) none, or `keys` has no key
+    /// for it. A block that could not be sent is made once the store responds, and begins then
+    /// ([`StoreError::Deferred`](crate::StoreError::Deferred)).
     ///
     /// # Cancellation
     ///
-    /// If the future was polled and is dropped, the key may be blocked and lowered nevertheless.
+    /// If the future was polled and is dropped, the key may be blocked nevertheless.
     pub async fn heed(
         &self,
         keys: impl Into<Keys>,
         provider: &Provider,
         feedback: &Feedback,
-    ) -> Result<Heeded, CallError> {
-        let block = provider.block_time(feedback);
-        let applied = self.apply_feedback(&keys.into(), provider, feedback, block);
-        applied.await
+    ) -> Result<Option<Duration>, CallError> {
+        let Some(time) = provider.block_time(feedback) else {
+            return Ok(None);
+        };
+        let blocked = self.block_by_provider(&keys.into(), provider, time);
+        blocked.await.map(Some)
     }
 
-    /// Blocks a key for `block`, and lowers it by the limits of a response.
-    pub(crate) fn apply_feedback(
+    /// Blocks a key in a provider's block list for at least `time`, and returns for how long it is blocked.
+    pub(crate) fn block_by_provider(
         &self,
         keys: &Keys,
         provider: &Provider,
-        feedback: &Feedback,
-        block: Option<Duration>,
-    ) -> impl Future<Output = Result<Heeded, CallError>> + Send + use<> {
+        time: Duration,
+    ) -> impl Future<Output = Result<Duration, CallError>> + Send + use<> {
         let limiter = self.local_ref();
-        let block = block.map(|time| time.max(MIN_BLOCK));
-        let blocked =
-            block.map(|time| Ok::<_, CallError>((limiter.keys_to_block(keys, provider)?, time)));
-        let lowerings = feedback.limits.iter().filter_map(|limit| {
-            let policy = provider.policy_of(&limit.name)?;
-            // A policy that is gone is no reason not to block.
-            let index = limiter.find(policy).ok()?;
-            let key = limiter.policies[index].key_of(keys)?;
-            let remaining = limit.remaining?;
-            let heeded = HeededLimit {
-                limit: limit.name.clone(),
-                remaining,
-                policy: policy.clone(),
-                units: 0,
-            };
-            let lowering = Lowering {
-                entry: PolicyHandle::new(self, index, &limiter.policies[index]).entry(key),
-                remaining,
-                // Without a reset, only a window that is about to end is lowered.
-                resets_in: Some(limit.reset.map_or(Duration::ZERO, |reset| reset.time())),
-            };
-            Some((heeded, lowering))
-        });
-        let (lowered, lowerings): (Vec<_>, Vec<_>) = lowerings.unzip();
+        let keys = limiter.keys_to_block(keys, provider);
+        let time = time.max(MIN_BLOCK);
         async move {
-            let block_keys = async {
-                match blocked.transpose()? {
-                    Some((keys, time)) => limiter.block(keys, time, BlockEnd::Prolong).await,
-                    None => Ok(()),
-                }
-            };
-            let (is_blocked, units) = tokio::join!(block_keys, limiter.lower_all(lowerings));
-            is_blocked?;
-            let mut heeded = Heeded {
-                blocked_for: block,
-                lowered: Vec::new(),
-            };
-            for (limit, units) in lowered.into_iter().zip(units) {
-                let units = units?;
-                heeded.lowered.push(HeededLimit { units, ..limit });
-            }
-            Ok(heeded)
+            limiter.block(keys?, time, BlockEnd::Prolong).await?;
+            Ok(time)
         }
     }
 
@@ -172,18 +104,12 @@ impl Limiter {
             return Err(ConfigError::new(value, expected));
         };
         for policy in provider.policies() {
-            let index = limiter.find(policy).map_err(|unknown| {
+            limiter.find(policy).map_err(|unknown| {
                 ConfigError::new(
                     format!("a provider's limit that policy {policy:?} counts ({unknown})"),
                     "the name of a policy of the limiter",
                 )
             })?;
-            if !limiter.policies[index].limit.info().can_lower() {
-                return Err(ConfigError::new(
-                    format!("a provider's limit that policy {policy:?} counts"),
-                    "a policy that counts by Gcra, TokenBucket, FixedWindow or CalendarWindow",
-                ));
-            }
         }
         Ok(list.policy.shared_name())
     }

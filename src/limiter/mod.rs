@@ -48,7 +48,6 @@ mod keys;
     reason = "the folder's files are parts of a limiter"
 )]
 pub(crate) mod limiter;
-mod lower;
 mod mode;
 mod overrides;
 mod permits;
@@ -86,7 +85,6 @@ pub use self::{
     credit::{Credit, CreditFuture, Credited},
     decision::{DecisionKind, Refund},
     handle::PolicyHandle,
-    heed::{Heeded, HeededLimit},
     keys::{CallEntry, Keys},
     overrides::{ListedOverride, Overrides},
     policy_admission::{PolicyAdmission, UnitMeter},

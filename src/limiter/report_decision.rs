@@ -114,8 +114,6 @@ impl LimiterRef {
     pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, sent: bool, elapsed: Duration) {
         match builder.op {
             Op::ForceAcquire if !sent => {}
-            // How many units it charges only the store knows.
-            Op::Lower { .. } => {}
             Op::ForceAcquire => self.report_charge_by_hand(builder, false),
             _ => self.report_cancelled(builder.requests(), false, Some(elapsed)),
         }

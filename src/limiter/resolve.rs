@@ -213,9 +213,6 @@ impl LimiterRef {
             return;
         }
         let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
-        if matches!(op, Op::Lower { .. }) && !bound.limit.info().can_lower() {
-            return;
-        }
         if call.mode.conditions && call.head.is_some_and(skips) {
             return;
         }

@@ -31,8 +31,7 @@ pub struct UnitsEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum UnitsKind {
-    /// Charged after the decision, by a handler or by the request's outcome, or [by hand](crate::Limiter::charge), or
-    /// [lowered](crate::limiter::PolicyHandle::lower_to).
+    /// Charged after the decision, by a handler or by the request's outcome, or [by hand](crate::Limiter::charge).
     Charged,
     /// Given back to a request, by a handler or by the request's outcome, or since it was dropped.
     Refunded,
@@ -55,7 +54,7 @@ pub struct StoreCallEvent<'a> {
     /// The time from sending to the response, or to the timeout.
     pub elapsed: Duration,
     /// The number of checks in the call, one of [several requests](crate::limiter::Check::times) counting once; 0 for a call
-    /// that only charges by hand, lowers, refunds, settles or renews.
+    /// that only charges by hand, refunds, settles or renews.
     pub requests: usize,
     /// The number of operations on counters; those of equal requests are one.
     pub counter_ops: usize,

@@ -19,7 +19,7 @@ pin_project! {
     /// The future of an [`Outgoing`](super::Outgoing) service. Dropping it while the request waits leaves the queue and charges
     /// nothing; dropping it after the inner service was called ends the request as
     /// [dropped](crate::outcome::RequestEnd::Dropped). Once the service has responded, dropping it while an obeyed response is written
-    /// to the store discards the response; the key may or may not be blocked and lowered.
+    /// to the store discards the response; the key may or may not be blocked.
     pub struct ResponseFuture<S, Req, H, O = ()>
     where
         S: Service<Req>,
@@ -37,8 +37,7 @@ pin_project! {
         Waiting { waiting: WaitFuture, deferred: Option<(Req, S)> },
         // Dropped in this order: the call ends before its permit is released.
         Called { #[pin] inner: F, in_flight: Option<InFlightCall> },
-        // What the response says about limits is written to the store before the response is returned, so that no call that
-        // follows it is sent.
+        // A block is written to the store before the response is returned, so that no call that follows it is sent.
         Heeding { heed: HeedFuture, responded: Option<(Res, Admission)> },
     }
 }
@@ -116,7 +115,7 @@ where
                     let heed = this
                         .obeyed
                         .take()
-                        .and_then(|(obey, keys)| obey.heed(keys, &response, &admission));
+                        .and_then(|(obey, keys)| obey.heed(keys, &response));
                     let Some(heed) = heed else {
                         return Poll::Ready(Ok(this.attach.attach(response, admission)));
                     };

@@ -126,18 +126,17 @@ impl<K, H, O> OutgoingLayer<K, H, O> {
         self.map(|_, attach, obey| (keys, attach, obey))
     }
 
-    /// Obeys what the provider says in its HTTP responses: a refusal blocks the call's key in the store, for all processes, and
-    /// remaining units below the store's lower the store's. [The module](crate::outgoing#when-the-provider-says-what-is-left) has the rules,
+    /// Obeys what the provider says in its HTTP responses: a refusal, and a window of which nothing is left, block the call's
+    /// key in the store, for all processes. [The module](crate::outgoing#when-the-provider-refuses-calls) has the rules,
     /// [`provider`](crate::provider) the fields. Replaces the provider that was set before.
     ///
-    /// Keys that are set for each policy need one for the block list too, and a policy without a key is not lowered. If a
-    /// [reload](Limiter::reconfigure) removes the block list, refusals are logged as errors.
+    /// Keys that are set for each policy need one for the block list too. If a [reload](Limiter::reconfigure) removes the block
+    /// list, refusals are logged as errors.
     ///
     /// # Errors
     ///
     /// [`ConfigError`] if the limiter has no [block list](crate::Policy::block_list), or several and the provider
-    /// [names](Provider::block_list) none, or if a [policy](Provider::limit) that is to count a limit of the provider is
-    /// unknown, or counts by a strategy that can't be [lowered](crate::limiter::PolicyHandle::lower_to).
+    /// [names](Provider::block_list) none, or if a [policy](Provider::limit) that counts a limit of the provider is unknown.
     pub fn obey<B: 'static>(
         self,
         provider: Provider,

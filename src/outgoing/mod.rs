@@ -72,10 +72,10 @@
 //! | `Quota::requests(5).per_second()` with [`SlidingLog`](crate::SlidingLog) | 10, if five are late |
 //! | `Quota::requests(5).per_second()` | 9, and more if some are late |
 //!
-//! # When the provider says what is left
+//! # When the provider refuses calls
 //!
 //! A provider refuses calls with a `Retry-After`, and many say in each response how many units remain.
-//! [`obey`](OutgoingLayer::obey) has the layer read that, and share it with all processes:
+//! [`obey`](OutgoingLayer::obey) has the layer read that, and share refusals with all processes:
 //!
 //! - A **refusal** blocks the call's key in a [block list](crate::Policy::block_list) until the time that the response names. All calls
 //!   under the key wait in all processes, including those that are in the queue. A call whose timeout ends before the block is
@@ -83,8 +83,8 @@
 //!   store. A block is only prolonged, and lasts for at most [`max_block`](crate::provider::Provider::max_block).
 //! - **Nothing left in a window** that a policy [counts](crate::provider::Provider::limit) blocks the key until the window's end, also after a
 //!   call that succeeded.
-//! - **Fewer units than this call left** under a limit that a policy counts lower what the store has left to the provider's number.
-//!   Units are never given back by a late or reordered response, and units that others use of the same account count.
+//!
+//! Other remaining units change no count: choose a quota below the provider's limit.
 //!
 //! Calls that a [lease](crate::Policy::lease) decides are sent in other processes until the lease ends.
 //!
@@ -110,22 +110,14 @@
 //!     .key("our-account")
 //!     .timeout(Duration::from_secs(1))
 //!     .obey(Provider::openai().limit("requests", "requests"))?;
-//! let api = ServiceBuilder::new().layer(layer).service_fn(async |refused: bool| {
-//!     let response = Response::builder().header("x-ratelimit-remaining-requests", "40");
-//!     let response = match refused {
-//!         true => response.status(429).header("retry-after-ms", "12000"),
-//!         false => response,
-//!     };
-//!     Ok::<_, Infallible>(response.body(()).expect("a response"))
+//! let api = ServiceBuilder::new().layer(layer).service_fn(async |()| {
+//!     let refused = Response::builder().status(429).header("retry-after-ms", "12000");
+//!     Ok::<_, Infallible>(refused.body(()).expect("a response"))
 //! });
 //!
-//! // Others use the account too: 40 are left, not 499.
-//! api.clone().oneshot(false).await?;
-//! assert_eq!(limiter.peek("our-account").await?.policy("requests").map(|it| it.remaining()), Some(40));
-//!
 //! // The next call has to wait for 12 seconds, which is longer than its timeout.
-//! assert_eq!(api.clone().oneshot(true).await?.status(), 429);
-//! let error = api.clone().oneshot(false).await.unwrap_err();
+//! assert_eq!(api.clone().oneshot(()).await?.status(), 429);
+//! let error = api.oneshot(()).await.unwrap_err();
 //! let rejected: &Rejected = error.downcast_ref().expect("a rejection");
 //! assert!(rejected.to_string().contains("\"refused\""));
 //! # Ok(())

@@ -6,13 +6,13 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     error::ConfigError,
-    limiter::{Admission, Heeded, Keys, Limiter},
+    limiter::{Keys, Limiter},
     log::LogThrottle,
     provider::{Feedback, Provider, ReportedLimit},
     quota::Quota,
 };
 
-/// Writes what a response says to the store.
+/// Writes the block by a response to the store.
 pub(super) type HeedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// How often a provider's limit is compared with the policy's quota.
@@ -25,8 +25,8 @@ mod sealed {
         /// Whether [`heed`](Sealed::heed) may do something.
         fn needs_keys(&self) -> bool;
 
-        /// Reads a response to a call of these keys. `None` if it changes nothing.
-        fn heed(&self, keys: Keys, response: &Res, admission: &Admission) -> Option<HeedFuture>;
+        /// Reads a response to a call of these keys. `None` if it blocks nothing.
+        fn heed(&self, keys: Keys, response: &Res) -> Option<HeedFuture>;
     }
 }
 use sealed::Sealed;
@@ -42,7 +42,7 @@ impl<Res> Sealed<Res> for () {
         false
     }
 
-    fn heed(&self, _keys: Keys, _response: &Res, _admission: &Admission) -> Option<HeedFuture> {
+    fn heed(&self, _keys: Keys, _response: &Res) -> Option<HeedFuture> {
         None
     }
 }
@@ -60,7 +60,6 @@ struct Obeyed<Res> {
     head: Head<Res>,
     compared: LogThrottle,
     blocked: LogThrottle,
-    lowered: LogThrottle,
     failed: LogThrottle,
     unread: LogThrottle,
 }
@@ -80,7 +79,6 @@ impl<Res> Obey<Res> {
             head,
             compared: LogThrottle::every(COMPARE_INTERVAL),
             blocked: LogThrottle::new(),
-            lowered: LogThrottle::new(),
             failed: LogThrottle::new(),
             unread: LogThrottle::new(),
         })))
@@ -94,37 +92,34 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
         true
     }
 
-    fn heed(&self, keys: Keys, response: &Res, admission: &Admission) -> Option<HeedFuture> {
+    fn heed(&self, keys: Keys, response: &Res) -> Option<HeedFuture> {
         let obeyed = &*self.0;
         let (status, headers) = (obeyed.head)(response);
-        let mut feedback = obeyed.provider.read(status, headers);
+        let feedback = obeyed.provider.read(status, headers);
         if !feedback.unread.is_empty() {
             obeyed.log_unread(&feedback);
         }
         if !feedback.limits.is_empty() {
             obeyed.compare(&feedback);
         }
-        let block = obeyed.provider.block(&feedback);
-        let block = block.map(|(time, cause)| (time, cause.to_owned()));
-        // Most responses say what the store knows already.
-        feedback
-            .limits
-            .retain(|limit| obeyed.is_lower(limit, admission));
-        if block.is_none() && feedback.limits.is_empty() {
-            return None;
-        }
-        let heed = obeyed.limiter.apply_feedback(
-            &keys,
-            &obeyed.provider,
-            &feedback,
-            block.as_ref().map(|(time, _)| *time),
-        );
+        let (time, cause) = obeyed.provider.block(&feedback)?;
+        let cause = cause.to_owned();
+        let blocked = obeyed
+            .limiter
+            .block_by_provider(&keys, &obeyed.provider, time);
         let obeyed = self.0.clone();
         Some(Box::pin(async move {
-            match heed.await {
-                Ok(heeded) => obeyed.log(&heeded, block.as_ref().map(|(_, cause)| &**cause)),
+            match blocked.await {
+                Ok(time) => obeyed.blocked.log_with(|suppressed| {
+                    tracing::warn!(
+                        cause,
+                        blocked_for = ?time,
+                        suppressed,
+                        "provider refused a call, or has no units left: calls of its key are blocked"
+                    );
+                }),
                 Err(error) => obeyed.failed.log_with(|suppressed| {
-                    tracing::error!(%error, suppressed, "provider's limits not written to the store");
+                    tracing::error!(%error, suppressed, "provider's refusal not written to the store");
                 }),
             }
         }))
@@ -132,47 +127,6 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
 }
 
 impl<Res> Obeyed<Res> {
-    /// Whether less is left than the store had left after the call was charged.
-    fn is_lower(&self, limit: &ReportedLimit, admission: &Admission) -> bool {
-        let (Some(policy), Some(remaining)) =
-            (self.provider.policy_of(&limit.name), limit.remaining)
-        else {
-            return false;
-        };
-        admission
-            .remaining(policy)
-            .is_some_and(|counted| remaining < counted)
-    }
-
-    /// Logs what a response has changed, with the field or the limit that says so.
-    #[cold]
-    fn log(&self, heeded: &Heeded, cause: Option<&str>) {
-        if let Some((time, cause)) = heeded.blocked_for.zip(cause) {
-            self.blocked.log_with(|suppressed| {
-                tracing::warn!(
-                    cause,
-                    blocked_for = ?time,
-                    suppressed,
-                    "provider refused a call, or has no units left: calls of its key are blocked"
-                );
-            });
-        }
-        for lowered in heeded.lowered.iter().filter(|lowered| lowered.units > 0) {
-            let (limit, remaining) = (&*lowered.limit, lowered.remaining);
-            let (policy, units) = (&*lowered.policy, lowered.units);
-            self.lowered.log_with(|suppressed| {
-                tracing::info!(
-                    limit,
-                    remaining,
-                    policy,
-                    units,
-                    suppressed,
-                    "provider reports fewer remaining units than were counted: the difference is charged"
-                );
-            });
-        }
-    }
-
     #[cold]
     fn log_unread(&self, feedback: &Feedback) {
         self.unread.log_with(|suppressed| {

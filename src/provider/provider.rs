@@ -108,10 +108,9 @@ impl Provider {
         }
     }
 
-    /// Sets the policy that counts the provider's limit `name`. A limit without one lowers nothing; the end of its window can only
-    /// prolong the block of a call that was refused. Limits that refill as a bucket does, as OpenAI's and Anthropic's, are best counted by
-    /// [`Gcra`](crate::Gcra) or [`TokenBucket`](crate::TokenBucket): under a strategy of windows a response lowers only a window that is
-    /// about to end.
+    /// Sets the policy that counts the provider's limit `name`: when nothing remains in a window of this limit, the key is blocked
+    /// until its end, also after a call that succeeded. The end of another limit's window can only prolong the block of a call that
+    /// was refused. An [`OutgoingLayer`](crate::OutgoingLayer::obey) logs once an hour if the limit differs from the policy's quota.
     #[must_use]
     pub fn limit(
         mut self,
@@ -131,8 +130,7 @@ impl Provider {
         self
     }
 
-    /// Sets the longest time that a response blocks a key: up to 366 days. Default: one hour. With zero nothing is blocked. It does
-    /// not bound what a response lowers, which is at most one capacity of a policy.
+    /// Sets the longest time that a response blocks a key: up to 366 days. Default: one hour. With zero nothing is blocked.
     #[must_use]
     pub fn max_block(mut self, time: Duration) -> Self {
         self.max_block = time.min(MAX_TIME);

@@ -1,7 +1,5 @@
 //! Operations on a store.
 
-use std::time::Duration;
-
 use super::handle::LimitHandle;
 use crate::{key::Key, strategy::ChargeReceipt};
 
@@ -13,7 +11,6 @@ use crate::{key::Key, strategy::ChargeReceipt};
 /// | [`Peek`](Op::Peek) | nothing | [`Limiter::peek`](crate::Limiter::peek) |
 /// | [`Inspect`](Op::Inspect) | nothing, and changes nothing | [`Limiter::explain`](crate::Limiter::explain) |
 /// | [`ForceAcquire`](Op::ForceAcquire) | into debt, if need be | a charge by a handler or after the response |
-/// | [`Lower`](Op::Lower) | until at most so many units are available | [`PolicyHandle::lower_to`](crate::limiter::PolicyHandle::lower_to) |
 /// | [`Refund`](Op::Refund) | | a refund, a rollback of a cancelled request, the end of a permit |
 /// | [`Settle`](Op::Settle) | into debt, or refunds | a settlement of several policies |
 /// | [`Reset`](Op::Reset) | nothing, and removes the key | [`Limiter::reset`](crate::Limiter::reset) |
@@ -36,14 +33,6 @@ pub enum Op {
     /// Charges every counter its units, also more than are available: down to a debt of at most one
     /// [capacity](crate::strategy::RuleInfo::capacity).
     ForceAcquire,
-    /// Charges every counter what it takes until at most its [units](CounterOp::units) are available: nothing if no more are. So
-    /// one that is repeated, late or overtaken by another changes nothing more. For rules that
-    /// [support](crate::strategy::RuleInfo::supports_lower) it; the receipt, caller and mode mean nothing.
-    Lower {
-        /// Charges nothing under a rule whose [window ends](crate::strategy::Rule::window_end) later than this from now. `None`
-        /// charges whatever the window.
-        window_ends_within: Option<Duration>,
-    },
     /// Refunds up to the counter's units of the charge on its [receipt](CounterOp::receipt), as far as they have not refilled
     /// already, parts of a unit included.
     Refund,
@@ -110,8 +99,7 @@ pub struct CounterOp<'a> {
     pub limit: &'a LimitHandle,
     /// The key to count by.
     pub key: Key,
-    /// The units of each request, or of [`Op::Lower`] those that stay available: from 0 to [`Units::MAX`], also more than the
-    /// capacity.
+    /// The units of each request: from 0 to [`Units::MAX`], also more than the capacity.
     pub units: Units,
     /// The receipt of the charge, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
     pub receipt: ChargeReceipt,

@@ -1,6 +1,6 @@
 //! Strategies count units of any number by a clock that shows any instant, without overflow.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{ChargeReceipt, Rule, built_in::BUILT_IN};
 use crate::{
@@ -62,9 +62,6 @@ impl Scene {
         self.execute(Op::Acquire(u32::MAX), units, ChargeReceipt::NONE);
         let charged = self.execute(Op::ForceAcquire, units, ChargeReceipt::NONE);
         self.execute(Op::Refund, units, refunded);
-        for window_ends_within in [None, Some(Duration::ZERO), Some(Duration::MAX)] {
-            self.execute(Op::Lower { window_ends_within }, units, ChargeReceipt::NONE);
-        }
         let seen = self.execute(Op::Peek, units, ChargeReceipt::NONE);
         for cost in UNITS {
             let snapshot = &seen.counters()[0].snapshot;

@@ -147,18 +147,6 @@ impl Limit {
         receipt
     }
 
-    /// When the window ends that a charge goes into, if there is one whose units come back together.
-    pub fn window_end(&self, state: &State, now: i128) -> Option<i128> {
-        match &self.rule {
-            Rule::Window { period } => {
-                let open = state.units.last_key_value().map(|(ends, _)| *ends);
-                Some(open.filter(|ends| *ends > now).unwrap_or(now + period))
-            }
-            Rule::Calendar { zone, period } => Some(calendar_window(zone.as_ref(), *period, now).1),
-            _ => None,
-        }
-    }
-
     /// Refunds what time has not given back; returns how many units, rounded up.
     pub fn refund(
         &self,

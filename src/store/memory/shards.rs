@@ -320,18 +320,6 @@ impl Shards {
                     charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
                     reported = charged;
                 }
-                Op::Lower { window_ends_within } => {
-                    let free = u64::try_from(balance()).unwrap_or(0);
-                    let state = shard.get(counter, slot);
-                    let snapshot =
-                        rule.snapshot(state.map(|state| &*state), now, counter.units.get());
-                    let window_end = counter.limit.rule().window_end(&snapshot, now);
-                    let is_lowered = window_end.zip(window_ends_within);
-                    if is_lowered.is_none_or(|(ends, within)| ends.since(now) <= within) {
-                        charged = free.saturating_sub(counter.units.get());
-                        reported = charged;
-                    }
-                }
                 Op::Peek | Op::Inspect | Op::Reset | Op::Renew | Op::Refund => {}
             }
             charges.push(Charge { reported, charged });
@@ -373,12 +361,7 @@ impl Shards {
                         shard.remove(counter, slot);
                     }
                 }
-                Op::Acquire(_)
-                | Op::ForceAcquire
-                | Op::Lower { .. }
-                | Op::Settle
-                | Op::Inspect
-                | Op::Reset => {}
+                Op::Acquire(_) | Op::ForceAcquire | Op::Settle | Op::Inspect | Op::Reset => {}
             }
             if charged > 0 {
                 let state = shard.entry(counter, slot);

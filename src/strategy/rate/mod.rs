@@ -98,7 +98,6 @@ impl RateParams {
     fn info(&self, state_format: &'static str) -> RuleInfo {
         RuleInfo {
             refills_gradually: true,
-            supports_lower: true,
             snapshot_ignores_cost: true,
             lease: self.lease,
             ..RuleInfo::new(state_format, self.burst)

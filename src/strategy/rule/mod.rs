@@ -52,8 +52,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
 
     /// Returns when the window or bucket ends that a charge went into, on the clock that the rule counts by: a
     /// [lease](RuleInfo::lease) ends with it, so that each unit that is spent in a window was charged in it. `snapshot` is the
-    /// key's state right after the charge, `now` the instant of the charge. For [`Op::Lower`](crate::store::Op::Lower) it is the
-    /// state before: then the window that a charge would go into. Units may be spent for
+    /// key's state right after the charge, `now` the instant of the charge. Units may be spent for
     /// [so long](super::Lease::lifetime_within) from the moment at which the process requested them. Default: `None`, for rules
     /// that have no windows, or whose leases may outlast them.
     fn window_end(&self, snapshot: &Snapshot, now: Timestamp) -> Option<Timestamp> {

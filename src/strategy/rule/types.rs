@@ -282,13 +282,6 @@ pub struct RuleInfo {
     /// see [`CounterMode::CountRejections`](crate::store::CounterMode::CountRejections). Default: false.
     pub counts_rejections: bool,
 
-    /// Whether units may be charged that belong to no request, until at most so many are available
-    /// ([`Op::Lower`](crate::store::Op::Lower)): a charge of any number of units has to be one that the rule counts as if requests
-    /// had made it. If the rule has windows, [`window_end`](super::Rule::window_end) and the function of that name in its
-    /// [script](super::LuaScript) say when the one ends that a charge would go into. It is read as false for rules that
-    /// [record callers](RuleInfo::records_caller) or have [permits](RuleInfo::permit_ttl). Default: false.
-    pub supports_lower: bool,
-
     /// The time after which a permit expires unless it is renewed, for a rule whose charges are permits that a request holds
     /// until it has ended (an in-flight limit). The limiter renews them three times per TTL
     /// ([`Op::Renew`](crate::store::Op::Renew)) and refunds them at the end. Default: `None`, for rules whose units refill with
@@ -314,15 +307,9 @@ impl RuleInfo {
             records_caller: false,
             stores_each_unit: false,
             counts_rejections: false,
-            supports_lower: false,
             permit_ttl: None,
             lease: None,
         }
-    }
-
-    /// Whether the limiter may ask for [`Op::Lower`](crate::store::Op::Lower).
-    pub(crate) const fn can_lower(&self) -> bool {
-        self.supports_lower && !self.records_caller && self.permit_ttl.is_none()
     }
 }
 
@@ -352,9 +339,6 @@ impl RuleInfo {
 /// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
 ///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
 ///   (`cap_ttl`): every key must have one.
-/// - `window_end(key, p, a, b, c)`, if the table has it, returns when the window ends that a charge would go into, in
-///   microseconds since the Unix epoch: for rules that [support](super::RuleInfo::supports_lower)
-///   [`Op::Lower`](crate::store::Op::Lower) and have windows.
 /// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
 ///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
 ///

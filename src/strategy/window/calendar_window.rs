@@ -417,7 +417,6 @@ impl Rule for CalendarRule {
         RuleInfo {
             snapshot_ignores_cost: true,
             follows_wall_clock: true,
-            supports_lower: true,
             lease: self.lease,
             ..RuleInfo::new(CalendarWindow::BUILT_IN.state_format, self.requests)
         }

@@ -59,8 +59,4 @@ local function repair(key, p, count, ends, fresh)
   end
 end
 
-local function window_end(_, _, _, ends)
-  return ends
-end
-
-return { available = available, charge = charge, refund = refund, repair = repair, window_end = window_end }
+return { available = available, charge = charge, refund = refund, repair = repair }

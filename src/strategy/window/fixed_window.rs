@@ -144,7 +144,6 @@ impl LocalRule for FixedWindowRule {
 impl Rule for FixedWindowRule {
     fn info(&self) -> RuleInfo {
         RuleInfo {
-            supports_lower: true,
             ..self.0.info(FixedWindow::BUILT_IN.state_format)
         }
     }

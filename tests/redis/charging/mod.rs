@@ -8,7 +8,6 @@ mod closures;
 mod credits;
 mod layers;
 mod ledger;
-mod lowered;
 mod meters;
 mod modes;
 mod ocr;

@@ -28,8 +28,6 @@ def answers(state, blocks, op, receipts):
         receipt = state.force(now, op["units"])
     elif op["op"] == "give":
         answer["given"] = state.give(now, receipts[op["of"]], op["units"])
-    elif op["op"] == "lower":
-        answer["charged"] = state.lower(now, op["to"], op.get("resets_in_us"))
     elif op["op"] in ("block", "prolong"):
         getattr(blocks, op["op"])(now, op["time_us"])
     elif op["op"] == "unblock":
@@ -55,8 +53,7 @@ def record(trace):
     state, receipts = strategy(trace), []
     blocks = model.Blocks() if trace.get("blocks") else None
     for op in trace["ops"]:
-        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie",
-                     "charged", "blocked_us"):
+        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie", "blocked_us"):
             op.pop(name, None)
         op.update(answers(state, blocks, op, receipts))
 

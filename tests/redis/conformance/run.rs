@@ -97,7 +97,6 @@ impl Runner<'_> {
                 let _ = self.limiter.reset(self.key).await.expect("a response");
                 Ok(Vec::new())
             }
-            "lower" => self.lower().await.map(|()| Vec::new()),
             "block" | "prolong" | "unblock" => {
                 self.block().await;
                 Ok(Vec::new())
@@ -214,18 +213,6 @@ impl Runner<'_> {
             return Err(format!("{given:?} given back in place of {expected:?}"));
         }
         Ok(())
-    }
-
-    async fn lower(&self) -> Result<(), String> {
-        let policy = self.limiter.policy("p0").expect("a policy");
-        let to = self.op["to"].as_u64().expect("to");
-        let resets_in = self.op["resets_in_us"].as_u64().map(Duration::from_micros);
-        let charged = policy.lower_to(self.key, to, resets_in).await;
-        let charged = charged.map_err(|error| error.to_string())?;
-        match self.op["charged"].as_u64() == Some(charged) {
-            true => Ok(()),
-            false => Err(format!("{charged} charged")),
-        }
     }
 
     async fn block(&self) {

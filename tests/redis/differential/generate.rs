@@ -349,24 +349,9 @@ impl Generator {
                 key: self.key(),
                 ms: self.up_to(DAY / 1_000),
             },
-            28 | 29 | 31 if !permits => self.lower(policies),
             28..=30 if permits => Op::Drop { of },
             31 if permits => Op::Renew,
             _ => Op::Check(self.request(policies)),
-        }
-    }
-
-    fn lower(&mut self, policies: &[PolicySpec]) -> Op {
-        let place = self.below(policies.len() as u64) as usize;
-        let period = self.one_of(&policies[place].quotas).period();
-        let mut request = self.request(policies);
-        request.cost = Some(self.cost(policies));
-        request.times = 1;
-        let tenths = self.below(12);
-        Op::Lower {
-            request,
-            place,
-            resets_in: (!self.one_in(4)).then(|| (period / 10).saturating_mul(tenths)),
         }
     }
 

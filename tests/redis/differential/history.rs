@@ -114,13 +114,6 @@ pub(crate) enum Op {
     Unblock {
         key: usize,
     },
-    /// Lowers what is left under the policy with this index to the cost of the request.
-    Lower {
-        request: Request,
-        place: usize,
-        /// In microseconds.
-        resets_in: Option<u64>,
-    },
     /// A key on Redis loses its time to live.
     Persist {
         of: usize,

@@ -252,31 +252,6 @@ impl Model {
         self.add(policy, key, quota, units.min(most))
     }
 
-    /// Charges by the policy's own quota until no more than `remaining` units are left, unless its window ends more than a tenth of
-    /// the period after `resets_in`; returns the units.
-    pub(crate) fn lower(
-        &mut self,
-        policy: usize,
-        key: usize,
-        remaining: u64,
-        resets_in: Option<u64>,
-    ) -> u64 {
-        let room = self.room(policy, key, 0);
-        let state = self.states.entry((policy, key)).or_default();
-        let Counted { spec, quotas, .. } = &self.policies[policy];
-        let ends = quotas[0].window_end(state, self.now);
-        let is_same = ends.zip(resets_in).is_none_or(|(ends, resets_in)| {
-            let slack = spec.quotas[0].period() / 10;
-            ends - self.now <= i128::from(resets_in) + i128::from(slack)
-        });
-        let units = match is_same {
-            true => (room - i128::from(remaining)).max(0),
-            false => 0,
-        };
-        self.add(policy, key, 0, units);
-        units as u64
-    }
-
     pub(crate) fn peek(&mut self, request: &Request) -> OpResult {
         self.result(request, request.cost.unwrap_or(1), None)
     }

@@ -72,14 +72,6 @@ fn without_policies(history: &History) -> impl Iterator<Item = History> {
 
 fn remove_policy(history: &mut History, place: usize) {
     history.policies.remove(place);
-    history.steps.retain_mut(|step| match &mut step.op {
-        Op::Lower { place: lowered, .. } => {
-            let is_left = *lowered != place;
-            *lowered -= usize::from(*lowered > place);
-            is_left
-        }
-        _ => true,
-    });
     for request in history.steps.iter_mut().flat_map(requests) {
         if place < request.tiers.len() {
             request.tiers.remove(place);
@@ -130,10 +122,7 @@ fn simplify(step: &mut Step) {
                 Op::Check(request)
             };
         }
-        Op::Check(request)
-        | Op::Charge(request)
-        | Op::Peek(request)
-        | Op::Lower { request, .. } => {
+        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => {
             request.key = 0;
         }
         Op::Refund { units, .. } | Op::Settle { units, .. } if *units > 1 => *units /= 2,
@@ -146,10 +135,7 @@ fn simplify(step: &mut Step) {
 
 fn requests(step: &mut Step) -> impl Iterator<Item = &mut Request> {
     let (one, several) = match &mut step.op {
-        Op::Check(request)
-        | Op::Charge(request)
-        | Op::Peek(request)
-        | Op::Lower { request, .. } => (Some(request), None),
+        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => (Some(request), None),
         Op::AtOnce(requests) => (None, Some(requests)),
         _ => (None, None),
     };

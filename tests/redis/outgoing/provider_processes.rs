@@ -30,7 +30,7 @@ const PERIODS: u32 = 4;
 /// Waits are rounded by less.
 const RESOLUTION: Duration = ms(1);
 
-/// The limiter of each process, whose quota is twice what the account has. What `admitted` counts is never lowered.
+/// The limiter of each process, whose quota is twice what the account has. `admitted` counts the calls.
 fn limiter(url: &str) -> Limiter {
     let store = RedisStore::builder().url(url).timeout(TEST_TIMEOUT);
     let policies = [

@@ -83,34 +83,6 @@ async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_ba
     assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
 
-/// Units may be charged that belong to no request.
-fn lowerable(strategy: impl Strategy, quota: &str) -> Policy {
-    Altered::policy("lowerable", quota, strategy, |altered| {
-        altered.info.supports_lower = true;
-    })
-}
-
-#[tokio::test]
-async fn a_custom_strategy_is_lowered_if_it_says_that_it_can_be() {
-    for world in World::both() {
-        let limiter = world.limiter([trial("trial"), lowerable(Trial, "5/day")]);
-        let lower = async |name: &str, remaining| {
-            let policy = limiter.policy(name).expect("a policy");
-            policy.lower_to(KEY, remaining, Some(secs(0))).await
-        };
-        let error = lower("trial", 3).await.expect_err("it does not say so");
-        let unsupported = matches!(error, CallError::LowerUnsupported { .. });
-        assert!(unsupported, "{error}");
-        assert!(admitted_by_store(&limiter.check(KEY).await));
-        for (remaining, charged) in [(3, 1), (4, 0), (0, 3)] {
-            let units = lower("lowerable", remaining).await.expect("a response");
-            assert_eq!(units, charged);
-        }
-        assert_eq!(used(&limiter, KEY).await, [1, 5]);
-        world.no_key_is_immortal();
-    }
-}
-
 /// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.
 #[derive(Clone, Copy, Debug)]
 struct Broken {
@@ -118,15 +90,10 @@ struct Broken {
     tidy: bool,
     /// How many units more than the quota its script is given.
     surplus: i64,
-    source: &'static str,
 }
 
 fn broken(tidy: bool) -> Broken {
-    Broken {
-        tidy,
-        surplus: 0,
-        source: BROKEN,
-    }
+    Broken { tidy, surplus: 0 }
 }
 
 /// Its script has another capacity than its rule.
@@ -168,7 +135,7 @@ const BROKEN: &str = r"
 impl Strategy for Broken {
     fn bind(&self, quota: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
         let parameters = [quota.amount() as i64 + self.surplus, i64::from(self.tidy)];
-        let script = LuaScript::new(self.source, parameters);
+        let script = LuaScript::new(BROKEN, parameters);
         Ok(Arc::new(Bound::<false>(quota.amount(), Some(script))))
     }
 }
@@ -198,24 +165,6 @@ impl<const LARGE: bool> Rule for Bound<LARGE> {
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         self.1.is_none().then(|| ErasedLocalRule::new(self))
-    }
-}
-
-#[tokio::test]
-async fn a_custom_strategy_with_windows_says_on_redis_when_they_end() {
-    // A window that would end in a minute.
-    let window_end = "return { window_end = function() return now + 60000000 end, ";
-    let source = String::leak(BROKEN.replace("return { ", window_end));
-    let windowed = Broken {
-        source,
-        ..broken(true)
-    };
-    let world = World::redis();
-    let limiter = world.limiter([lowerable(windowed, "5/min")]);
-    let policy = limiter.policy("lowerable").expect("a policy");
-    for (resets_in, charged) in [(53, 0), (54, 1)] {
-        let lowered = policy.lower_to(KEY, 4, Some(secs(resets_in))).await;
-        assert_eq!(lowered.expect("a response"), charged);
     }
 }
 

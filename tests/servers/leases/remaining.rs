@@ -72,27 +72,6 @@ fn remaining_is_what_the_store_has_and_what_is_held() {
     });
 }
 
-#[test]
-fn what_a_process_holds_stays_spendable_when_its_count_is_lowered_and_nothing_more() {
-    scene(async |scene| {
-        use StrategyKind::{Bucket, Calendar, Fixed, Gcra};
-        for strategy in [Gcra, Bucket, Fixed, Calendar] {
-            let limiter = scene.single(strategy, "100000/month");
-            let key = Key::new(format!("{strategy:?}"));
-            hold(&limiter, key).await;
-            let policy = limiter.policy("p").expect("a policy");
-            let lowered = policy.lower_to(key, 0, None).await;
-            assert!(lowered.expect("a response") > 90_000, "{strategy:?}");
-            assert_eq!(in_store(&limiter, key).await, 0, "{strategy:?}");
-            let (before, mut spent) = (held(&limiter), 0);
-            while limiter.check(key).await.is_admitted() {
-                spent += 1;
-            }
-            assert_eq!((spent, held(&limiter)), (before, 0), "{strategy:?}");
-        }
-    });
-}
-
 /// A unit refills every 10 ms.
 #[test]
 fn remaining_of_a_rate_is_no_more_than_the_store_has_and_what_is_held() {

@@ -417,6 +417,6 @@ fn count(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),
         Op::Peek | Op::Inspect => 0,
-        Op::ForceAcquire | Op::Lower { .. } | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
+        Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
     }
 }

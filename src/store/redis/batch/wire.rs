@@ -115,13 +115,7 @@ impl OpGroup {
             let position = positions.find(|(number, _)| *number == limit.id());
             args.uint(position.map_or(0, |(_, position)| *position as u64));
             args.uint(units.get());
-            args.uint(match self.op {
-                Op::Lower { window_ends_within } => {
-                    let within = window_ends_within.map(|within| within.as_micros());
-                    within.unwrap_or(MAX_WINDOW_US).min(MAX_WINDOW_US) as u64
-                }
-                _ => mode_number(*mode, limit.info()),
-            });
+            args.uint(mode_number(*mode, limit.info()));
         }
         args.uint(has_counts.into());
         if own == 0 {
@@ -155,12 +149,8 @@ fn number(op: Op) -> u64 {
         Op::Renew => 5,
         Op::Settle => 6,
         Op::Inspect => 7,
-        Op::Lower { .. } => 8,
     }
 }
-
-/// The longest time until a window's end, in microseconds, which no window exceeds: Lua holds it exactly.
-const MAX_WINDOW_US: u128 = 1 << 52;
 
 /// The script's number of a mode.
 fn mode_number(mode: CounterMode, info: &RuleInfo) -> u64 {

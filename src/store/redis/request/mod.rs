@@ -444,12 +444,6 @@ mod tests {
             (Op::Acquire(1), true),
             (Op::Peek, true),
             (Op::ForceAcquire, false),
-            (
-                Op::Lower {
-                    window_ends_within: None,
-                },
-                false,
-            ),
             (Op::Refund, false),
         ] {
             let (request, response) = with_response(op);

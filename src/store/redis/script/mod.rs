@@ -24,12 +24,11 @@
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
 //! 4. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
 //!    one policy is a counter op.
-//!    - The operation: 1 acquire or peek, 2 force-acquire, 3 refund, 4 reset, 5 renew, 6 settle, 7 inspect, 8 lower.
+//!    - The operation: 1 acquire or peek, 2 force-acquire, 3 refund, 4 reset, 5 renew, 6 settle, 7 inspect.
 //!    - How many entries there are, and how many policies.
 //!    - For each policy: its place, the units that one request costs, and the mode: 0 charges what is admitted; 1 only checks
 //!      that there are enough units; 2 charges rejected requests too, into debt; 3 the same without debt; 4 counts the
-//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8. To lower: its place, the units that stay available, and the longest time until
-//!      the window's end, in µs, for which anything is charged.
+//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8.
 //!    - 1 if each entry begins with the number of requests that it stands for, else 0: each stands for one.
 //!    - A list of what the entries have of their own, or 0 if they have nothing. Of each entry: that number (0 to peek or
 //!      inspect); to refund, renew or settle, a receipt for each policy, which is when it was charged, in µs since the epoch, its window,
@@ -50,7 +49,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "a18b83d45c0c8d8bed874aa4eb23e4dce5e5dc4c" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "8486ec47e077fcab50034361de0ac919a95ed70b" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

@@ -16,7 +16,7 @@ local function read_segment()
     local records_caller = args[policy + 1] == 1 and units > 0
     has_callers = has_callers or records_caller
     -- Modes: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
-    -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow. To lower it is a time.
+    -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow.
     counters[i] = {
       strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = args[seg + 3 * i + 2],
       records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0, remaining = 0,
@@ -55,8 +55,7 @@ local function read(i)
 end
 
 local function charge(counter, key)
-  -- What was lowered is one request of so many units.
-  local units = op == 8 and counter.moved or counter.units
+  local units = counter.units
   counter.a, counter.b, counter.c = counter.strategy.charge(
     key, counter.p, counter.a, counter.b, counter.c, counter.moved, counter.callers, units > 1 and units or 1)
   if repairs then
@@ -140,18 +139,6 @@ local function acquire(n)
   end
   charge_all(true)
   return admitted
-end
-
--- Charges until at most `units` are available, unless the window ends later than in so many us as the mode says.
-local function lower_all()
-  for i = 1, policy_count do
-    local counter, free = read(i)
-    local window_end = counter.strategy.window_end
-    local is_lowered = not window_end
-      or window_end(KEYS[keys_done + i], counter.p, counter.a, counter.b, counter.c) - now <= counter.mode
-    counter.moved = is_lowered and max(0, free - counter.units) or 0
-  end
-  charge_all()
 end
 
 -- Refunds by the receipt of the i-th counter. Returns how many units.
@@ -251,7 +238,7 @@ local function undo()
   end
 end
 
-local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all, inspect_all, lower_all }
+local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all, inspect_all }
 
 -- Evaluates entries until so many keys are done, and replies for each. Raises an error at the first that fails.
 local function evaluate_counters(last_key)

@@ -396,7 +396,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     let op = prop_oneof![
         12 => (1..4_u32).prop_map(Op::Acquire),
         1 => Just(Op::Peek), 1 => Just(Op::ForceAcquire),
-        1 => Just(Op::Lower { window_ends_within: None }), 1 => Just(Op::Refund), 1 => Just(Op::Reset),
+        1 => Just(Op::Refund), 1 => Just(Op::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
     let mode = prop_oneof![

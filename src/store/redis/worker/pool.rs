@@ -371,8 +371,7 @@ impl WorkerPool {
     #[inline]
     fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
         match op {
-            // What another party says again with its next response may be lost.
-            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew | Op::Lower { .. } => None,
+            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew => None,
             Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
                 Some(self.shared.pending_refunds.undelivered())
             }

@@ -254,11 +254,6 @@ impl<'a> Run<'a> {
             Op::Block { key, ms } => self.block(*key, Block::For(*ms)).await?,
             Op::ProlongBlock { key, ms } => self.block(*key, Block::ForAtLeast(*ms)).await?,
             Op::Unblock { key } => self.block(*key, Block::End).await?,
-            Op::Lower {
-                request,
-                place,
-                resets_in,
-            } => self.lower(request, *place, *resets_in).await?,
             Op::Persist { of } => self.spoil(*of, None),
             Op::Prolong { of, ms } => self.spoil(*of, Some(*ms)),
         }
@@ -377,10 +372,7 @@ impl Op {
     /// What may be peeked at afterwards.
     fn requests(&self) -> Vec<Request> {
         match self {
-            Self::Check(request)
-            | Self::Charge(request)
-            | Self::Peek(request)
-            | Self::Lower { request, .. } => {
+            Self::Check(request) | Self::Charge(request) | Self::Peek(request) => {
                 vec![request.clone()]
             }
             Self::AtOnce(requests) => {

@@ -392,40 +392,6 @@ impl Run<'_> {
         }
     }
 
-    /// Lowers what is left under one policy.
-    pub(super) async fn lower(
-        &mut self,
-        request: &Request,
-        place: usize,
-        resets_in: Option<u64>,
-    ) -> Outcome {
-        let (key, remaining) = (request.key(place), request.cost.unwrap_or(1));
-        let mut outcomes = Vec::new();
-        for limiter in self.limiters(request) {
-            let policy = limiter.policy(&policy_name(place)).expect("a policy");
-            let resets_in = resets_in.map(Duration::from_micros);
-            let lowered = policy.lower_to(key_named(key), remaining, resets_in);
-            outcomes.push(lowered.await.map_err(|error| error.to_string()));
-        }
-        self.change_all();
-        let can_lower = match self.history.policies[place].strategy {
-            StrategyKind::Plain(strategy) => strategy.is_even() || strategy == Plain::Fixed,
-            StrategyKind::Calendar(_) | StrategyKind::Zone(_) | StrategyKind::Epoch => true,
-            StrategyKind::Permits(_) | StrategyKind::Ban(..) => false,
-        };
-        if outcomes[0] != outcomes[1] || outcomes[0].is_ok() != can_lower {
-            return Err(format!("lowered on Redis and in process: {outcomes:?}"));
-        }
-        if let Some(model) = self.model.as_mut().filter(|_| can_lower) {
-            let model = Ok(model.lower(place, key, remaining, resets_in));
-            if model != outcomes[0] {
-                let stores = &outcomes[0];
-                return Err(format!("lowered {stores:?}, by definition {model:?}"));
-            }
-        }
-        Ok(())
-    }
-
     pub(super) async fn block(&mut self, key: usize, block: Block) -> Outcome {
         let keys = self.keys_of(key);
         let mut outcomes = Vec::new();
