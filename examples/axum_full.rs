@@ -48,8 +48,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("Listening on http://{}", listener.local_addr()?);
     // The client's address is what a policy counts by, by default.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await?;
+    axum::serve(listener, service)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }
 
 fn app(store: impl Store + Clone) -> Result<Router, ConfigError> {

@@ -30,8 +30,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("Listening on http://{}", listener.local_addr()?);
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).await?;
+    axum::serve(listener, service)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }
 
 /// The client's address, for the layer, which counts by it, and for the handler, which shows it.

@@ -61,6 +61,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
          -H \"x-tenant: $tenant\" http://{address}/reports; done; echo\n"
     );
 
-    axum::serve(listener, app).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }

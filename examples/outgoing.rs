@@ -76,8 +76,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("Listening on http://{address}. Twelve at once take five seconds; try them:\n");
     println!("  for i in $(seq 12); do curl -s http://{address}/ & done; wait");
     let app = Router::new().route("/", get(ask)).with_state(app);
-    axum::serve(listener, app).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }
 
 fn limiter() -> Result<Limiter, Box<dyn Error>> {

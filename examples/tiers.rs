@@ -27,8 +27,26 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("Listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop_signal())
+        .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }
 
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {

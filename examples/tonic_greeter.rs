@@ -40,9 +40,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Server::builder()
         .layer(layer)
         .add_service(GreeterServer::new(Host { limiter }))
-        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)))
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            stop_signal(),
+        )
         .await?;
     Ok(())
+}
+
+/// Completes at Ctrl-C, and at SIGTERM, by which containers are stopped.
+async fn stop_signal() {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut signals = signal(SignalKind::terminate()).expect("a handler of SIGTERM");
+        signals.recv().await;
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
 }
 
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
