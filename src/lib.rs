@@ -263,7 +263,6 @@ pub mod settings {
         policy::{
             charging::Charge,
             cost::{Cost, CostRule},
-            quotas::QuotaLookup,
             settings::PolicySettings,
             skip::{Conditions, MethodName, path::PathPattern},
         },

@@ -133,7 +133,6 @@ fn with_placeholder(registry: Registry, kind: &str, name: String) -> Option<Regi
         "outcome" => registry.outcome(name, |_| true),
         "condition" => registry.condition(name, |_| false),
         "quota" => registry.quota(name, |_| None),
-        "quota_lookup" => registry.quota_lookup(name, |_| async { None }),
         "on_rejection" => registry.on_rejection(name, |rejected, _| {
             let mut response = http::Response::new(String::new());
             *response.status_mut() = rejected.status();

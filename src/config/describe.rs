@@ -94,10 +94,6 @@ fn without_code(policy: &Policy, has_hash_key: bool) -> PolicySettings {
         }),
         tier: settings.tier.map(|slot| slot.without_code()),
         quota_with: settings.quota_with.map(|slot| slot.without_code()),
-        quota_lookup: settings.quota_lookup.map(|mut lookup| {
-            lookup.name = lookup.name.without_code();
-            lookup
-        }),
         skip: conditions(&settings.skip),
         only: conditions(&settings.only),
         ..settings

@@ -78,13 +78,4 @@ pub enum NotNow {
     /// The store has to be called, since this process holds no lease, and no rejection, that decides the call.
     #[error("the store has to be called: await the call, or use `blocking`")]
     Store,
-    /// The policy looks the request's quota up: see [`Policy::quota_lookup`](crate::Policy::quota_lookup).
-    #[error(
-        "policy {policy:?} looks the request's quota up: await the call, use `blocking`, or set the quota by `quota_for`"
-    )]
-    #[non_exhaustive]
-    QuotaLookup {
-        /// The policy's name.
-        policy: Arc<str>,
-    },
 }

@@ -128,8 +128,7 @@ impl<T> Check<T> {
     }
 
     /// Sets the head of the request that the call is for, from which policies take their settings:
-    /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
-    /// [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
+    /// [`quota_with`](crate::Policy::quota_with), [`cost_with`](crate::Policy::cost_with), [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy
     /// or of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::access::AddressList). Keys are
     /// those of the call, not the request's. Settings of the call, such as [`quota_for`](Check::quota_for), take precedence.
     ///
@@ -193,8 +192,7 @@ impl<T: CheckOutput> Check<T> {
     ///
     /// # Errors
     ///
-    /// [`NotNow`] if the store has to be called, or if a policy [looks up](crate::Policy::quota_lookup) the quota and the call does not set it
-    /// by [`quota_for`](Check::quota_for). Nothing is charged then, and no look-up is begun. Make the call in another way:
+    /// [`NotNow`] if the store has to be called. Nothing is charged then. Make the call in another way:
     ///
     /// ```
     /// # use tollgate::{Decision, Limiter};
@@ -212,7 +210,7 @@ impl<T: CheckOutput> Check<T> {
     /// the background thread fetches. Until then, and for less frequent keys, each `now` is an error, with a store on Redis. Observers are
     /// called with decisions alone.
     pub fn now(self) -> Result<T, NotNow> {
-        let mut builder = self.call.begin_now();
+        let mut builder = self.call.begin();
         match self.evaluate_now(&mut builder) {
             None => Ok(T::from_decision(builder.finish(self.limiter))),
             Some(reason) => Err(reason),
@@ -240,9 +238,7 @@ impl<T: CheckOutput> Check<T> {
     /// which also enforces the store's timeout: the call ends by it, as one that is awaited does, also if it is made by mistake in async
     /// code, where it keeps other tasks from running meanwhile.
     ///
-    /// Functions of the application, such as observers, run on the calling thread. [Look-ups of quotas](crate::Policy::quota_lookup) are
-    /// polled there, with timers and sockets of the background thread, on which the tasks run that they spawn. A look-up that waits
-    /// for a current-thread runtime which this call blocks ends by its own timeout.
+    /// Functions of the application, such as observers, run on the calling thread.
     ///
     /// # Errors
     ///
@@ -250,9 +246,9 @@ impl<T: CheckOutput> Check<T> {
     /// observer of the store's calls, a call that [`now`](Check::now) does not decide fails by
     /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime), a [misconfiguration](crate::StoreError::is_misconfiguration).
     pub fn blocking(self) -> T {
-        // In process no thread is needed, unless a quota has to be looked up.
+        // In process no thread is needed.
         if self.limiter.is_in_process() {
-            let mut builder = self.call.begin_now();
+            let mut builder = self.call.begin();
             if self.evaluate_now(&mut builder).is_none() {
                 return T::from_decision(builder.finish(self.limiter));
             }
@@ -265,7 +261,7 @@ impl<T: CheckOutput> Check<T> {
 
     #[cold]
     fn decide_without_background(self) -> T {
-        let mut builder = self.call.begin_now();
+        let mut builder = self.call.begin();
         if self.evaluate_now(&mut builder).is_some() {
             let error = StoreError::NoRuntime("`blocking` needs the background thread");
             self.limiter.apply_response(&mut builder, Err(error));
@@ -290,10 +286,9 @@ impl<T: CheckOutput> Check<T> {
 }
 
 impl Call {
-    /// The decision of this call, to be made without waiting.
     #[inline]
-    fn begin_now(&self) -> DecisionBuilder {
-        DecisionBuilder::new(self.op, self.mode.now())
+    fn begin(&self) -> DecisionBuilder {
+        DecisionBuilder::new(self.op, self.mode)
     }
 }
 
@@ -342,7 +337,7 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                         return Poll::Pending;
                     };
                     let overrides = call.overrides.as_deref();
-                    let mut builder = DecisionBuilder::new(call.op, call.mode);
+                    let mut builder = call.begin();
                     let pending = limiter.decide(&mut builder, |builder| {
                         limiter.evaluate_call(builder, &call.keys, overrides)
                     });
@@ -351,8 +346,8 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(builder.finish(limiter)));
                         }
-                        Some(stage) => {
-                            let pending = PendingDecision::new(limiter, builder, stage);
+                        Some(response) => {
+                            let pending = PendingDecision::new(limiter, builder, response);
                             self.0 = State::Pending(pending);
                         }
                     }

@@ -16,13 +16,11 @@ use super::{
     entry::{PolicyEntry, PolicyRole, longest_wait},
     mode::Mode,
     permits::HeldPermits,
-    quota_lookup::QuotaLookups,
 };
 use crate::{
     error::StoreError,
     store::{
-        CounterMode, CounterResult, DecisionSource, Op, OpResult, PendingResponse, StoreResponse,
-        TOO_FEW_RESULTS,
+        CounterMode, CounterResult, DecisionSource, Op, OpResult, PendingResponse, TOO_FEW_RESULTS,
     },
     strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
@@ -157,21 +155,15 @@ impl Future for MaybePending {
     }
 }
 
-/// A decision that waits for the store, or for quotas to be looked up. Dropping it cancels the request: the store refunds what it
+/// A decision that waits for the store. Dropping it cancels the request: the store refunds what it
 /// charges for it (on Redis, `ResponseHandle`).
 pub(crate) struct PendingDecision {
     /// Dropped before the limiter, whose store refunds what is charged.
-    stage: PendingStage,
+    response: PendingResponse,
     /// Taken when the decision is made.
     state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
     /// When it began, if it is reported to observers.
     reported_since: Option<Instant>,
-}
-
-/// What a pending decision waits for.
-pub(crate) enum PendingStage {
-    QuotaLookups(QuotaLookups),
-    Store(PendingResponse),
 }
 
 impl PendingDecision {
@@ -179,20 +171,23 @@ impl PendingDecision {
     pub(crate) fn new(
         limiter: Arc<LimiterRef>,
         builder: DecisionBuilder,
-        stage: PendingStage,
+        response: PendingResponse,
     ) -> Self {
         let reported = limiter.observers.is_some() && builder.is_reported();
-        let mut pending = Self::unreported(limiter, builder, stage);
+        let mut pending = Self::unreported(limiter, builder, response);
         pending.reported_since = reported.then(Instant::now);
         pending
     }
 
     /// A part of a decision, which is reported as a whole, or not at all.
-    fn unreported(limiter: Arc<LimiterRef>, builder: DecisionBuilder, stage: PendingStage) -> Self {
-        let state = Some((limiter, builder));
+    fn unreported(
+        limiter: Arc<LimiterRef>,
+        builder: DecisionBuilder,
+        response: PendingResponse,
+    ) -> Self {
         Self {
-            state,
-            stage,
+            response,
+            state: Some((limiter, builder)),
             reported_since: None,
         }
     }
@@ -203,32 +198,18 @@ impl Future for PendingDecision {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
-        loop {
-            // Polled again after it was ready, which is a mistake: pending for ever.
-            let Some((limiter, builder)) = &mut this.state else {
-                return Poll::Pending;
-            };
-            match &mut this.stage {
-                PendingStage::QuotaLookups(lookups) => {
-                    let quotas = ready!(lookups.as_mut().poll(cx));
-                    limiter.set_quotas(&mut builder.entries, quotas);
-                    this.stage = PendingStage::Store(match limiter.execute(builder) {
-                        StoreResponse::Ready(response) => PendingResponse::ready(response),
-                        StoreResponse::Pending(response) => response,
-                    });
-                }
-                PendingStage::Store(response) => {
-                    let response = ready!(Pin::new(response).poll(cx));
-                    limiter.apply_response(builder, response);
-                    if let Some(since) = this.reported_since {
-                        limiter.report(builder, Some(since.elapsed()));
-                    }
-                    return match this.state.take() {
-                        Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
-                        None => Poll::Pending,
-                    };
-                }
-            }
+        // Polled again after it was ready, which is a mistake: pending for ever.
+        let Some((limiter, builder)) = &mut this.state else {
+            return Poll::Pending;
+        };
+        let response = ready!(Pin::new(&mut this.response).poll(cx));
+        limiter.apply_response(builder, response);
+        if let Some(since) = this.reported_since {
+            limiter.report(builder, Some(since.elapsed()));
+        }
+        match this.state.take() {
+            Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
+            None => Poll::Pending,
         }
     }
 }
@@ -236,8 +217,7 @@ impl Future for PendingDecision {
 impl Drop for PendingDecision {
     fn drop(&mut self) {
         if let (Some(since), Some((limiter, builder))) = (self.reported_since, &self.state) {
-            let sent = matches!(self.stage, PendingStage::Store(_));
-            limiter.report_dropped(builder, sent, since.elapsed());
+            limiter.report_dropped(builder, since.elapsed());
         }
     }
 }
@@ -248,7 +228,9 @@ impl LimiterRef {
     pub(crate) fn decide_unreported(self: Arc<Self>, mut builder: DecisionBuilder) -> MaybePending {
         match self.call_store(&mut builder) {
             None => MaybePending::Ready(Some(builder.finish(self))),
-            Some(stage) => MaybePending::Pending(PendingDecision::unreported(self, builder, stage)),
+            Some(response) => {
+                MaybePending::Pending(PendingDecision::unreported(self, builder, response))
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -20,7 +20,6 @@ use super::{
     keys::Keys,
     mode::Mode,
     policy_decision::PolicyDecision,
-    quota_lookup::run_lookups,
     resolve::RequestHead,
 };
 use crate::{
@@ -235,13 +234,7 @@ impl LimiterRef {
             keys,
             ..RecordedTrace::default()
         };
-        let lookups = without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
-        let lookups = lookups.filter(|lookups| !lookups.is_empty());
-        if let Some(lookups) = lookups {
-            let mut lookups = Box::pin(run_lookups(lookups));
-            let quotas = poll_fn(|cx| without_events(|| lookups.as_mut().poll(cx))).await;
-            without_events(|| self.set_quotas(&mut builder.entries, quotas));
-        }
+        without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         if !builder.entries.is_empty() {
             let cached = self.with_arrival_ops(&builder, |ops| self.store.cached_rejection(ops));
             let is_cached = cached.is_some();

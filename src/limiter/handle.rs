@@ -170,8 +170,8 @@ impl PolicyHandle {
     /// [`Credited`](crate::limiter::Credited) has the number of units that were added and the status afterwards. For goodwill; to undo a
     /// charge, [refund](crate::Decision::refund) it.
     ///
-    /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
-    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
+    /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with) or
+    /// [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
     /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Access
     /// lists don't apply.
     ///

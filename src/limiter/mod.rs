@@ -20,7 +20,7 @@
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
 // - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans`; `explain`, which charges nothing;
-// - quotas other than a policy's own: `quota_lookup`, `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
+// - quotas other than a policy's own: `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
 // - charges in a handler: `policy_admission`; what is left of each charge: `entry`;
 // - requests without a key: `bound_policy`; for operators: `report_decision`, `health_checks`, `shutdown`.
 
@@ -53,7 +53,6 @@ mod overrides;
 mod permits;
 mod policy_admission;
 mod policy_decision;
-mod quota_lookup;
 mod quota_overrides;
 pub(crate) mod rejected;
 mod report_decision;

@@ -9,8 +9,6 @@ pub(crate) struct Mode {
     pub(crate) conditions: bool,
     /// Whether a policy takes its cost from the request, if the call sets none.
     pub(crate) request_costs: bool,
-    /// Whether quotas are looked up, which may take a while.
-    pub(crate) looks_up_quotas: bool,
     /// Whether a rejection is followed by another attempt, so that bans don't count it yet.
     pub(crate) will_retry: bool,
     pub(crate) on_failure: OnFailure,
@@ -33,7 +31,6 @@ impl Mode {
         lists: true,
         conditions: true,
         request_costs: true,
-        looks_up_quotas: true,
         will_retry: false,
         on_failure: OnFailure::AsConfigured,
     };
@@ -79,16 +76,7 @@ impl Mode {
         lists: false,
         conditions: false,
         request_costs: true,
-        looks_up_quotas: true,
         will_retry: false,
         on_failure: OnFailure::Return,
     };
-
-    /// The same call without waiting: [`Check::now`](crate::limiter::Check::now).
-    pub(crate) const fn now(self) -> Self {
-        Self {
-            looks_up_quotas: false,
-            ..self
-        }
-    }
 }

@@ -137,8 +137,8 @@ impl PolicyHandle {
     /// the larger of both quotas. What the key has used stays used, as when the policy's own quota
     /// [changes](crate::strategy#changing-a-live-policy). Requests of the key that [wait](Limiter::wait) are decided anew.
     ///
-    /// The override's quota is used in place of the policy's own, of a [tier](crate::Policy::tier_quotas), of a
-    /// [look-up](crate::Policy::quota_lookup), which is then not called, and of [`quota_for`](crate::limiter::Check::quota_for). Under
+    /// The override's quota is used in place of the policy's own, of a [tier](crate::Policy::tier_quotas), and of
+    /// [`quota_for`](crate::limiter::Check::quota_for). Under
     /// [`Override::exempt`] the policy does not apply to requests of the key, as by an allow list of this policy alone; other
     /// policies do. [Charges by hand](Limiter::charge) and [resets](Limiter::reset) ignore the exemption.
     ///

@@ -111,9 +111,8 @@ impl LimiterRef {
     }
 
     /// Reports a call that was dropped before it was decided, and before or after it was sent to the store.
-    pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, sent: bool, elapsed: Duration) {
+    pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, elapsed: Duration) {
         match builder.op {
-            Op::ForceAcquire if !sent => {}
             Op::ForceAcquire => self.report_charge_by_hand(builder, false),
             _ => self.report_cancelled(builder.requests(), false, Some(elapsed)),
         }

@@ -10,14 +10,13 @@ use super::{
     bound_policy::BoundPolicy,
     check::CheckOverrides,
     core::LimiterRef,
-    decide::{DecisionBuilder, EarlyDecision, PendingStage},
+    decide::{DecisionBuilder, EarlyDecision},
     decision::DecisionKind,
     entry::PolicyEntry,
     explain::{EvaluationTrace, NotApplied, Untraced},
     keys::{CallEntry, Keys},
     mode::Mode,
     overrides::AppliedOverride,
-    quota_lookup::{QuotaLookup, quota_of_request, run_lookups},
     quota_overrides::QuotaOverride,
 };
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
     key::Key,
     policy::skip::path::RequestPath,
     quota::Quota,
-    store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
+    store::{CounterOp, DecisionSource, Op, PendingResponse, Store, StoreResponse, Units},
     strategy::ChargeReceipt,
 };
 
@@ -36,32 +35,30 @@ impl LimiterRef {
         &self,
         builder: &mut DecisionBuilder,
         parts: &Parts,
-    ) -> Option<PendingStage> {
-        let lookups = self.select_policies(builder, parts, &mut Untraced)?;
-        if lookups.is_empty() {
-            return self.call_store(builder);
+    ) -> Option<PendingResponse> {
+        if self.select_policies(builder, parts, &mut Untraced) {
+            self.call_store(builder)
+        } else {
+            None
         }
-        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
     }
 
-    /// Adds an entry for each policy that applies to an HTTP request, and returns the quotas to look up; `None` if the request
-    /// is decided without the policies.
+    /// Adds an entry for each policy that applies to an HTTP request. False if the request is decided without the policies.
     #[inline(always)]
     pub(crate) fn select_policies(
         &self,
         builder: &mut DecisionBuilder,
         parts: &Parts,
         trace: &mut impl EvaluationTrace,
-    ) -> Option<Vec<QuotaLookup>> {
+    ) -> bool {
         let head = &RequestHead::new(parts);
         match self.access_check_request(head, trace) {
             None => {}
             Some(early) => {
                 self.apply_early(builder, early);
-                return None;
+                return false;
             }
         }
-        let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
             let given = trace.given_keys();
@@ -87,7 +84,7 @@ impl LimiterRef {
                 });
                 if rejects {
                     self.reject_missing_key(builder, index, parts);
-                    return None;
+                    return false;
                 }
                 continue;
             };
@@ -99,8 +96,7 @@ impl LimiterRef {
                 }
                 Some(AppliedOverride::Quota(quota)) => Some(quota),
                 None => {
-                    let (entry, mode) = (builder.entries.len(), builder.mode);
-                    let quota = quota_of_request(policy, parts, entry, mode, &mut lookups);
+                    let quota = policy.quota_in_request(parts);
                     quota.and_then(|quota| self.quota_override(bound, quota))
                 }
             };
@@ -108,7 +104,7 @@ impl LimiterRef {
             let caller = bound.caller_key(|| bound.extract_caller(head));
             self.add_entry(builder, (index, bound), key, cost, caller, quota);
         }
-        Some(lookups)
+        true
     }
 
     /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
@@ -117,12 +113,12 @@ impl LimiterRef {
         builder: &mut DecisionBuilder,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
-    ) -> Option<PendingStage> {
-        let lookups = self.select_policies_of_call(builder, keys, overrides)?;
-        if lookups.is_empty() {
-            return self.call_store(builder);
+    ) -> Option<PendingResponse> {
+        if self.select_policies_of_call(builder, keys, overrides) {
+            self.call_store(builder)
+        } else {
+            None
         }
-        Some(PendingStage::QuotaLookups(Box::pin(run_lookups(lookups))))
     }
 
     /// Evaluates a call with its own keys without waiting. Returns why it can't be decided; `None` if it is decided.
@@ -132,12 +128,8 @@ impl LimiterRef {
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
     ) -> Option<NotNow> {
-        let lookups = self.select_policies_of_call(builder, keys, overrides)?;
-        if let Some(lookup) = lookups.into_iter().next() {
-            let policy = lookup.policy;
-            return Some(NotNow::QuotaLookup { policy });
-        }
-        if builder.entries.is_empty() {
+        let selects = self.select_policies_of_call(builder, keys, overrides);
+        if !selects || builder.entries.is_empty() {
             return None;
         }
         let op = builder.op;
@@ -149,21 +141,21 @@ impl LimiterRef {
         None
     }
 
-    /// Adds an entry for each policy that applies to a call with its own keys, and returns the quotas to look up; `None` if the call
-    /// is decided without the policies.
+    /// Adds an entry for each policy that applies to a call with its own keys. False if the call is decided without the
+    /// policies.
     #[inline(always)]
     pub(crate) fn select_policies_of_call(
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,
         overrides: Option<&CheckOverrides>,
-    ) -> Option<Vec<QuotaLookup>> {
+    ) -> bool {
         let (op, mode) = (builder.op, builder.mode);
         let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
         let head = parts.map(RequestHead::new);
         if let Some(early) = self.decide_early((op, mode), keys, overrides, head.as_ref()) {
             self.apply_early(builder, early);
-            return None;
+            return false;
         }
         let call = CallSettings {
             op,
@@ -172,12 +164,11 @@ impl LimiterRef {
             overrides,
             head: head.as_ref(),
         };
-        let mut lookups = Vec::new();
         if let Some(entries) = keys.entries() {
             for (index, entry) in self.entries_of_policies(entries) {
-                self.add_policy(builder, &mut lookups, &call, index, entry.key, Some(entry));
+                self.add_policy(builder, &call, index, entry.key, Some(entry));
             }
-            return Some(lookups);
+            return true;
         }
         // A reset by one key leaves out policies with a fixed key, which count all callers together, unless all policies have one.
         let resets_caller =
@@ -190,9 +181,9 @@ impl LimiterRef {
             if resets_caller && keys.all().is_some_and(|all| all != key) {
                 continue;
             }
-            self.add_policy(builder, &mut lookups, &call, index, *key, None);
+            self.add_policy(builder, &call, index, *key, None);
         }
-        Some(lookups)
+        true
     }
 
     /// Adds an entry for a policy of a call with its own keys, unless its conditions leave it out.
@@ -200,7 +191,6 @@ impl LimiterRef {
     fn add_policy(
         &self,
         builder: &mut DecisionBuilder,
-        lookups: &mut Vec<QuotaLookup>,
         call: &CallSettings<'_>,
         index: usize,
         key: Key,
@@ -237,15 +227,7 @@ impl LimiterRef {
             Some(AppliedOverride::Quota(quota)) => Some(quota),
             _ => {
                 let quota = self.quota_in_call(bound, entry, overrides);
-                let of_request = || {
-                    quota_of_request(
-                        policy,
-                        call.head?.parts,
-                        builder.entries.len(),
-                        call.mode,
-                        lookups,
-                    )
-                };
+                let of_request = || policy.quota_in_request(call.head?.parts);
                 let quota = quota.or_else(of_request);
                 quota.and_then(|quota| self.quota_override(bound, quota))
             }
@@ -386,7 +368,7 @@ impl LimiterRef {
 
     /// Calls the store, and applies a response that is ready. Returns what is pending.
     #[inline(always)]
-    pub(crate) fn call_store(&self, builder: &mut DecisionBuilder) -> Option<PendingStage> {
+    pub(crate) fn call_store(&self, builder: &mut DecisionBuilder) -> Option<PendingResponse> {
         if builder.entries.is_empty() {
             return None;
         }
@@ -395,7 +377,7 @@ impl LimiterRef {
                 self.apply_response(builder, response);
                 None
             }
-            StoreResponse::Pending(response) => Some(PendingStage::Store(response)),
+            StoreResponse::Pending(response) => Some(response),
         }
     }
 
@@ -424,14 +406,6 @@ impl LimiterRef {
                 let ops: SmallVec<[CounterOp<'_>; 4]> = entries.iter().map(counter_op).collect();
                 f(&ops)
             }
-        }
-    }
-
-    /// Sets the quotas that were looked up, each by the index of its entry.
-    pub(crate) fn set_quotas(&self, entries: &mut [PolicyEntry], quotas: Vec<(usize, Quota)>) {
-        for (index, quota) in quotas {
-            let entry = &mut entries[index];
-            entry.quota_override = self.quota_override(self.bound(entry.policy), quota);
         }
     }
 

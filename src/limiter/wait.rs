@@ -30,7 +30,6 @@ use super::{
     keys::Keys,
     mode::Mode,
     overrides::OverridesInForce,
-    quota_lookup::{QuotaLookup, run_lookups},
     rejected::Rejected,
     report_decision::WaitReport,
     wait_queue::{Place, QueueKey, WaiterLimits},
@@ -134,17 +133,10 @@ impl Wait {
         loop {
             let limiter = self.limiter.local_ref();
             let (keys, overrides) = (self.keys.clone(), self.overrides.clone());
-            let (mut request, lookups) =
-                match WaitRequest::resolve(limiter.clone(), keys, overrides) {
-                    ControlFlow::Continue(resolved) => resolved,
-                    ControlFlow::Break(decision) => return (limiter, decision),
-                };
-            if !lookups.is_empty() {
-                // Nothing waits for a lookup of another request.
-                last_place = None;
-                request.set_quotas(run_lookups(lookups).await);
-            }
-            let request = Arc::new(request);
+            let request = match WaitRequest::resolve(limiter.clone(), keys, overrides) {
+                ControlFlow::Continue(request) => Arc::new(request),
+                ControlFlow::Break(decision) => return (limiter, decision),
+            };
             let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
             // A late request does not wait again for each time that policies are replaced.
             if request.cannot_or_need_not_wait() || is_late && has_waited {
@@ -350,34 +342,26 @@ pub(crate) struct WaitRequest {
 }
 
 impl WaitRequest {
-    /// Evaluates a call, once for as long as it waits under these policies. Returns the quotas to look up as well; the decision if
-    /// it needs no store.
+    /// Evaluates a call, once for as long as it waits under these policies. Returns the decision if it needs no store.
     pub(crate) fn resolve(
         limiter: Arc<LimiterRef>,
         keys: Keys,
         overrides: CheckOverrides,
-    ) -> ControlFlow<Decision, (Self, Vec<QuotaLookup>)> {
+    ) -> ControlFlow<Decision, Self> {
         let (mut builder, resolved_at) = (DecisionBuilder::check(), Instant::now());
         // Before they are applied: a change in between is found later.
         let in_force = limiter.overrides_of_call(&keys);
-        let selected = limiter.select_policies_of_call(&mut builder, &keys, Some(&overrides));
-        let Some(lookups) = selected else {
+        if !limiter.select_policies_of_call(&mut builder, &keys, Some(&overrides)) {
             return ControlFlow::Break(builder.finish(limiter));
-        };
-        let request = Self {
+        }
+        ControlFlow::Continue(Self {
             limiter,
             keys,
             overrides,
             in_force,
             resolved_at,
             entries: builder.entries,
-        };
-        ControlFlow::Continue((request, lookups))
-    }
-
-    /// Sets the quotas that were looked up.
-    pub(crate) fn set_quotas(&mut self, quotas: Vec<(usize, Quota)>) {
-        self.limiter.set_quotas(&mut self.entries, quotas);
+        })
     }
 
     /// Whether there are other policies now, or other overrides for its keys, so that it has to be resolved again.

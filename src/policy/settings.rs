@@ -10,7 +10,7 @@ use super::{
     charging::Charge,
     cost::Cost,
     on_store_error::OnStoreError,
-    quotas::{QuotaFn, QuotaLookup, TierFn},
+    quotas::{QuotaFn, TierFn},
     skip::{Conditions, conditions},
 };
 use crate::{
@@ -70,10 +70,7 @@ pub struct PolicySettings {
     /// The registered name of the function that returns a request's quota.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_with: Option<Slot<QuotaFn>>,
-    /// An async function that looks up a request's quota.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quota_lookup: Option<QuotaLookup>,
-    /// Quotas that requests may have by `quota_with` or `quota_lookup`: a mistake in one is found when the limiter is built.
+    /// Quotas that requests may have by `quota_with`: a mistake in one is found when the limiter is built.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tier_quotas: Vec<Quota>,
     /// Requests to which the policy does not apply.
@@ -111,7 +108,7 @@ macro_rules! each_field {
         $macro!(
             ($($arguments)*)
             quota, strategy, key, missing_key, caller, cost, charge, charge_rejected, charge_dropped, tier, tiers,
-            quota_with, quota_lookup, tier_quotas, skip, only, shadow, on_store_error, lease, by_hand,
+            quota_with, tier_quotas, skip, only, shadow, on_store_error, lease, by_hand,
             block_list
         )
     };
@@ -264,8 +261,6 @@ fn key<'de, D: Deserializer<'de>>(
 }
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn policy() -> Policy {
@@ -303,14 +298,10 @@ mod tests {
         tiers.settings.tier = Some(Slot::filled(plan, Some("plan".into()), id));
         let quota = Quota::requests(100).per_minute();
         tiers.settings.tiers = [("pro", quota)].into_iter().collect();
-        for replaced in [
-            tiers.clone().quota_with(|_| None),
-            tiers.quota_lookup(Duration::from_millis(50), |_| async { None }),
-        ] {
-            let PolicySettings { tier, tiers, .. } = replaced.settings();
-            assert!(tier.is_none() && tiers.is_empty());
-            assert_eq!(replaced.declared_quotas().collect::<Vec<_>>(), [&quota]);
-        }
+        let replaced = tiers.quota_with(|_| None);
+        let PolicySettings { tier, tiers, .. } = replaced.settings();
+        assert!(tier.is_none() && tiers.is_empty());
+        assert_eq!(replaced.declared_quotas().collect::<Vec<_>>(), [&quota]);
     }
 
     #[test]

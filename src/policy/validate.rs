@@ -1,6 +1,6 @@
 //! Checks of a policy's settings, and the rules by which its quotas can be counted.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     Policy,
@@ -148,8 +148,6 @@ impl Policy {
         let after = self.charges_after();
         let rejected = self.charges_rejected();
         let concurrent = self.quota().is_concurrent();
-        let lookup = self.settings.quota_lookup.as_ref();
-        let no_timeout = lookup.is_some_and(|lookup| lookup.timeout == Some(Duration::ZERO));
         for (is_mistake, field, value, expected) in [
             (
                 after && rejected,
@@ -168,12 +166,6 @@ impl Policy {
                 "charge_rejected",
                 "charge_rejected for an in-flight limit",
                 "an in-flight limit without charge_rejected: a rejected request is not in flight",
-            ),
-            (
-                no_timeout,
-                "quota_lookup.timeout",
-                "a quota_lookup with a timeout of 0",
-                "a longer timeout",
             ),
             (
                 self.is_shadow() && rejected,

@@ -423,13 +423,6 @@ enum Pending {
     Redis(ResponseHandle),
 }
 
-impl PendingResponse {
-    /// A response that is ready.
-    pub(crate) fn ready(response: Result<OpResult, StoreError>) -> Self {
-        Self(Pending::Boxed(Box::pin(std::future::ready(response))))
-    }
-}
-
 #[cfg(feature = "redis")]
 impl From<ResponseHandle> for PendingResponse {
     fn from(response: ResponseHandle) -> Self {

@@ -120,8 +120,6 @@ fn adapt(document: &mut Document) {
         if policy.by_hand != Some(true) && policy.block_list != Some(true) {
             policy.missing_key = Some(MissingKey::Skip);
         }
-        // Only the application can look up quotas.
-        policy.quota_lookup = None;
     }
 }
 

@@ -10,8 +10,8 @@ use crate::{
     error::{ConfigError, InvalidValue},
     extract::KeyExtractor,
     policy::{
-        Policy, PolicySettings, charging::Charge, cost::Cost, quotas::QuotaLookup,
-        skip::Conditions, stand_in, validate_range,
+        Policy, PolicySettings, charging::Charge, cost::Cost, skip::Conditions, stand_in,
+        validate_range,
     },
     setting::Slot,
     strategy::Strategy,
@@ -111,15 +111,9 @@ impl Build<'_> {
     }
 
     fn fill_quotas_by_request(&mut self, path: &Path, settings: &mut PolicySettings) {
-        let ways = [
-            ("tier", settings.tier.is_some()),
-            ("quota_with", settings.quota_with.is_some()),
-            ("quota_lookup", settings.quota_lookup.is_some()),
-        ];
-        let mut set = ways.into_iter().filter(|(_, is_set)| *is_set);
-        if let (Some((first, _)), Some((second, _))) = (set.next(), set.next()) {
-            let found = format!("{second} together with {first}");
-            self.found(&path.key(second), found, "one of them");
+        if settings.tier.is_some() && settings.quota_with.is_some() {
+            let found = "quota_with together with tier";
+            self.found(&path.key("quota_with"), found, "one of them");
         }
         match (&settings.tier, settings.tiers.is_empty()) {
             (None, false) => {
@@ -136,17 +130,6 @@ impl Build<'_> {
         self.fill(&path.key("tier"), &mut settings.tier, Registry::find_tier);
         let quota_with = &mut settings.quota_with;
         self.fill(&path.key("quota_with"), quota_with, Registry::find_quota);
-        if let Some(lookup) = &mut settings.quota_lookup {
-            let path = path.key("quota_lookup").key("name");
-            let look_up = self.registry.find_quota_lookup(lookup.name.text_or_code());
-            match self.value(&path, look_up) {
-                Some(name) => {
-                    lookup.name = name;
-                    lookup.timeout.get_or_insert(QuotaLookup::DEFAULT_TIMEOUT);
-                }
-                None => settings.quota_lookup = None,
-            }
-        }
     }
 
     /// Puts the code into the slots of conditions, at `path`.

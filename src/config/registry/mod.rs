@@ -4,7 +4,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},
     error::Error,
-    future::Future,
     sync::Arc,
 };
 
@@ -22,7 +21,7 @@ use crate::{
     policy::{
         charging::OutcomeFn,
         cost::CostFn,
-        quotas::{QuotaFn, QuotaLookupFn, QuotaLookupFuture, TierFn},
+        quotas::{QuotaFn, TierFn},
         skip::ConditionFn,
     },
     respond::{self, OnRejection},
@@ -63,7 +62,6 @@ pub struct Registry {
     outcomes: Names<OutcomeFn>,
     conditions: Names<ConditionFn>,
     quotas: Names<QuotaFn>,
-    quota_lookups: Names<QuotaLookupFn>,
     responses: Names<OnRejection>,
     observers: Vec<Arc<dyn Observer>>,
     mistakes: Vec<InvalidValue>,
@@ -186,18 +184,6 @@ impl Registry {
     {
         let code = Arc::new(find);
         self.register::<QuotaFn>(|own| &mut own.quotas, "quota_with", name, code)
-    }
-
-    /// Registers the async function of [`Policy::quota_lookup`](crate::Policy::quota_lookup), for `quota_lookup`.
-    #[must_use]
-    pub fn quota_lookup<F, L>(self, name: impl Into<Cow<'static, str>>, look_up: F) -> Self
-    where
-        F: Fn(&Parts) -> L + Send + Sync + 'static,
-        L: Future<Output = Option<Quota>> + Send + 'static,
-    {
-        let code = move |parts: &Parts| -> QuotaLookupFuture { Box::pin(look_up(parts)) };
-        let code = Arc::new(code);
-        self.register::<QuotaLookupFn>(|own| &mut own.quota_lookups, "quota_lookup", name, code)
     }
 
     /// Registers the function of [`RateLimitLayer::on_rejection`](crate::RateLimitLayer::on_rejection), for `on_rejection`.
@@ -372,13 +358,6 @@ impl Registry {
 
     pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
         find(&self.quotas, "quota", name)
-    }
-
-    pub(crate) fn find_quota_lookup(
-        &self,
-        name: &str,
-    ) -> Result<Slot<QuotaLookupFn>, InvalidValue> {
-        find(&self.quota_lookups, "quota_lookup", name)
     }
 
     pub(crate) fn find_on_rejection(&self, name: &str) -> Result<Slot<OnRejection>, InvalidValue> {

@@ -26,7 +26,6 @@ fn registered_code_is_found_by_its_name_and_written_by_it() {
         .outcome("billed", |_| true)
         .condition("internal", |_| true)
         .quota("per-user", |_| None)
-        .quota_lookup("database", |_| async { None })
         .on_rejection("page", |_, _| {
             Response::new(http_body_util::Full::new(Bytes::new()))
         });
@@ -48,7 +47,6 @@ fn registered_code_is_found_by_its_name_and_written_by_it() {
     assert_eq!(text(registry.find_outcome("success")), "success");
     assert_eq!(text(registry.find_condition("internal")), "internal");
     assert_eq!(text(registry.find_quota("per-user")), "per-user");
-    assert_eq!(text(registry.find_quota_lookup("database")), "database");
     assert_eq!(text(registry.find_on_rejection("page")), "page");
     let key = parse_key("tenant | peer", &registry).expect("a key");
     assert_eq!(key.config_text().as_deref(), Some("tenant | peer"));

@@ -227,8 +227,6 @@ fn a_setting_that_would_have_no_effect_is_a_mistake() {
         ("only = {}", "only", conditions),
         ("policies.api.only.paths = []", "policies.api.only.paths", entries),
         ("policies.api.skip = {}", "policies.api.skip", conditions),
-        ("policies.api.quota_lookup = { name = 'lookup', timeout = '0s' }", "policies.api.quota_lookup.timeout",
-            "found a quota_lookup with a timeout of 0; expected a longer timeout"),
         ("policies.slots = { quota = '8 concurrent', charge_rejected = true }", "policies.slots.charge_rejected",
             "found charge_rejected for an in-flight limit; expected an in-flight limit without charge_rejected: a rejected \
             request is not in flight"),

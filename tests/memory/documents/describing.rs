@@ -68,7 +68,6 @@ key = "user | same(header:x-api-key, bearer) | client_ip hops 2 ipv6_prefix 56"
 caller = "[peer, path]"
 cost = "tokens"
 charge = { after = "teapot" }
-quota_lookup = { name = "lookup", timeout = "20ms" }
 
 [policies.hand]
 quota = "8 concurrent"
@@ -96,7 +95,7 @@ shadow = true
     #[rustfmt::skip]
     assert_contains(shown, [
         "cost: [{ method = POST, path = /upload/*, cost = 10 }, { path = /, cost = 0 }], charge: { refund_unless = success }",
-        "quota_lookup: { name = lookup, timeout = 20ms }", "skip: { methods = [GET] }, only: { with = [paid] }",
+        "skip: { methods = [GET] }, only: { with = [paid] }",
         "on_store_error: { local_fallback = { processes = 4 } }",
     ]);
     let again = layer.document().layer(&registry()).expect("a layer");

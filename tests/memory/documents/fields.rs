@@ -27,7 +27,6 @@ fn a_builder_and_a_document_find_a_mistake_in_the_same_setting() {
     let charged_after = |quota: &str| policy(quota).charge_after(outcome::success);
     let ban = || policy("8/min").strategy(Ban::for_duration(secs(600)));
     let processes = LocalFallback::shared_by(0);
-    let looked_up = policy("10/min").quota_lookup(Duration::ZERO, |_| async { None });
     let tiers = policy("10/min").tier_quotas(["20/min", "1/401days"].map(quota));
     #[rustfmt::skip]
     let rows = [
@@ -51,7 +50,6 @@ fn a_builder_and_a_document_find_a_mistake_in_the_same_setting() {
         ("shadow", "charge_rejected = true\nshadow = true", policy("10/min").charge_rejected(true).shadow()),
         ("charge", "strategy = 'ban 10min'\ncharge = { refund_unless = 'success' }", ban().refund_unless(outcome::success)),
         ("shadow", "strategy = 'ban 10min'\nshadow = true", ban().shadow()),
-        ("quota_lookup.timeout", "quota_lookup = { name = 'lookup', timeout = '0s' }", looked_up),
         ("tier_quotas[1]", "tier_quotas = ['20/min', '1/401days']", tiers),
         ("cost", "cost = 11", policy("10/min").cost(11)),
         ("cost", "cost = 95\nlease = { max_units = 64 }", leased("100/s").cost(95)),

@@ -105,10 +105,7 @@ fn a_mistake_stands_for_a_missing_value_only_if_it_is_within_it() {
     assert!(found.iter().any(|line| line == policies), "{found:?}");
     assert!(found.iter().any(|line| line == unknown), "{found:?}");
     let quota = "1:1: policies.api.quota: found nothing; expected a quota such as \"100/min\"";
-    for other in [
-        "quota_with = 1",
-        "quota_lookup = { name = 'a', timeout = 1 }",
-    ] {
+    for other in ["quota_with = 1", "charge_rejected = 1"] {
         let found = mistakes(&format!("[policies.api]\n{other}"));
         assert!(found.iter().any(|line| line == quota), "{found:?}");
         assert_eq!(found.len(), 2, "{found:?}");
@@ -124,7 +121,7 @@ fn a_number_that_is_none_is_a_mistake_rather_than_no_setting() {
         let rows = [
             ("store.timeout = N", "store.timeout"),
             ("count_preflights = N", "count_preflights"),
-            ("policies.api.quota_lookup = { name = 'a', timeout = N }", "policies.api.quota_lookup.timeout"),
+            ("policies.api.lease = { max_units = 2, ttl = N }", "policies.api.lease.ttl"),
             ("policies.api.tier_quotas = ['1/s', N]", "policies.api.tier_quotas[1]"),
         ];
         for (setting, path) in rows {

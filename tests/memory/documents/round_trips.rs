@@ -46,10 +46,7 @@ const CHARGES: &[&str] = &[
     "charge_rejected = true",
 ];
 
-const TIERS: &[&str] = &[
-    "quota_with = 'quota'",
-    "quota_lookup = { name = 'lookup', timeout = '20ms' }",
-];
+const TIERS: &[&str] = &["quota_with = 'quota'"];
 
 const CONDITIONS: &[&str] = &[
     "skip = { paths = ['/health', '/static/*'], methods = ['OPTIONS'], with = ['internal'] }",

@@ -33,7 +33,6 @@ pub(crate) fn registry() -> Registry {
         .condition("internal", |parts| parts.headers.contains_key("x-internal"))
         .condition("paid", |parts| parts.headers.contains_key("x-paid"))
         .quota("quota", |_| Some(quota("7/min")))
-        .quota_lookup("lookup", |_| async { Some(quota("7/min")) })
         .strategy("own", tollgate::SlidingWindow::buckets(4))
         .on_rejection("page", |rejected, _| {
             http::Response::builder()

@@ -37,7 +37,6 @@ mod provider_checks;
 mod provider_formats;
 mod providers;
 mod proxy_headers;
-mod quota_lookups;
 mod redis_inputs;
 mod request_values;
 mod responses;

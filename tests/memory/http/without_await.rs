@@ -1,30 +1,15 @@
-//! Calls without await, in process: on plain threads, in async code, and where a quota is looked up.
+//! Calls without await, in process: on plain threads, and in async code.
 
 use crate::http::support::*;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use tokio::task::coop::has_budget_remaining;
-use tollgate::{error::NotNow, limiter::Check};
-use tollgate_tests::bare_thread::on_bare_thread;
+use tollgate::limiter::Check;
 
 /// More calls than the budget of a task.
 const MANY: usize = 1_000;
 
 fn hourly(quota: u64) -> Policy {
     Policy::new("p", Quota::requests(quota).per_hour())
-}
-
-/// A policy whose quota of 3 is looked up, which takes a while, and the number of look-ups.
-fn looked_up() -> (Policy, Arc<AtomicUsize>) {
-    let lookups = Arc::new(AtomicUsize::new(0));
-    let begun = lookups.clone();
-    let policy = hourly(1).quota_lookup(secs(60), move |_| {
-        begun.fetch_add(1, Ordering::SeqCst);
-        async {
-            tokio::time::sleep(ms(1)).await;
-            Some(quota("3/h"))
-        }
-    });
-    (policy, lookups)
 }
 
 #[test]
@@ -100,43 +85,4 @@ async fn neither_uses_nor_heeds_the_budget_of_a_task() {
     assert!(!has_budget_remaining());
     assert!(check().now().is_ok());
     assert!(check().blocking().is_admitted());
-}
-
-#[test]
-fn a_quota_is_not_looked_up_unless_the_call_may_wait() {
-    let (policy, lookups) = looked_up();
-    let limiter = limiter([policy]);
-    let check = || limiter.check("alice").parts(&head(Request::get("/")));
-    let error = check().now().expect_err("a look-up");
-    assert!(matches!(&error, NotNow::QuotaLookup { policy, .. } if &**policy == "p"));
-    assert!(error.to_string().contains("`quota_for`"), "{error}");
-    assert_eq!(lookups.load(Ordering::SeqCst), 0);
-    // Nothing was charged, and the call's own quota needs no look-up.
-    let own = check().quota_for("p", quota("2/h"));
-    let decision = own.now().expect("no look-up");
-    let policy = decision.policy("p").expect("a policy");
-    assert_eq!([policy.limit(), policy.remaining()], [2, 1]);
-    assert_eq!(lookups.load(Ordering::SeqCst), 0);
-}
-
-#[test]
-fn a_blocking_call_waits_for_the_look_up_of_its_quota() {
-    let limit = |limiter: &Limiter| {
-        let decision = limiter
-            .check("alice")
-            .parts(&head(Request::get("/")))
-            .blocking();
-        decision.policy("p").map(|p| p.limit())
-    };
-    let (policy, lookups) = looked_up();
-    let limiter = limiter([policy]);
-    let on_thread = limiter.clone();
-    assert_eq!(on_bare_thread(move || limit(&on_thread)), Some(3));
-    // By mistake, in async code whose runtime stands still meanwhile, and has no timers.
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let by_mistake = runtime
-        .expect("a runtime")
-        .block_on(async { limit(&limiter) });
-    assert_eq!(by_mistake, Some(3));
-    assert_eq!(lookups.load(Ordering::SeqCst), 2);
 }

@@ -1,14 +1,8 @@
 //! Quotas by request.
 
-use std::future::{pending, ready};
-
-use tokio::sync::{Barrier, Notify};
 use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
-
-/// Longer than any machine is busy.
-const LONG: Duration = TEST_TIMEOUT;
 
 #[derive(Clone)]
 struct Paid;
@@ -134,96 +128,6 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
             assert!(!admitted_by_store(&decision), "{unfit}");
             assert_eq!(decision.count("p").limit(), 3);
         }
-    }
-}
-
-#[tokio::test]
-async fn a_look_up_selects_the_quota_or_keeps_the_policys_if_it_finds_none_in_time() {
-    for world in World::both() {
-        for (found, timeout, expected) in [
-            ("6/min", LONG, 6),
-            ("none", LONG, 3),
-            // An instant past all time would end the request.
-            ("none", Duration::MAX, 3),
-            ("late", ms(20), 3),
-        ] {
-            let _case = Case(format!("{found}, {timeout:?}"));
-            let look_up = move |parts: &Parts| {
-                let paid = parts.extensions.get::<Paid>().is_some();
-                async move {
-                    tokio::task::yield_now().await;
-                    match found {
-                        "none" => None,
-                        "late" => pending().await,
-                        found => paid.then(|| quota(found)),
-                    }
-                }
-            };
-            let layer = world.layer([window("p", "3/min").quota_lookup(timeout, look_up)]);
-            forget(&layer).await;
-            assert_eq!(passes(&layer, 4, request).await, 3);
-            let paid = tokio::time::timeout(LONG, passes(&layer, 5, paying)).await;
-            assert_eq!(paid, Ok(expected - 3));
-            let shown = format!(r#""p";q={expected};w=60"#);
-            assert_eq!(send(&layer, paying()).await.1, shown);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_failed_look_up_affects_only_its_own_policy() {
-    for world in World::both() {
-        let deadline = ms(20);
-        let layer = world.layer([
-            window("slow", "5/min").quota_lookup(deadline, |_| pending()),
-            window("quick", "2/min").quota_lookup(LONG, |_| ready(Some(quota("4/min")))),
-            two_tiers("found").cost(1),
-        ]);
-        assert_eq!(passes(&layer, 6, paying).await, 4);
-        let (_, shown) = send(&layer, paying()).await;
-        let expected = r#""slow";q=5;w=60, "quick";q=4;w=60, "found";q=6;w=60"#;
-        assert_eq!(shown, expected);
-    }
-}
-
-#[tokio::test]
-async fn look_ups_of_several_policies_run_concurrently() {
-    for world in World::both() {
-        // Neither finds anything before the other has begun.
-        let both = Arc::new(Barrier::new(2));
-        let layer = world.layer(["first", "second"].map(|name| {
-            let both = both.clone();
-            window(name, "3/min").quota_lookup(LONG, move |_| {
-                let both = both.clone();
-                async move {
-                    both.wait().await;
-                    Some(quota("6/min"))
-                }
-            })
-        }));
-        let (_, shown) = send(&layer, request()).await;
-        let expected = r#""first";q=6;w=60, "second";q=6;w=60"#;
-        assert_eq!(shown, expected);
-    }
-}
-
-#[tokio::test]
-async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
-    for world in World::both() {
-        let begun = Arc::new(Notify::new());
-        let begins = begun.clone();
-        let policy = window("p", "3/min").quota_lookup(LONG, move |_| {
-            begins.notify_one();
-            pending()
-        });
-        let layer = world.layer([policy]);
-        let handler = |_| async { unreachable!("a request whose quota is not known is handled") };
-        tokio::select! {
-            _ = call::<_, _, Infallible>(&layer, request(), handler) => panic!("a response"),
-            () = begun.notified() => {}
-        }
-        let seen = layer.limiter().peek(KEY).quota_for("p", quota("3/min"));
-        assert_eq!(seen.await.expect("a response").left("p"), 3);
     }
 }
 

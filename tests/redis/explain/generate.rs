@@ -47,13 +47,6 @@ fn counting(rng: &mut Rng, name: &str) -> Policy {
     let is_permit = is_permit(&policy);
     let policy = match rng.below(6) {
         0 if !is_permit => policy.quota_with(tier),
-        1 if !is_permit => policy.quota_lookup(secs(10), |parts| {
-            let found = tier(parts);
-            async move {
-                tokio::task::yield_now().await;
-                found
-            }
-        }),
         _ => policy,
     };
     conditioned(rng, policy)

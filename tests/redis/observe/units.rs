@@ -1,7 +1,5 @@
 //! Units that are charged, refunded and settled after a decision, or by hand.
 
-use std::future::pending;
-
 use tollgate::observe::UnitsKind;
 use tollgate_tests::{prelude::*, service::send};
 
@@ -90,18 +88,6 @@ async fn keys_of_secrets_are_hashes_in_every_event() {
     assert_eq!(record.keys, [key; 4]);
     let text = format!("{record:?}");
     assert!(text.contains(key.as_str()) && !text.contains("sk_live"));
-}
-
-#[tokio::test]
-async fn a_charge_by_hand_that_is_dropped_before_it_is_sent_is_not_reported() {
-    let tiered = policy().quota_lookup(secs(60), |_| pending());
-    let (limiter, recorder) = recorded(&World::memory(), [tiered]);
-    let (parts, ()) = Request::new(()).into_parts();
-    let charge = limiter.charge(KEY, 7).parts(&parts).into_future();
-    assert!(charge.now_or_never().is_none());
-    assert_eq!(recorder.record().units, [].into());
-    let peek = limiter.peek(KEY).parts(&parts).into_future();
-    assert!(peek.now_or_never().is_none());
 }
 
 #[tokio::test]

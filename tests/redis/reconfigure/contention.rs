@@ -105,16 +105,11 @@ async fn no_more_permits_are_held_than_the_limit_allows() {
     }
 }
 
-/// Where the quotas of requests are looked up, a waiter's lookup is made again for the new policies.
 #[tokio::test]
-async fn waiters_look_up_their_quotas_under_the_new_policies() {
+async fn waiters_have_their_quotas_by_request_under_the_new_policies() {
     for world in World::both() {
-        let of = |text: &'static str| {
-            window("p", "1/h").quota_lookup(DAY, move |_| async move {
-                tokio::task::yield_now().await;
-                Some(stores::quota(text))
-            })
-        };
+        let of =
+            |text: &'static str| window("p", "1/h").quota_with(move |_| Some(stores::quota(text)));
         let limiter = world.limiter([of("2/h")]);
         let parts = Request::new(()).into_parts().0;
         let wait = || limiter.wait(KEY, DAY).parts(&parts).into_future();

@@ -1,13 +1,11 @@
 //! How often the application's closures are called: once at most for a call, never for what the call sets itself, and never after
 //! an early decision.
 
-use std::future::ready;
-
 use super::{Entry, KEY, Outcome, Settings, head, hourly};
 use crate::http::support::*;
 
 /// How often each closure was called: those of the limiter's condition, and of `p`'s condition, key, cost and quota; and `q`'s
-/// look-up of its quota.
+/// quota.
 #[derive(Clone, Default)]
 pub(super) struct Calls(Arc<[AtomicUsize; 6]>);
 
@@ -29,11 +27,11 @@ impl Calls {
         calls.map(|calls| calls.load(Ordering::SeqCst)).sum()
     }
 
-    /// A builder with a policy `p` of which each setting is a closure, a policy `q` whose quota is looked up, and a block list.
+    /// A builder with a policy `p` of which each setting is a closure, a policy `q` with a quota by request, and a block list.
     pub(super) fn limiter(&self) -> LimiterBuilder {
         let by_header = || extract::header("x-key").readable();
         let calls = [(); 6].map(|()| self.clone());
-        let [all, skip, key, cost, quota, look_up] = calls;
+        let [all, skip, key, cost, quota, other_quota] = calls;
         let text = |parts: &Parts| parts.headers.get("x-key")?.to_str().ok().map(Key::new);
         let p = Policy::new("p", hourly(1_000))
             .skip_with(move |parts| skip.count(1, parts.uri.path() == "/free-of-p"))
@@ -44,9 +42,7 @@ impl Calls {
         let q = Policy::new("q", hourly(1_000))
             .key(by_header())
             .missing_key(MissingKey::Skip)
-            .quota_lookup(secs(60), move |_| {
-                look_up.count(5, ready(Some(hourly(200))))
-            });
+            .quota_with(move |_| other_quota.count(5, Some(hourly(200))));
         let blocked = Policy::block_list("blocked").key(by_header());
         let blocked = blocked.missing_key(MissingKey::Skip);
         let builder = Limiter::builder().policy(p).policy(q).policy(blocked);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | access lists | [`decisions`] | `access_lists.rs`, `redis/outgoing/access_lists.rs`, `redis/charging/credits.rs`, `redis/admin/changes.rs` |
 //! | conditions of the limiter and of policies | [`decisions`] | `conditions.rs`, `skip.rs`, `calls_with_request.rs` |
-//! | cost, quota and key of the request | [`closures`] | `calls_with_request.rs`, `peek_request.rs`, `quota_lookups.rs` |
+//! | cost, quota and key of the request | [`closures`] | `calls_with_request.rs`, `peek_request.rs` |
 //! | bans | [`decisions`], [`waits`] | `redis/charging/ban.rs`, `redis/outgoing/bans.rs` |
 //! | a request without a key | [`decisions`] | `missing_keys.rs` |
 //! | misuse | [`closures`] | `calls.rs`, `calls_with_request.rs` |
