@@ -91,29 +91,6 @@ impl<T> Check<T> {
         self
     }
 
-    /// Checks `n` equal requests at one instant: as many as fit are admitted and charged, each at its full cost, and
-    /// [`Decision::admitted`] is their number. The decision admits if that is at least one. Default: 1; more than [`u32::MAX`]
-    /// count as [`u32::MAX`].
-    ///
-    /// ```
-    /// use tollgate::{Key, Limiter, Policy, Quota};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("jobs", Quota::requests(5).per_minute()))
-    ///     .build()?;
-    /// assert_eq!(limiter.check(Key::global()).times(8).await.admitted(), 5);
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn times(mut self, n: u64) -> Self {
-        if let Op::Acquire(_) = self.call.op {
-            self.call.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
-        }
-        self
-    }
-
     /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.overrides().costs.push((policy.into(), units));
@@ -165,6 +142,29 @@ impl<T> Check<T> {
 
     fn overrides(&mut self) -> &mut CheckOverrides {
         self.call.overrides.get_or_insert_default()
+    }
+}
+
+impl Check {
+    /// Checks `n` equal requests at one instant: as many as fit are admitted and charged, each at its full cost, and
+    /// [`Decision::admitted`] is their number. The decision admits if that is at least one. Default: 1; more than [`u32::MAX`]
+    /// count as [`u32::MAX`].
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("jobs", Quota::requests(5).per_minute()))
+    ///     .build()?;
+    /// assert_eq!(limiter.check(Key::global()).times(8).await.admitted(), 5);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn times(mut self, n: u64) -> Self {
+        self.call.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
+        self
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) enum Block {
 }
 
 impl Run<'_> {
-    /// A check, with its cost, times and tiers.
+    /// A call, with its cost and tiers.
     fn dress<T>(&self, check: Check<T>, request: &Request) -> Check<T> {
         let check = match request.cost {
             Some(cost) => check.cost(cost),
@@ -41,14 +41,9 @@ impl Run<'_> {
             let tier = request.tier(policies, place);
             (tier != policy.own(tier)).then(|| (place, policy.quotas[tier].quota()))
         });
-        let check = tiers.fold(check, |check, (place, quota)| {
+        tiers.fold(check, |check, (place, quota)| {
             check.quota_for(policy_name(place), quota)
-        });
-        if request.times == 1 {
-            check
-        } else {
-            check.times(request.times)
-        }
+        })
     }
 
     fn keys_of(&self, key: usize) -> RequestKeys {
@@ -68,7 +63,8 @@ impl Run<'_> {
 
     fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
         let check = limiter.check(self.keys_of(request.key));
-        self.dress(check, request).into_future()
+        let check = self.dress(check, request);
+        check.times(request.times).into_future()
     }
 
     pub(super) async fn check(&mut self, request: &Request) -> Outcome {
