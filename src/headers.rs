@@ -1,15 +1,18 @@
 //! Which rate-limit header fields responses have, and in which format. `respond/write.rs` writes them; `respond/delay.rs` computes
 //! `Retry-After`.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderName, header::RETRY_AFTER};
-
+use http::{HeaderMap, HeaderName, header::RETRY_AFTER};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{
+    limiter::Decision,
     random::random_u64,
-    setting::values::{duration, forms, schema_of},
+    setting::{
+        CODE,
+        values::{duration, forms, schema_of},
+    },
 };
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -18,21 +21,11 @@ pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// Header fields of one value each: limit, remaining, reset.
 type SingleValueHeaders = [HeaderName; 3];
 
-pub(crate) const DRAFT_06: SingleValueHeaders = [
-    HeaderName::from_static("ratelimit-limit"),
-    HeaderName::from_static("ratelimit-remaining"),
-    HeaderName::from_static("ratelimit-reset"),
-];
 pub(crate) const X_RATELIMIT: SingleValueHeaders = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
 ];
-/// The fields of tower_governor besides the limit and what remains.
-pub(crate) const X_RATELIMIT_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-after");
-pub(crate) const X_RATELIMIT_WHITELISTED: HeaderName =
-    HeaderName::from_static("x-ratelimit-whitelisted");
-
 const fn names_of(names: [&'static str; 3]) -> SingleValueHeaders {
     let [limit, remaining, reset] = names;
     [
@@ -84,8 +77,8 @@ pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-aft
 /// `false` forbids these SDKs to retry.
 pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Returns the names of all fields that a layer may add, in any dialect. A page of another origin can read them only if they
-/// are exposed (`Access-Control-Expose-Headers`). The list may grow.
+/// Returns the names of all fields that a layer may add, in any format but a [`custom`](RateLimitHeaders::custom) one. A page of
+/// another origin can read them only if they are exposed (`Access-Control-Expose-Headers`). The list may grow.
 ///
 /// ```
 /// use tower_http::cors::CorsLayer;
@@ -98,9 +91,7 @@ pub fn exposed_headers() -> Vec<HeaderName> {
     let lists = [RETRY_AFTER, POLICY, LIMIT];
     lists
         .into_iter()
-        .chain(DRAFT_06)
         .chain(X_RATELIMIT)
-        .chain([X_RATELIMIT_AFTER, X_RATELIMIT_WHITELISTED])
         .chain(OPENAI.iter().chain(&ANTHROPIC).flatten().cloned())
         .chain([RETRY_AFTER_MS, SHOULD_RETRY])
         .collect()
@@ -132,7 +123,6 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
     pub(crate) format: HeaderFormat,
-    pub(crate) closest: bool,
     jitter: Duration,
     /// Shared, since each rejection has a clone.
     named: Option<Arc<NamedPolicies>>,
@@ -163,7 +153,7 @@ impl NamedPolicies {
 }
 
 /// A format of rate-limit fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(
     feature = "config-schema",
     derive(schemars::JsonSchema),
@@ -174,19 +164,8 @@ pub(crate) enum HeaderFormat {
     /// The newest published version of the IETF's draft.
     #[default]
     Draft,
-    /// Version 11 of the draft.
-    // Only in documents; read as `Draft`.
-    #[serde(rename = "draft_11")]
-    Draft11,
-    /// Version 06 of the draft.
-    #[serde(rename = "draft_06")]
-    Draft06,
     /// `X-RateLimit-*`, with the reset in seconds from now.
     XRatelimit,
-    /// `X-RateLimit-*`, with the reset in seconds since the Unix epoch.
-    XRatelimitEpoch,
-    /// The `x-ratelimit-*` fields of tower_governor.
-    TowerGovernor,
     /// The `x-ratelimit-*-requests` and `x-ratelimit-*-tokens` fields of OpenAI, of the policies `requests` and `tokens`.
     #[serde(rename = "openai")]
     OpenAi,
@@ -195,11 +174,34 @@ pub(crate) enum HeaderFormat {
     Anthropic,
     /// No fields.
     None,
+    /// The fields that a closure of the application writes.
+    #[serde(skip)]
+    Custom(WriteFields),
+}
+
+type WriteFieldsFn = dyn Fn(&Decision, &mut HeaderMap) + Send + Sync;
+
+/// A closure that writes fields. Two are equal if they are one value.
+#[derive(Clone)]
+pub(crate) struct WriteFields(pub(crate) Arc<WriteFieldsFn>);
+
+impl PartialEq for WriteFields {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for WriteFields {}
+
+impl fmt::Debug for WriteFields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(CODE)
+    }
 }
 
 impl HeaderFormat {
     /// The groups of fields that describe [named policies](NamedPolicies::names), in their order.
-    pub(crate) fn groups(self) -> &'static [SingleValueHeaders] {
+    pub(crate) fn groups(&self) -> &'static [SingleValueHeaders] {
         match self {
             Self::OpenAi => &OPENAI,
             Self::Anthropic => &ANTHROPIC,
@@ -212,14 +214,14 @@ impl RateLimitHeaders {
     const fn of(format: HeaderFormat) -> Self {
         Self {
             format,
-            closest: false,
             jitter: Duration::ZERO,
             named: None,
         }
     }
 
-    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11, structured fields (RFC 9651):
-    /// `"burst";r=3;t=1` and `"burst";q=10;w=1`.
+    /// `RateLimit` and `RateLimit-Policy` of the newest published version of the IETF's draft, currently
+    /// draft-ietf-httpapi-ratelimit-headers-11: structured fields (RFC 9651) such as `"burst";r=3;t=1` and `"burst";q=10;w=1`.
+    /// A release that changes the version is marked as breaking.
     ///
     /// `q` is the quota, `w` its period in seconds, and `r` the units left of its burst, which may be more than `q`: the draft
     /// has no field for a burst.
@@ -231,12 +233,6 @@ impl RateLimitHeaders {
     ///   `r` units pass, `r x period / requests`, under the others: a client that spreads `r` units over `t` seconds and looks
     ///   again keeps the rate of the policy;
     /// - with none left, the wait, which is never longer than `Retry-After`.
-    pub const fn draft_11() -> Self {
-        Self::of(HeaderFormat::Draft)
-    }
-
-    /// The newest published version of the draft, currently [`draft_11`](Self::draft_11). A release that changes it is marked
-    /// as breaking.
     ///
     /// ```
     /// use http::Response;
@@ -256,13 +252,7 @@ impl RateLimitHeaders {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn draft() -> Self {
-        Self::draft_11()
-    }
-
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (in seconds from now) of the draft's version 06, for the
-    /// policy that is closest to its limit; and `RateLimit-Policy`, which lists the quotas of all: `10;w=1, 5000;w=86400`.
-    pub const fn draft_06() -> Self {
-        Self::of(HeaderFormat::Draft06)
+        Self::of(HeaderFormat::Draft)
     }
 
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the policy that is closest to its limit. The
@@ -289,18 +279,28 @@ impl RateLimitHeaders {
         Self::of(HeaderFormat::XRatelimit)
     }
 
-    /// The fields of [`x_ratelimit`](Self::x_ratelimit), with `X-RateLimit-Reset` as a date, like GitHub's: the second since
-    /// the Unix epoch at which the full quota is available, by the store's wall clock.
-    pub const fn x_ratelimit_epoch() -> Self {
-        Self::of(HeaderFormat::XRatelimitEpoch)
-    }
-
-    /// The fields of [tower_governor](https://docs.rs/tower_governor) with `use_headers()`: `X-RateLimit-Limit` and
-    /// `X-RateLimit-Remaining` for the policy that is closest to its limit, `X-RateLimit-After` with the value of `Retry-After`
-    /// on rejections, and `X-RateLimit-Whitelisted: true` on requests to which no policy applies. Waits are rounded up, as in
-    /// every format; tower_governor truncates them.
-    pub const fn tower_governor() -> Self {
-        Self::of(HeaderFormat::TowerGovernor)
+    /// The fields that `write` writes, for clients that expect others. It is called for each response, also to requests to which
+    /// no policy applied, after `Retry-After` has been added.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tollgate::{Decision, Policy, Quota, RateLimitHeaders, RateLimitLayer};
+    ///
+    /// // How many requests are left, of the policy that has the fewest.
+    /// fn write(decision: &Decision, headers: &mut HeaderMap) {
+    ///     if let Some(remaining) = decision.policies().map(|policy| policy.remaining()).min() {
+    ///         headers.insert("x-requests-left", remaining.into());
+    ///     }
+    /// }
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?
+    ///     .headers(RateLimitHeaders::custom(write));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn custom(write: impl Fn(&Decision, &mut HeaderMap) + Send + Sync + 'static) -> Self {
+        Self::of(HeaderFormat::Custom(WriteFields(Arc::new(write))))
     }
 
     /// The fields of OpenAI's API, for the policies that [`requests`](Self::requests) and [`tokens`](Self::tokens) name:
@@ -403,15 +403,6 @@ impl RateLimitHeaders {
         Self::of(HeaderFormat::None)
     }
 
-    /// Describes only the policy that is closest to its limit, in place of all that applied: of those that rejected the one
-    /// with the longest wait, or else the one under which the fewest further requests of the same cost would be admitted.
-    /// [`openai`](Self::openai) and [`anthropic`](Self::anthropic) describe the policies that they name.
-    #[must_use]
-    pub const fn closest(mut self) -> Self {
-        self.closest = true;
-        self
-    }
-
     /// Adds a random duration of up to `most` to the wait of each rejection, so that clients don't all retry at once: to
     /// `Retry-After`, to the reset of the policies that rejected, and to gRPC's delays. No wait is shortened, so a client that
     /// waits that long is admitted. Default: none.
@@ -457,9 +448,6 @@ forms! {
 struct HeaderSettings {
     /// The format. Default: `draft`.
     format: HeaderFormat,
-    /// Whether only the policy that is closest to its limit is described. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    closest: Option<bool>,
     /// The most that is added at random to the wait of a rejection, such as `"2s"`. Default: none.
     #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
@@ -489,10 +477,11 @@ impl Serialize for RateLimitHeaders {
             input_tokens,
             output_tokens,
         } = self.named.as_deref().cloned().unwrap_or_default();
-        let format = self.format;
+        if let HeaderFormat::Custom(_) = self.format {
+            return serializer.serialize_str(CODE);
+        }
         let settings = HeaderSettings {
-            format,
-            closest: self.closest.then_some(true),
+            format: self.format.clone(),
             jitter: (!self.jitter.is_zero()).then_some(self.jitter),
             requests,
             tokens,
@@ -500,12 +489,13 @@ impl Serialize for RateLimitHeaders {
             output_tokens,
         };
         let format_alone = HeaderSettings {
-            format,
+            format: self.format.clone(),
             ..HeaderSettings::default()
         };
-        match settings == format_alone {
-            true => format.serialize(serializer),
-            false => settings.serialize(serializer),
+        if settings == format_alone {
+            self.format.serialize(serializer)
+        } else {
+            settings.serialize(serializer)
         }
     }
 }
@@ -519,10 +509,6 @@ impl<'de> Deserialize<'de> for RateLimitHeaders {
             },
             Form::Settings(settings) => settings,
         };
-        let format = match settings.format {
-            HeaderFormat::Draft11 => HeaderFormat::Draft,
-            format => format,
-        };
         let named = NamedPolicies {
             requests: settings.requests,
             tokens: settings.tokens,
@@ -530,10 +516,9 @@ impl<'de> Deserialize<'de> for RateLimitHeaders {
             output_tokens: settings.output_tokens,
         };
         Ok(Self {
-            closest: settings.closest.unwrap_or_default(),
             jitter: settings.jitter.unwrap_or_default(),
             named: (named != NamedPolicies::default()).then(|| Arc::new(named)),
-            format,
+            format: settings.format,
         })
     }
 }

@@ -16,7 +16,14 @@ use super::{
     reading::{Part, Reading, text},
     text::{Decimal, Instant, MAX_TIME, units},
 };
-use crate::headers::{DRAFT_06, LIMIT, POLICY, X_RATELIMIT};
+use crate::headers::{LIMIT, POLICY, X_RATELIMIT};
+
+/// The fields of the IETF's draft up to version 06.
+const DRAFT_06: [HeaderName; 3] = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
 
 /// The name of a limit that has none.
 const UNNAMED: &str = "default";

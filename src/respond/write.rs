@@ -1,16 +1,13 @@
 //! Writes the rate-limit header fields, in each format, and `Retry-After`.
 
-use std::{cmp::Reverse, mem, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
 use super::{RateLimitHeaders, RetryDelay, header_buf::HeaderBuf};
 use crate::{
     clock::Timestamp,
-    headers::{
-        DRAFT_06, HeaderFormat, LIMIT, POLICY, X_RATELIMIT, X_RATELIMIT_AFTER,
-        X_RATELIMIT_WHITELISTED,
-    },
+    headers::{HeaderFormat, LIMIT, POLICY, X_RATELIMIT},
     limiter::{Decision, PolicyDecision},
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter, whole_seconds},
@@ -33,37 +30,27 @@ pub(crate) fn write_headers<B>(
     let present = headers.get(RETRY_AFTER);
     let already_set = present.is_some();
     let max_reset_s = present.and_then(parse_retry_after).or(seconds);
-    if decision.policies().len() > 0 && fields.format != HeaderFormat::None {
+    if decision.policies().len() > 0 {
         let context = HeaderContext {
             decision,
             delay,
             max_reset_s: max_reset_s.unwrap_or(u64::MAX),
         };
-        if fields.format == HeaderFormat::Draft && !fields.closest {
-            append(headers, POLICY, policy_header(decision));
-            let limits = join_members(decision.one_per_policy(), |policy, list| {
-                context.limit_member(policy, list)
-            });
-            append(headers, LIMIT, limits);
-        } else if !fields.format.groups().is_empty() {
-            context.write_named(fields, headers);
-        } else {
-            let mut extensions = mem::take(response.extensions_mut());
-            context.write_closest(fields, response.headers_mut(), &mut extensions);
-            *response.extensions_mut() = extensions;
+        match fields.format {
+            HeaderFormat::Draft => context.write_lists(headers),
+            HeaderFormat::XRatelimit => context.write_x_ratelimit(response),
+            HeaderFormat::OpenAi | HeaderFormat::Anthropic => context.write_named(fields, headers),
+            HeaderFormat::None | HeaderFormat::Custom(_) => {}
         }
     }
-    if fields.format == HeaderFormat::TowerGovernor
-        && decision.is_admitted()
-        && decision.policies().len() == 0
-    {
-        let headers = response.headers_mut();
-        headers.insert(X_RATELIMIT_WHITELISTED, HeaderValue::from_static("true"));
-    }
+    let headers = response.headers_mut();
     if let Some(seconds) = seconds.filter(|_| !already_set)
         && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
     {
-        response.headers_mut().insert(RETRY_AFTER, seconds);
+        headers.insert(RETRY_AFTER, seconds);
+    }
+    if let HeaderFormat::Custom(write) = &fields.format {
+        write.0(decision, headers);
     }
 }
 
@@ -78,10 +65,6 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>)
     }
 }
 
-fn named((name, value): (HeaderName, Option<HeaderValue>)) -> Option<(HeaderName, HeaderValue)> {
-    Some((name, value?))
-}
-
 /// What the fields of one response are written from.
 struct HeaderContext<'a> {
     decision: &'a Decision,
@@ -91,6 +74,15 @@ struct HeaderContext<'a> {
 }
 
 impl HeaderContext<'_> {
+    /// Writes `RateLimit-Policy` and `RateLimit`, which list all policies.
+    fn write_lists(&self, headers: &mut HeaderMap) {
+        append(headers, POLICY, policy_header(self.decision));
+        let limits = join_members(self.decision.one_per_policy(), |policy, list| {
+            self.limit_member(policy, list)
+        });
+        append(headers, LIMIT, limits);
+    }
+
     /// Writes a member of `RateLimit`. Names have no quotes or backslashes, so they need no escapes.
     fn limit_member(&self, decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
         let status = decision.status();
@@ -158,115 +150,35 @@ impl HeaderContext<'_> {
                 Some(HeaderValue::from(status.remaining)),
                 reset,
             ];
-            let named = names.iter().cloned().zip(values).filter_map(named);
-            headers.extend(named);
+            for (name, value) in names.iter().zip(values) {
+                append(headers, name.clone(), value);
+            }
         }
     }
 
     /// Writes the fields of the policy that is closest to rejecting, of this layer and of inner ones.
-    fn write_closest(
-        &self,
-        fields: &RateLimitHeaders,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
+    fn write_x_ratelimit<B>(&self, response: &mut Response<B>) {
         let Some(decision) = self.decision.policies().min_by_key(closeness) else {
             return;
         };
-        let format = fields.format;
-        let names = match format {
-            HeaderFormat::Draft06 => &DRAFT_06[..],
-            HeaderFormat::XRatelimit
-            | HeaderFormat::XRatelimitEpoch
-            | HeaderFormat::TowerGovernor => &X_RATELIMIT,
-            // Neither is of one policy.
-            HeaderFormat::Draft
-            | HeaderFormat::Draft11
-            | HeaderFormat::OpenAi
-            | HeaderFormat::Anthropic
-            | HeaderFormat::None => &[],
+        let closeness = closeness(&decision);
+        let is_decided = match response.extensions().get::<ShownPolicy>() {
+            Some(inner) => inner.0 <= closeness,
+            // Fields of others, such as those of an upstream, stay.
+            None => X_RATELIMIT
+                .iter()
+                .any(|name| response.headers().contains_key(name)),
         };
-        let inner = extensions.remove::<WrittenHeaders>();
-        let inner = inner.filter(|inner| inner.format == format);
-        let is_used = names.iter().any(|name| headers.contains_key(name));
-        if inner.is_none() && is_used {
+        if is_decided {
             return;
         }
-        if format == HeaderFormat::Draft06 && !fields.closest {
-            append(
-                headers,
-                POLICY,
-                join_members(
-                    with_quota(self.decision.one_per_policy()),
-                    draft_06_policy_member,
-                ),
-            );
+        response.extensions_mut().insert(ShownPolicy(closeness));
+        let status = decision.status();
+        let reset = whole_seconds(self.reset(status));
+        let values = [shown_limit(&decision), status.remaining, reset];
+        for (name, value) in X_RATELIMIT.into_iter().zip(values) {
+            response.headers_mut().insert(name, value.into());
         }
-        let closeness = closeness(&decision);
-        if let Some(inner) = inner {
-            if inner.closeness <= closeness {
-                extensions.insert(inner);
-                return;
-            }
-            inner.remove_from(headers);
-        }
-        let written = self.headers_of(&decision, fields);
-        for (name, value) in &written {
-            headers.append(name, value.clone());
-        }
-        extensions.insert(WrittenHeaders {
-            format,
-            closeness,
-            headers: written,
-        });
-    }
-
-    /// The fields of one policy.
-    fn headers_of(
-        &self,
-        decision: &PolicyDecision<'_>,
-        fields: &RateLimitHeaders,
-    ) -> Vec<(HeaderName, HeaderValue)> {
-        let (one, status) = ([*decision], decision.status());
-        let (names, last) = match fields.format {
-            HeaderFormat::Draft
-            | HeaderFormat::Draft11
-            | HeaderFormat::OpenAi
-            | HeaderFormat::Anthropic
-            | HeaderFormat::None => {
-                let lists = [
-                    (POLICY, join_members(with_quota(one), policy_member)),
-                    (
-                        LIMIT,
-                        join_members(one, |policy, list| self.limit_member(policy, list)),
-                    ),
-                ];
-                return lists.into_iter().filter_map(named).collect();
-            }
-            HeaderFormat::Draft06 => (DRAFT_06, Some(self.seconds(decision.quota(), status))),
-            HeaderFormat::XRatelimit => (X_RATELIMIT, Some(whole_seconds(self.reset(status)))),
-            HeaderFormat::XRatelimitEpoch => {
-                let reset = unix_seconds(decision.decided_at() + self.reset(status));
-                (X_RATELIMIT, Some(reset))
-            }
-            HeaderFormat::TowerGovernor => {
-                let [limit, remaining, _] = X_RATELIMIT;
-                ([limit, remaining, X_RATELIMIT_AFTER], self.delay.seconds())
-            }
-        };
-        let values = [Some(shown_limit(decision)), Some(status.remaining), last];
-        let values = values.map(|value| value.map(HeaderValue::from));
-        let single_values = names.into_iter().zip(values).filter_map(named);
-        let policy = fields.format == HeaderFormat::Draft06 && fields.closest;
-        let policy = policy
-            .then(|| {
-                named((
-                    POLICY,
-                    join_members(with_quota(one), draft_06_policy_member),
-                ))
-            })
-            .flatten();
-        single_values.chain(policy).collect()
     }
 }
 
@@ -313,18 +225,7 @@ fn policy_member(decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
     if quota.is_concurrent() {
         list.text(";qu=\"concurrent-requests\"");
     }
-    window_parameter(quota, list);
-}
-
-/// Writes a member of `RateLimit-Policy` as in version 06 of the draft: a quota without a name.
-fn draft_06_policy_member(decision: &PolicyDecision<'_>, list: &mut HeaderBuf) {
-    let quota = decision.quota();
-    list.number(quota.amount());
-    window_parameter(quota, list);
-}
-
-/// Writes the window, in whole seconds. A shorter one is left out.
-fn window_parameter(quota: Quota, list: &mut HeaderBuf) {
+    // A window is in whole seconds; a shorter one is left out.
     let period = quota.period();
     if period >= Duration::from_secs(1) {
         list.text(";w=").number(whole_seconds(period));
@@ -412,31 +313,10 @@ fn closeness(decision: &PolicyDecision<'_>) -> Closeness {
     }
 }
 
-/// The fields that a layer wrote of its closest policy, in the extensions of the response: an outer layer whose policy is
-/// closer replaces them.
-#[derive(Clone, Debug)]
-struct WrittenHeaders {
-    format: HeaderFormat,
-    closeness: Closeness,
-    headers: Vec<(HeaderName, HeaderValue)>,
-}
-
-impl WrittenHeaders {
-    /// Removes its fields, and leaves others of the same names.
-    fn remove_from(&self, headers: &mut HeaderMap) {
-        for (name, own) in &self.headers {
-            let mut others: Vec<_> = headers.get_all(name).iter().cloned().collect();
-            let Some(index) = others.iter().rposition(|value| value == own) else {
-                continue;
-            };
-            others.remove(index);
-            headers.remove(name);
-            for other in others {
-                headers.append(name, other);
-            }
-        }
-    }
-}
+/// Which policy the single-valued fields of a response describe, in its extensions: an outer layer whose policy is closer
+/// replaces them.
+#[derive(Clone, Copy, Debug)]
+struct ShownPolicy(Closeness);
 
 #[cfg(test)]
 mod tests {

@@ -50,9 +50,8 @@ pub struct Document {
     /// Whether the layer limits requests. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// The rate-limit fields of responses: `draft` (default), `draft_11`, `draft_06`, `x_ratelimit`, `x_ratelimit_epoch`,
-    /// `tower_governor`, `none`, or a table with `format`, `closest` and `jitter`; for the formats `openai` and `anthropic`
-    /// with `requests`, `tokens`, `input_tokens` and `output_tokens`, the names of policies.
+    /// The rate-limit fields of responses: `draft` (default), `x_ratelimit`, `none`, or a table with `format` and `jitter`; for
+    /// the formats `openai` and `anthropic` with `requests`, `tokens`, `input_tokens` and `output_tokens`, the names of policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<RateLimitHeaders>,
     /// The form of the response to a rejected request: `default`, problem details or plain text for a browser, or the errors of

@@ -255,7 +255,7 @@ pub struct RuleInfo {
     pub capacity: u64,
 
     /// Whether units refill one after the other, rather than all together at the end of a window. It determines the
-    /// time that [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) gives for the remaining units. Default:
+    /// time that [`RateLimitHeaders::draft`](crate::RateLimitHeaders::draft) gives for the remaining units. Default:
     /// false.
     pub refills_gradually: bool,
 

@@ -15,7 +15,6 @@ count_preflights = true
 
 [headers]
 format = "openai"
-closest = true
 jitter = "2s"
 requests = "api"
 tokens = "users"

@@ -95,7 +95,7 @@ fn text() -> impl Strategy<Value = String> {
     let settings = (
         line(&[
             "headers = 'x_ratelimit'",
-            "headers = { format = 'draft_06', jitter = '2s' }",
+            "headers = { format = 'x_ratelimit', jitter = '2s' }",
             "headers = 'none'",
             "headers = { format = 'openai', requests = 'p0' }\nrejections = 'openai'",
             "headers = { format = 'anthropic', tokens = 'p0', output_tokens = 'p0' }",

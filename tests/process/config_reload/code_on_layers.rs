@@ -33,12 +33,12 @@ fn watch(folder: &TempDir, layer: &RateLimitLayer) -> Result<Watcher, WatchError
 #[tokio::test]
 async fn what_code_has_set_stays_beside_the_documents_settings() {
     // The one that both have set alike stays when the document drops it.
-    let (folder, layer) = built("headers = 'draft_06'\nenabled = false");
+    let (folder, layer) = built("headers = 'x_ratelimit'\nenabled = false");
     let layer = layer.enabled(false).refund_handler_rejections(true);
     let watcher = watch(&folder, &layer).expect("a watch");
     for (headers, fields) in [
-        ("x_ratelimit", RateLimitHeaders::x_ratelimit()),
         ("none", RateLimitHeaders::none()),
+        ("x_ratelimit", RateLimitHeaders::x_ratelimit()),
     ] {
         renamed(folder.path(), &with(&format!("headers = '{headers}'")));
         let changes = watcher.reload().await.expect("a document");
@@ -77,7 +77,7 @@ async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started()
             (|layer| layer.enabled(false)) as fn(RateLimitLayer) -> _,
         ),
         ("headers = 'none'", |layer| {
-            layer.headers(RateLimitHeaders::draft_06())
+            layer.headers(RateLimitHeaders::x_ratelimit())
         }),
         ("rejections = 'openai'", |layer| {
             layer.rejections(Rejections::Anthropic)
@@ -104,7 +104,7 @@ async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started()
 
 #[test]
 fn what_is_in_force_can_be_put_back_into_a_layer_that_code_has_set() {
-    let (_folder, built) = built("headers = 'draft_06'");
+    let (_folder, built) = built("headers = 'x_ratelimit'");
     let by_code = RateLimitLayer::new(built.limiter().clone()).enabled(false);
     for layer in [built.refund_handler_rejections(true), by_code] {
         let written = layer.document();
