@@ -77,8 +77,7 @@
 //! request too.
 //!
 //! The response to a rejected request says [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks the
-//! header x-api-key.", and not the policy's name. A policy whose first five requests all lack a key logs a warning, once, since
-//! that is probably a mistake in the application, unless it was set to [`MissingKey::Skip`].
+//! header x-api-key.", and not the policy's name.
 //!
 //! # In a configuration document
 //!

@@ -219,11 +219,6 @@ impl Policy {
         missing.unwrap_or_else(|| self.extractor().on_missing_key())
     }
 
-    /// Whether it was set to skip requests without a key, which are then no mistake.
-    pub(crate) fn skips_missing_key(&self) -> bool {
-        self.settings.missing_key == Some(MissingKey::Skip)
-    }
-
     /// What a request lacks that has no key: `the header x-api-key`.
     pub(crate) fn missing_key_name(&self, parts: &Parts) -> Arc<str> {
         self.extractor().missing_key_name(Some(parts)).into()
