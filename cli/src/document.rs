@@ -42,10 +42,11 @@ impl InProcess {
     pub(crate) fn load(path: &Path, code: Code) -> Outcome<Self> {
         let mut left_out = (None, None);
         let mut reader = Reader::default();
-        let document = reader.read(path, code, |document| {
-            left_out = (document.store.take(), document.bearer.take());
-        });
-        let document = document.map_err(|error| invalid(&error))?;
+        let document = reader
+            .read(path, code, |document| {
+                left_out = (document.store.take(), document.bearer.take());
+            })
+            .map_err(|error| invalid(&error))?;
         let (store, bearer) = left_out;
         Ok(Self {
             document,

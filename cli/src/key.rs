@@ -28,8 +28,8 @@ impl KeyText {
     pub(crate) fn read(&self) -> Outcome<Value> {
         let mut texts = self.key.clone();
         if self.is_input() {
-            let input = io::read_to_string(io::stdin());
-            let input = input.map_err(|error| Failure::unreachable("standard input", error))?;
+            let input = io::read_to_string(io::stdin())
+                .map_err(|error| Failure::unreachable("standard input", error))?;
             texts = input.lines().map(str::to_owned).collect();
         }
         Ok(match &*texts {

@@ -23,8 +23,9 @@ pub(crate) struct Direct {
 impl Direct {
     pub(crate) fn new(file: &Path, code: Code) -> Outcome<Self> {
         let mut reader = Reader::default();
-        let document = reader.read(file, code, |_| {});
-        let document = document.map_err(|error| invalid(&error))?;
+        let document = reader
+            .read(file, code, |_| {})
+            .map_err(|error| invalid(&error))?;
         for mistake in &reader.assumed {
             if let Some(Reference::Code {
                 kind: "strategy",
@@ -37,17 +38,19 @@ impl Direct {
                 )));
             }
         }
-        let limiter = document.limiter(&reader.registry);
-        let limiter = limiter.map_err(|error| invalid(&error))?;
+        let limiter = document
+            .limiter(&reader.registry)
+            .map_err(|error| invalid(&error))?;
         if limiter.stats().store.memory_keys.is_some() {
             return Err(Failure::Invalid(format!(
                 "{}: counts are kept in the process that serves requests: use --admin URL",
                 file.display()
             )));
         }
-        let admin = Admin::new(&limiter).unprotected_behind_own_middleware();
-        let router = admin.router();
-        let router = router.map_err(|error| Failure::Invalid(error.to_string()))?;
+        let router = Admin::new(&limiter)
+            .unprotected_behind_own_middleware()
+            .router()
+            .map_err(|error| Failure::Invalid(error.to_string()))?;
         Ok(Self { router })
     }
 
@@ -69,9 +72,11 @@ impl Direct {
             Err(never) => match never {},
         };
         let status = response.status();
-        let body = response.into_body().collect().await;
-        let body = body.map_err(|error| Failure::Unreachable(error.to_string()))?;
-        let body = serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null);
-        Ok((status, body))
+        let collected = response.into_body().collect().await;
+        let bytes = collected
+            .map_err(|error| Failure::Unreachable(error.to_string()))?
+            .to_bytes();
+        let answer = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Ok((status, answer))
     }
 }

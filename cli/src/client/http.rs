@@ -24,9 +24,10 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(url: &str, token_file: Option<&Path>) -> Outcome<Self> {
-        let parsed = Url::parse(url).ok();
-        let parsed = parsed.filter(|url| ["http", "https"].contains(&url.scheme()));
-        let Some(parsed) = parsed else {
+        let Some(parsed) = Url::parse(url)
+            .ok()
+            .filter(|url| ["http", "https"].contains(&url.scheme()))
+        else {
             let reason = "--admin is no http or https URL, such as http://localhost:8080/admin";
             return Err(Failure::Invalid(reason.to_owned()));
         };

@@ -77,22 +77,24 @@ impl Explain {
         let mut lines = Vec::new();
         for header in &self.headers {
             if header == "-" {
-                let input = io::read_to_string(io::stdin());
-                let input = input.map_err(|error| Failure::unreachable("standard input", error))?;
-                let input = input.lines().filter(|line| !line.trim().is_empty());
-                lines.extend(input.map(str::to_owned));
+                let input = io::read_to_string(io::stdin())
+                    .map_err(|error| Failure::unreachable("standard input", error))?;
+                let headers = input.lines().filter(|line| !line.trim().is_empty());
+                lines.extend(headers.map(str::to_owned));
             } else {
                 lines.push(header.clone());
             }
         }
-        let headers = lines.iter().map(|line| {
-            let (name, value) = line.split_once(':').ok_or_else(|| {
-                // Without the text, which may be a credential.
-                Failure::Invalid("a header is a name, a colon and a value".to_owned())
-            })?;
-            Ok([name, value].map(|text| text.trim().to_owned()))
-        });
-        headers.collect()
+        lines
+            .iter()
+            .map(|line| {
+                let (name, value) = line.split_once(':').ok_or_else(|| {
+                    // Without the text, which may be a credential.
+                    Failure::Invalid("a header is a name, a colon and a value".to_owned())
+                })?;
+                Ok([name, value].map(|text| text.trim().to_owned()))
+            })
+            .collect()
     }
 }
 

@@ -121,9 +121,11 @@ impl Callers {
         let body = about(Some(&self.policy), &self.key.read()?, None);
         let answer = client.post("/callers", &body).await?;
         let text = || {
-            let callers = list(&answer, "callers").iter().filter_map(Value::as_str);
-            let callers = callers.map(|caller| format!("{}\n", printable(caller)));
-            let callers: String = callers.collect();
+            let callers: String = list(&answer, "callers")
+                .iter()
+                .filter_map(Value::as_str)
+                .map(|caller| format!("{}\n", printable(caller)))
+                .collect();
             if callers.is_empty() {
                 return "no caller".to_owned();
             }

@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub(crate) enum Operate {
     /// List the policies in force.
-    Policies(On<policies::Policies>),
+    Policies(Connection),
     /// Show how much of its quota a key has left, without charging it.
     Peek(On<keys::Peek>),
     /// Give a key its full quota back, in all processes.
@@ -45,9 +45,9 @@ pub(crate) enum Operate {
     /// List the keys that one process has rejected most often.
     Top(On<process::Top>),
     /// What shadow policies would have rejected, in one process.
-    Shadows(On<process::Shadows>),
+    Shadows(Connection),
     /// Say whether the store works. The exit code is 1 if it doesn't.
-    Health(On<process::Health>),
+    Health(Connection),
     /// Show a live table of what one process admits and rejects. Ctrl-C ends it.
     Watch(On<watch::Watch>),
 }
@@ -68,7 +68,7 @@ pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
         .map_err(|error| Failure::unreachable("the runtime", error))?;
     runtime.block_on(async {
         match command {
-            Operate::Policies(on) => policies::run(&on.connection, output).await,
+            Operate::Policies(connection) => policies::run(connection, output).await,
             Operate::Peek(on) => on.options.run(&on.connection, output).await,
             Operate::Reset(on) => on.options.run(&on.connection, output).await,
             Operate::Credit(on) => on.options.run(&on.connection, output).await,
@@ -79,8 +79,8 @@ pub(crate) fn run(command: &Operate, output: &Output) -> Outcome {
             Operate::Override(command) => command.run(output).await,
             Operate::Explain(on) => on.options.run(&on.connection, output).await,
             Operate::Top(on) => on.options.run(&on.connection, output).await,
-            Operate::Shadows(on) => on.options.run(&on.connection, output).await,
-            Operate::Health(on) => on.options.run(&on.connection, output).await,
+            Operate::Shadows(connection) => process::run_shadows(connection, output).await,
+            Operate::Health(connection) => process::run_health(connection, output).await,
             Operate::Watch(on) => on.options.run(&on.connection, output).await,
         }
     })

@@ -1,6 +1,5 @@
 //! `tollgate policies`.
 
-use clap::Args;
 use serde_json::Value;
 
 use crate::{
@@ -11,9 +10,6 @@ use crate::{
         table::{Table, list, text},
     },
 };
-
-#[derive(Debug, Args)]
-pub(crate) struct Policies {}
 
 pub(crate) async fn run(connection: &Connection, output: &Output) -> Outcome {
     let answer = connection.client()?.get("/policies", &[]).await?;

@@ -23,12 +23,6 @@ pub(crate) struct Top {
     n: u64,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Shadows {}
-
-#[derive(Debug, Args)]
-pub(crate) struct Health {}
-
 impl Top {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         let client = connection.process("top")?;
@@ -58,29 +52,25 @@ impl Top {
     }
 }
 
-impl Shadows {
-    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
-        let client = connection.process("shadows")?;
-        let answer = client.get("/shadows", &[]).await?;
-        let text = || {
-            let mut table = Table::new(&["POLICY", "EVALUATED", "WOULD REJECT"]);
-            for shadow in list(&answer, "shadows") {
-                let fields = ["policy", "evaluated", "would_reject"];
-                table.row(fields.map(|field| text(shadow, field)));
-            }
-            table.or("there is no shadow policy")
-        };
-        output.print(|| answer.clone(), text)?;
-        Ok(Answer::Yes)
-    }
+pub(crate) async fn run_shadows(connection: &Connection, output: &Output) -> Outcome {
+    let client = connection.process("shadows")?;
+    let answer = client.get("/shadows", &[]).await?;
+    let text = || {
+        let mut table = Table::new(&["POLICY", "EVALUATED", "WOULD REJECT"]);
+        for shadow in list(&answer, "shadows") {
+            let fields = ["policy", "evaluated", "would_reject"];
+            table.row(fields.map(|field| text(shadow, field)));
+        }
+        table.or("there is no shadow policy")
+    };
+    output.print(|| answer.clone(), text)?;
+    Ok(Answer::Yes)
 }
 
-impl Health {
-    pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
-        let answer = connection.client()?.health().await?;
-        output.print(|| answer.clone(), || health(&answer))?;
-        Ok(Answer::from(flag(&answer, "healthy")))
-    }
+pub(crate) async fn run_health(connection: &Connection, output: &Output) -> Outcome {
+    let answer = connection.client()?.health().await?;
+    output.print(|| answer.clone(), || health(&answer))?;
+    Ok(Answer::from(flag(&answer, "healthy")))
 }
 
 fn health(answer: &Value) -> String {

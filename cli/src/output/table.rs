@@ -19,8 +19,8 @@ impl Table {
     /// Adds a row.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells = cells.into_iter();
-        let cells = cells.map(|cell| printable(&cell).into_owned());
-        self.rows.push(cells.collect());
+        self.rows
+            .push(cells.map(|cell| printable(&cell).into_owned()).collect());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -43,8 +43,9 @@ impl Table {
         let widths: Vec<_> = (0..self.rows[0].len()).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
-            let cells = row.iter().zip(&widths);
-            let line: Vec<_> = cells
+            let line: Vec<_> = row
+                .iter()
+                .zip(&widths)
                 .map(|(cell, &width)| format!("{cell:width$}"))
                 .collect();
             text.push_str(line.join("  ").trim_end());

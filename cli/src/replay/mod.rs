@@ -84,8 +84,8 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
     }
     let report = replay.finish();
     if report.requests == 0 {
-        let reason = report.first_unreadable.as_deref();
-        let reason = reason.unwrap_or("they are empty");
+        let first = report.first_unreadable.as_deref();
+        let reason = first.unwrap_or("they are empty");
         return Err(Failure::unreachable("no request in the logs", reason));
     }
     output.print(|| report.to_json(), || report.to_text())?;
@@ -97,9 +97,10 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
 
 /// A share from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok();
-    let share = share.filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a share from 0 to 1 is expected, such as 0.01 for 1 %".to_owned())
+    text.parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "a share from 0 to 1 is expected, such as 0.01 for 1 %".to_owned())
 }
 
 /// Changes what depends on time or on requests that the log doesn't show.
@@ -164,8 +165,10 @@ struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     fn new(loaded: &InProcess, options: &'a Options) -> Outcome<Self> {
-        let builder = loaded.document.builder(&loaded.registry);
-        let builder = builder.map_err(|error| invalid(&error))?;
+        let builder = loaded
+            .document
+            .builder(&loaded.registry)
+            .map_err(|error| invalid(&error))?;
         let max_keys = loaded.store.as_ref().and_then(|store| store.max_keys);
         let simulation = Simulation::new(builder, max_keys.unwrap_or(DEFAULT_MAX_KEYS))
             .map_err(|error| Failure::Invalid(format!("{}: {error}", options.file.display())))?;

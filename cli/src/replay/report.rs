@@ -94,15 +94,18 @@ impl Report {
 
     pub(super) fn to_json(&self) -> Value {
         let policies = self.policies.iter().map(|policy| {
-            let top = policy.most_rejected(self.top).into_iter();
-            let top = top.map(|(key, rejected)| json!({ "key": key, "rejected": rejected }));
+            let top: Vec<_> = policy
+                .most_rejected(self.top)
+                .into_iter()
+                .map(|(key, rejected)| json!({ "key": key, "rejected": rejected }))
+                .collect();
             json!({
                 "policy": policy.name,
                 "quota": policy.quota,
                 "role": policy.role,
                 "applied": policy.applied,
                 "rejected": policy.rejected,
-                "top": top.collect::<Vec<_>>(),
+                "top": top,
             })
         });
         json!({
@@ -146,8 +149,11 @@ impl Report {
                 "live" => policy.name.clone(),
                 role => format!("{} ({role})", policy.name),
             };
-            let top = policy.most_rejected(self.top).into_iter();
-            let top: Vec<_> = top.map(|(key, count)| format!("{key} ({count})")).collect();
+            let top: Vec<_> = policy
+                .most_rejected(self.top)
+                .into_iter()
+                .map(|(key, rejected)| format!("{key} ({rejected})"))
+                .collect();
             table.row([
                 name,
                 policy.quota.clone(),
@@ -190,10 +196,9 @@ impl PolicyReport {
     fn most_rejected(&self, count: usize) -> Vec<(String, u64)> {
         let mut keys: Vec<_> = self.rejections_by_key.iter().collect();
         keys.sort_by_key(|(key, rejected)| (Reverse(**rejected), **key));
-        let shown = |key: &Key| key.to_string().replace('#', "hash:");
-        keys.truncate(count);
-        let keys = keys.into_iter();
-        keys.map(|(key, rejected)| (shown(key), *rejected))
+        keys.into_iter()
+            .take(count)
+            .map(|(key, rejected)| (key.to_string().replace('#', "hash:"), *rejected))
             .collect()
     }
 }
