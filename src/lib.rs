@@ -210,7 +210,7 @@
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
 //! | background thread | one for each process, `tollgate`: it sends probes, calls that block a thread and what no runtime sends, and renews permits that were taken outside of one |
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
-//! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
+//! | rejection cache, staleness | remembered rejections; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
 //! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
 //! | local fallback, share | limiting in process while the store fails; the part of a quota that one process has then |

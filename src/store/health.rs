@@ -53,20 +53,6 @@ pub enum HealthIssue {
         /// The server's words.
         message: Arc<str>,
     },
-    /// The Redis user lacks permission for the key whose change invalidates cached rejections, which then hold for the whole
-    /// `RedisStoreBuilder::rejection_cache_staleness`. If the key rather than a command is forbidden, refunds and resets fail.
-    #[error(
-        "no permission for {key:?} on {server}, which invalidates cached rejections; refunds and resets may fail: {}",
-        Escaped(.message)
-    )]
-    NoInvalidationKey {
-        /// The store, or one of its servers.
-        server: Arc<str>,
-        /// The key.
-        key: Arc<str>,
-        /// The server's words.
-        message: Arc<str>,
-    },
     /// A server is older than Redis 6.2.
     #[error("{server} is Redis {}; 6.2 or newer is required", Escaped(.version))]
     UnsupportedVersion {

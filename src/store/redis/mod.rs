@@ -159,9 +159,7 @@ impl RedisStore {
     fn find_cached(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
         let shared = &self.inner.shared;
         let cache = &shared.rejection_cache;
-        let result = cache.get(op, counters.iter().map(cache_key))?;
-        shared.refresh_rejection_epoch();
-        Some(result)
+        cache.get(op, counters.iter().map(cache_key))
     }
 
     /// Has the version of the overrides polled from the first request on.

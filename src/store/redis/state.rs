@@ -1,7 +1,7 @@
 //! The state that the workers of a store share.
 
 use std::sync::{
-    Arc, RwLock, Weak,
+    Arc, RwLock,
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::{
     breaker::Breaker,
     pending_refunds::PendingRefunds,
-    rejection_cache::{RejectionCache, epoch::EpochKey},
+    rejection_cache::RejectionCache,
     script::{Script, ScriptRegistry},
     topology::Topology,
 };
@@ -17,7 +17,6 @@ use crate::{
     clock::{Clock, SystemClock, Timestamp},
     log::LogThrottle,
     observe::{BreakerState, Event, NodeStats, SharedObservers, StoreStats},
-    runtime::background_or_current,
     store::health::HELD_UP_REMEDY,
     sync::read,
 };
@@ -60,8 +59,6 @@ pub(crate) struct StoreState {
     pub(super) breakers: Box<[Arc<Breaker>]>,
     pub(super) pending_refunds: PendingRefunds,
     pub(super) rejection_cache: RejectionCache,
-    /// `None` on a cluster.
-    pub(super) epoch: Option<EpochKey>,
     pub(super) server_clock: Arc<ServerClock>,
     /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: LogThrottle,
@@ -77,31 +74,6 @@ impl StoreState {
     /// The circuit breaker of the server that has the keys of a hash tag.
     pub(super) fn breaker(&self, tag: usize) -> &Arc<Breaker> {
         &self.breakers[tag % self.breakers.len()]
-    }
-
-    /// Reads the epoch, if that is due: cached rejections older than their `max_staleness` are valid as long as it is unchanged.
-    pub(super) fn refresh_rejection_epoch(self: &Arc<Self>) {
-        let Some(epoch) = &self.epoch else {
-            return;
-        };
-        if self.breakers.iter().all(|breaker| breaker.is_open()) {
-            return;
-        }
-        let Some(read_at) = self.rejection_cache.start_epoch_read() else {
-            return;
-        };
-        let reading = EpochReadGuard(Arc::downgrade(self));
-        // Not by the caller's runtime, which may stand still.
-        let Some(runtime) = background_or_current() else {
-            return;
-        };
-        let (epoch, topology, timeout) = (epoch.clone(), self.topology.clone(), self.timeout);
-        drop(runtime.spawn(async move {
-            let read = tokio::time::timeout(timeout, epoch.read(&topology)).await;
-            if let (Ok(Ok(Some((value, time)))), Some(shared)) = (read, reading.0.upgrade()) {
-                shared.rejection_cache.note_epoch(&value, time, read_at);
-            }
-        }));
     }
 
     /// Sends pending refunds. A server that is probed gets them once it has responded to the probe.
@@ -175,16 +147,5 @@ impl StoreState {
 
     pub(super) fn script(&self) -> Arc<Script> {
         read(&self.scripts).current()
-    }
-}
-
-/// Guards a reading of the epoch, until it completes, fails, or its runtime ends.
-struct EpochReadGuard(Weak<StoreState>);
-
-impl Drop for EpochReadGuard {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.rejection_cache.epoch().finish_read();
-        }
     }
 }

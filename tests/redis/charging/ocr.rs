@@ -186,7 +186,7 @@ async fn a_call_that_outlasts_its_window_refunds_nothing_and_makes_no_key() {
             world.advance(secs(61));
             assert_eq!(slow.end().await, status);
             assert_eq!(used(layer.limiter(), "ocr").await, expected);
-            let keys = world.redis_server().map(counter_keys);
+            let keys = world.redis_server().map(Server::keys);
             assert_eq!(keys.map_or(expected, |keys| keys.len() as u64), expected);
             world.no_key_is_immortal();
             world.advance(secs(61));

@@ -10,13 +10,6 @@ use http_body_util::{Full, StreamBody, combinators::UnsyncBoxBody};
 use tollgate::layer::ResponseBody;
 use tollgate_tests::prelude::*;
 
-/// The keys under which something is counted: all but the epoch.
-pub(crate) fn counter_keys(server: &Server) -> Vec<String> {
-    let mut keys = server.keys();
-    keys.retain(|key| key != "tg:gen");
-    keys
-}
-
 /// A policy that counts all clients together.
 #[track_caller]
 pub(crate) fn together(strategy: StrategyKind, name: &str, quota: &str) -> Policy {

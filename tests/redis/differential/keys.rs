@@ -292,6 +292,6 @@ fn number(text: &str, letter: &str) -> Option<usize> {
 #[test]
 fn stored_key_names_are_parsed_into_policy_and_key() {
     assert_eq!(place("tg:g2:p0:k1"), Some((0, 1)));
-    assert_eq!(place("tg:gen"), None);
+    assert_eq!(place("tg:ov"), None);
     assert!(format!("{:?}", key_named(1)).contains("k1") && policy_name(0) == "p0");
 }

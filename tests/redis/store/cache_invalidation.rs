@@ -1,4 +1,4 @@
-//! What invalidates a cached rejection, for which keys, and what it costs to know.
+//! What invalidates a cached rejection, and for which keys.
 
 use testkit::Proxy;
 use tokio::time::timeout;
@@ -8,9 +8,7 @@ use tollgate_tests::prelude::*;
 use crate::{
     shared::SameTime,
     store::{
-        rejection_cache::{
-            BOUND, epoch_is_read, key, result, source, store, three_a_minute, use_up,
-        },
+        rejection_cache::{key, result, source, store, three_a_minute, use_up},
         support::*,
     },
 };
@@ -150,74 +148,4 @@ async fn the_refund_of_a_dropped_request_is_available_at_once() {
         until("it is had", async || limiter.check([b]).await.is_admitted()).await;
         return;
     }
-}
-
-/// The rejection would be used for as long as the epoch is unchanged.
-#[tokio::test]
-async fn what_another_process_gives_back_is_seen_by_the_epoch() {
-    for change in ["a reset", "a credit"] {
-        let _case = Case(change.to_owned());
-        let (clock, server) = on_a_clock();
-        let [here, there] = [(); 2].map(|()| three_a_minute(store(&server, &clock)));
-        let _ = use_up(&here).await;
-        epoch_is_read(&server, 1).await;
-        // Sent once more, now that the epoch is known.
-        clock.advance(BOUND);
-        let read = async |source_now| {
-            let reads = server.calls("get");
-            assert_eq!(source(&here).await, source_now);
-            epoch_is_read(&server, reads + 1).await;
-        };
-        read(Store).await;
-        // It's read when the last time is half a bound ago.
-        let half_a_bound = async || {
-            clock.advance(BOUND / 4);
-            assert_eq!(source(&here).await, RejectionCache);
-            clock.advance(BOUND / 4);
-            read(RejectionCache).await;
-        };
-        for _ in 0..6 {
-            half_a_bound().await;
-        }
-        let policy = there.policy("p").expect("a policy");
-        match change {
-            "a reset" => drop(policy.reset(key()).await.expect("a response")),
-            _ => drop(policy.credit(key(), 1).await.expect("a response")),
-        }
-        half_a_bound().await;
-        assert!(here.check(key()).await.is_admitted());
-    }
-}
-
-/// One read is enough for all keys.
-#[tokio::test]
-async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
-    const KEYS: u64 = 50;
-    let (clock, server) = on_a_clock();
-    let policy = Policy::new("p", Quota::requests(1).per_week());
-    let limiter = limiter(store(&server, &clock), [policy]);
-    for key in 0..KEYS {
-        assert!(limiter.check(key).await.is_admitted());
-        assert!(!limiter.check(key).await.is_admitted());
-    }
-    epoch_is_read(&server, 1).await;
-    // A key that was rejected before the epoch was known is sent once more.
-    clock.advance(BOUND);
-    for key in 0..KEYS {
-        assert!(!limiter.check(key).await.is_admitted());
-    }
-    epoch_is_read(&server, 2).await;
-    server.reset_stats();
-    let mut read = 0;
-    for step in 1..=40 {
-        clock.advance(BOUND / 10);
-        for key in 0..KEYS {
-            assert_eq!(limiter.check(key).await.source(), RejectionCache);
-        }
-        if step % 5 == 0 {
-            read += 1;
-            epoch_is_read(&server, read).await;
-        }
-    }
-    assert_eq!((server.calls("get"), server.calls("evalsha")), (8, 0));
 }

@@ -7,73 +7,35 @@ use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{
-        BOUND, epoch_is_read, key, source, store, three_a_minute, use_up, wait_for_read_replies,
-    },
+    rejection_cache::{BOUND, key, source, store, three_a_minute, use_up},
     support::*,
 };
 
-/// A limiter whose key is rejected from memory, for as long as nothing changes in the store.
-async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
-    let limiter = three_a_minute(store(server, clock));
-    let _ = use_up(&limiter).await;
-    epoch_is_read(server, 1).await;
-    let read = async |source| {
-        let reads = server.calls("get");
-        assert_eq!(limiter.check(key()).await.source(), source);
-        epoch_is_read(server, reads + 1).await;
-    };
-    // Sent once more, now that the epoch is known.
-    clock.advance(BOUND);
-    read(Store).await;
-    for _ in 0..4 {
-        clock.advance(BOUND / 2);
-        read(RejectionCache).await;
-    }
-    limiter
-}
-
-/// Sends requests until the key is admitted: within the bound after the event the store is called again.
-async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &ServerClock) {
-    for step in 1..=12 {
-        clock.advance(BOUND / 4);
-        let decision = limiter.check(key()).await;
-        if decision.is_admitted() {
-            return;
-        }
-        assert!(
-            decision.source() != RejectionCache || step < 4,
-            "rejected from memory {step} quarters of the bound later"
-        );
-        // Time for what is read meanwhile, on a new connection.
-        for _ in 0..20 {
-            wait_for_read_replies(server).await;
-        }
-    }
-    let is_admitted = async || limiter.check(key()).await.is_admitted();
-    until("it is admitted", is_admitted).await;
-}
-
 #[tokio::test]
-async fn a_cached_rejection_does_not_outlive_what_the_server_counted() {
-    for lost in ["in a crash", "by a flush", "for older counts"] {
-        let _case = Case(lost.to_owned());
+async fn changes_elsewhere_end_a_cached_rejection_within_the_bound() {
+    for change in ["a reset", "a credit", "a flush", "a restart"] {
+        let _case = Case(change.to_owned());
         let (clock, server) = on_a_clock();
-        let limiter = rejecting(&server, &clock).await;
-        match lost {
-            "by a flush" => drop(server.command(&["FLUSHALL"]).ok()),
-            // The key of the epoch is back with them.
-            "for older counts" => {
-                assert_eq!(server.command(&["DEL", "tg:g3:p:k"]).int(), 1);
-                server.command(&["SAVE"]).ok();
+        let [here, there] = [(); 2].map(|()| three_a_minute(store(&server, &clock)));
+        let _ = use_up(&here).await;
+        let policy = there.policy("p").expect("a policy");
+        match change {
+            "a reset" => drop(policy.reset(key()).await.expect("a response")),
+            "a credit" => drop(policy.credit(key(), 1).await.expect("a response")),
+            "a flush" => drop(server.command(&["FLUSHALL"]).ok()),
+            _ => {
+                server.kill();
+                server.restart();
             }
-            _ => {}
         }
-        if lost != "by a flush" {
-            server.kill();
-            server.restart();
-        }
-        ends_within_the_bound(&limiter, &server, &clock).await;
+        assert_eq!(source(&here).await, RejectionCache);
+        clock.advance(BOUND);
+        // A restart breaks the connection.
+        let is_admitted = async || {
+            let decision = here.check(key()).await;
+            decision.is_admitted() && decision.source() == Store
+        };
+        until("it is admitted", is_admitted).await;
     }
 }
 

@@ -8,7 +8,7 @@ use tollgate::{
 use tollgate_tests::prelude::*;
 
 use crate::store::{
-    rejection_cache::{BOUND, epoch_is_read, key, store, three_a_minute},
+    rejection_cache::{BOUND, key, store, three_a_minute},
     support::{store as forgetful, *},
 };
 
@@ -86,35 +86,20 @@ async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
     assert_eq!(rejected, (RejectionCache, Some(ms(19_998))));
 }
 
-/// Has the epoch read by a check, and returns its result.
-async fn reads(
-    server: &Server,
-    check: impl Future<Output = Decision>,
-) -> (DecisionSource, Option<Duration>) {
-    let reads = server.calls("get");
-    let response = source_and_wait(check.await);
-    epoch_is_read(server, reads + 1).await;
-    response
-}
-
 /// Requests of one kind that are rejected for 20 s from now on are rejected from the cache after what `meanwhile` does in another
 /// process, until the bound: then the store says how long.
 async fn cached_for_the_bound(
-    (clock, server): &(Clock, Server),
+    clock: &Clock,
     check: impl Fn() -> CheckFuture,
     meanwhile: impl AsyncFnOnce(),
     millis: u64,
 ) {
-    let rejected = reads(server, check()).await;
+    let rejected = source_and_wait(check().await);
     assert_eq!(rejected, (Store, Some(ms(20_000))));
-    // Sent once more, now that the epoch is known.
-    clock.advance(BOUND);
-    let rejected = reads(server, check()).await;
-    assert_eq!(rejected, (Store, Some(ms(19_000))));
     meanwhile().await;
     clock.advance(BOUND / 2);
-    let rejected = reads(server, check()).await;
-    assert_eq!(rejected, (RejectionCache, Some(ms(18_500))));
+    let rejected = source_and_wait(check().await);
+    assert_eq!(rejected, (RejectionCache, Some(ms(15_000))));
     clock.advance(BOUND / 2);
     let rejected = source_and_wait(check().await);
     assert_eq!(rejected, (Store, Some(ms(millis))));
@@ -122,13 +107,12 @@ async fn cached_for_the_bound(
 
 #[tokio::test]
 async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
-    let world = on_a_clock();
-    let (clock, server) = &world;
-    let limiter = by_address_and_tenant(server, clock);
+    let (clock, server) = on_a_clock();
+    let limiter = by_address_and_tenant(&server, &clock);
     let check = || limiter.check(from("a", "t")).into_future();
     assert!(check().await.is_admitted());
-    let meanwhile = async || use_up_tenant(server, clock, "t").await;
-    cached_for_the_bound(&world, check, meanwhile, 28_000).await;
+    let meanwhile = async || use_up_tenant(&server, &clock, "t").await;
+    cached_for_the_bound(&clock, check, meanwhile, 20_000).await;
 }
 
 /// Two limiters of three a minute, in processes of their own.
@@ -143,7 +127,7 @@ async fn a_wait_that_smaller_requests_may_change_is_cached_for_the_bound() {
     assert!(here.check(key()).await.is_admitted());
     let check = || here.check(key()).cost(3).into_future();
     let meanwhile = async || assert!(there.check(key()).cost(2).await.is_admitted());
-    cached_for_the_bound(&world, check, meanwhile, 58_000).await;
+    cached_for_the_bound(&world.0, check, meanwhile, 50_000).await;
 }
 
 /// Such as what a response turns out to cost: within the bound by another process, at once by this one.
@@ -154,7 +138,7 @@ async fn a_charge_past_the_quota_lengthens_a_wait() {
     assert!(here.check(key()).cost(3).await.is_admitted());
     let check = || here.check(key()).into_future();
     let meanwhile = async || assert!(admitted_by_store(&there.charge(key(), 3).await));
-    cached_for_the_bound(&world, check, meanwhile, 78_000).await;
+    cached_for_the_bound(&world.0, check, meanwhile, 70_000).await;
 
     let world = on_a_clock();
     let [limiter, _] = here_and_there(&world);

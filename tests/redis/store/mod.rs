@@ -10,7 +10,6 @@ mod clock_steps;
 mod config;
 mod contention;
 mod cooperative;
-mod epoch_reads;
 mod exact;
 mod faults;
 mod foreign_values;

@@ -98,11 +98,10 @@ async fn lacking(server: &Server, command: &str) -> Vec<String> {
 /// The policies that lack the right to this command, and no other one.
 fn without_a_right(health: &HealthReport, command: &str) -> Vec<String> {
     let quoted = format!("'{command}'");
-    let policies = health.issues().iter().filter_map(|issue| match issue {
+    let policies = health.issues().iter().map(|issue| match issue {
         HealthIssue::MissingPermission {
             policy, message, ..
-        } if message.contains(&quoted) => Some(policy.to_string()),
-        HealthIssue::NoInvalidationKey { .. } if ["get", "set", "pttl"].contains(&command) => None,
+        } if message.contains(&quoted) => policy.to_string(),
         other => panic!("{other}"),
     });
     let mut policies: Vec<_> = policies.collect();
@@ -154,25 +153,6 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
     let health = at(&server.url_as("few", "pw")).health_check().await;
     assert!(health.is_healthy(), "{health:?}");
     assert_eq!(health.unchecked(), ["version", "eviction", "role"]);
-}
-
-/// By which processes know that what they have cached still holds.
-#[tokio::test]
-async fn a_missing_right_to_read_the_epoch_is_reported() {
-    let server = Server::start();
-    server.acl("keys", "pw", "~tg:??:* +@all");
-    let health = at(&server.url_as("keys", "pw")).health_check().await;
-    let [HealthIssue::NoInvalidationKey { key, .. }] = health.issues() else {
-        panic!("{health:?}");
-    };
-    assert_eq!(&**key, "tg:gen");
-    // The value is left alone.
-    server.command(&["SET", "tg:gen", "5", "EX", "3600"]).ok();
-    server.acl("all", "pw", "~tg:* +@all");
-    let health = at(&server.url_as("all", "pw")).health_check().await;
-    assert!(health.is_healthy(), "{health:?}");
-    assert_eq!(server.command(&["GET", "tg:gen"]).text(), "5");
-    assert!(server.command(&["PTTL", "tg:gen"]).int() > 0);
 }
 
 #[tokio::test]

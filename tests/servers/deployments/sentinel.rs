@@ -4,7 +4,6 @@ use std::net::TcpListener;
 
 use crate::deployments::support::*;
 use testkit::Sentinel;
-use tollgate::clock::Timestamp;
 
 fn watched(group: &Sentinel) -> Limiter {
     let store = RedisStore::builder()
@@ -116,56 +115,6 @@ async fn a_failed_master_is_replaced_and_charges_that_were_not_replicated_are_ad
         assert!(!admitted_by_store(&limiter.check(key()).await));
     }
     assert_eq!(used(&limiter).await, 1_000);
-}
-
-/// The replica has the key of the epoch, which was copied before, and not the counts.
-#[tokio::test]
-async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_counts() {
-    const BOUND: Duration = secs(60);
-    let group = Sentinel::start();
-    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
-    let store = RedisStore::builder()
-        .sentinel(group.master_name(), group.sentinel_urls())
-        // Their version is read by the command that reads the epoch.
-        .overrides(false)
-        .rejection_cache_clock(clock.clone())
-        .rejection_cache_staleness(BOUND);
-    let limiter = limiter(patient(store), 1);
-    let old = group.master();
-    let other = Key::new("other");
-    let knows_epoch = |server: &Server| server.keys().iter().any(|key| key == "tg:gen");
-    assert!(admitted_by_store(&limiter.check(other).await));
-    assert!(!admitted_by_store(&limiter.check(other).await));
-    until("the epoch is read", async || knows_epoch(old)).await;
-    background_goes_on();
-    replicated(&group).await;
-    let replicas = || group.servers()[1..].iter();
-    replicas().for_each(Server::pause);
-    // What is sent to them from now on doesn't even wait for them.
-    old.command(&["CLIENT", "KILL", "TYPE", "replica"]).int();
-    assert!(admitted_by_store(&limiter.check(key()).await));
-    assert!(!admitted_by_store(&limiter.check(key()).await));
-    let read_at = async |server: &Server| {
-        let reads = server.calls("get");
-        clock.advance(BOUND / 2);
-        let source = limiter.check(key()).await.source();
-        assert_eq!(source, DecisionSource::RejectionCache);
-        until("the epoch is read", async || server.calls("get") > reads).await;
-        background_goes_on();
-    };
-    for _ in 0..4 {
-        read_at(old).await;
-    }
-    old.kill();
-    replicas().for_each(Server::resume);
-    group.begin_failover();
-    let new = group.replaced(old);
-    assert!(knows_epoch(new));
-    let serves = async || limiter.peek(other).await.is_ok();
-    until("the new one serves", serves).await;
-    read_at(new).await;
-    clock.advance(BOUND / 2);
-    assert!(limiter.check(key()).await.is_admitted());
 }
 
 #[tokio::test]

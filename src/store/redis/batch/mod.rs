@@ -267,11 +267,6 @@ impl Batch {
         self.groups.iter().any(|group| !group.op.needs_reader())
     }
 
-    /// Whether it may invalidate a cached rejection.
-    pub(super) fn invalidates(&self) -> bool {
-        self.groups.iter().any(OpGroup::invalidates)
-    }
-
     /// The counters whose cached rejections it may invalidate.
     pub(super) fn invalidated(&self) -> impl Iterator<Item = CacheKey<'_>> {
         let invalidating = self.groups.iter().filter(|group| group.invalidates());

@@ -39,17 +39,15 @@ impl Batch {
         script: &Script,
         with_text: bool,
         now: Timestamp,
-        epoch: Option<&str>,
     ) -> Cmd {
         self.call_number = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
-        let epoch = epoch.filter(|_| self.invalidates());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         if with_text {
             cmd.arg("EVAL").arg(&script.text)
         } else {
             cmd.arg("EVALSHA").arg(&script.sha)
         };
-        cmd.arg(self.keys + usize::from(epoch.is_some()));
+        cmd.arg(self.keys);
         let mut name = KeyBuf::default();
         let mut policies = Policies::new();
         for group in &self.groups {
@@ -65,9 +63,6 @@ impl Batch {
                     }
                 }
             }
-        }
-        if let Some(epoch) = epoch {
-            cmd.arg(epoch);
         }
         // The first value is the position of the segments; the call's number and the policies precede them.
         let (mut positions, mut begin) = (ParamPositions::new(), 3);

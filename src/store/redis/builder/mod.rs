@@ -10,7 +10,7 @@ use super::{
     lease::Leases,
     overrides::RedisOverrides,
     pending_refunds::PendingRefunds,
-    rejection_cache::{RejectionCache, epoch::EpochKey},
+    rejection_cache::RejectionCache,
     script::ScriptRegistry,
     state::{ServerClock, StoreState},
     worker::pool::WorkerPool,
@@ -299,9 +299,8 @@ impl RedisStoreBuilder {
     }
 
     /// Sets how old a cached rejection may be: at most an hour. Default: one second; zero disables the cache. A request that
-    /// the store rejected is rejected in process, without a round trip, until its `Retry-After` has passed.
-    ///
-    /// A cached wait is one that the store reported at most `bound` ago, or would report now.
+    /// the store rejected is rejected in process, without a round trip, until its `Retry-After` or `bound` has passed: a key
+    /// that is rejected over and over costs each process one call in each `bound`.
     ///
     /// Operations of this process on a key invalidate its cached rejections at once, under every quota: a refund, a reset, a
     /// charge past the quota, by any limiter over this store or a clone of it. An admission invalidates none: the `remaining`
@@ -313,10 +312,6 @@ impl RedisStoreBuilder {
     /// larger costs under all strategies but [`SlidingLog`](crate::SlidingLog) and [`SlidingWindow`](crate::SlidingWindow),
     /// whose state does not determine their wait. A request with a smaller cost may be admitted, so the store is called.
     ///
-    /// When an entry is as old as `bound`, the store is called again, unless no request for its keys can have been admitted
-    /// since, because each policy rejects a single unit. To check that, each process reads one key twice per `bound` while it
-    /// has cached rejections, whatever their number. On a [cluster](Self::cluster) the store is always called again.
-    ///
     /// Rejections by in-flight limits are never cached. If rejections are counted, by a [`Ban`](crate::Ban) or under
     /// [`charge_rejected`](crate::Policy::charge_rejected), only those by a ban are cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
@@ -324,7 +319,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many rejections are cached at most. Default: 100,000, about 20 MB. Those that end first are evicted.
+    /// Sets how many rejections are cached at most. Default: 100,000, about 20 MB. The oldest are evicted.
     pub fn rejection_cache_capacity(mut self, most: usize) -> Self {
         self.rejection_cache_capacity = most;
         self
@@ -407,7 +402,6 @@ impl RedisStoreBuilder {
         let shared = Arc::new(StoreState {
             id,
             server_clock,
-            epoch: EpochKey::new(&self.prefix, topology.tags()),
             topology,
             prefix: self.prefix,
             scripts: ScriptRegistry::new().into(),

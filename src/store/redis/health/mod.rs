@@ -65,13 +65,10 @@ impl RedisStore {
                 return health;
             }
         };
-        for (index, (tag, source)) in servers.into_iter().enumerate() {
+        for (tag, source) in servers {
             let name = source.server().clone();
             let server = &ServerRef { name, tag };
             let checked = self.check_server(server, single, &mut health).await;
-            if index == 0 && !matches!(checked, Err(StoreError::Timeout)) {
-                self.try_epoch(&server.name, &mut health).await;
-            }
             if let Err(error) = checked {
                 let server = server.name.clone();
                 health.add_issue(HealthIssue::Unreachable { server, error });
@@ -334,7 +331,7 @@ impl RedisStore {
         let shared = &self.inner.shared;
         let script = shared.script().within(include_str!("temporary.lua"));
         let now = shared.server_clock.now();
-        let mut call = |with_text| batch.call(&script, with_text, now, None);
+        let mut call = |with_text| batch.call(&script, with_text, now);
         let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
                 self.run(server.tag, call(true)).await
@@ -364,30 +361,6 @@ impl RedisStore {
     ) -> Result<T, StoreError> {
         let result = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
         Ok(result.map_err(|_| StoreError::Timeout)??)
-    }
-
-    /// Whether the user may read and write the key of the epoch, which stays as it is.
-    pub(crate) async fn try_epoch(&self, server: &Arc<str>, health: &mut HealthReport) {
-        let Some(key) = &self.inner.shared.epoch else {
-            return;
-        };
-        let mut eval = cmd("EVAL");
-        eval.arg(
-            "redis.call('PTTL', KEYS[1]) \
-             local value = redis.call('GET', KEYS[1]) or '0' \
-             return redis.call('SET', KEYS[1], value, 'XX', 'KEEPTTL')",
-        );
-        let eval = eval.arg(1).arg(key.name()).clone();
-        if let Err(StoreError::Server { code, message }) = self.run::<Value>(0, eval).await
-            && (&*code == "NOPERM" || message.contains("user executing the script can't"))
-        {
-            let (server, key) = (server.clone(), key.name().into());
-            health.add_issue(HealthIssue::NoInvalidationKey {
-                server,
-                key,
-                message,
-            });
-        }
     }
 
     /// A key that nothing else uses, on a certain server.

@@ -43,7 +43,7 @@ impl Scene {
     }
 
     /// The store rejects: all units are used, and one is available in 10 s.
-    fn rejected(&self, key: &Key, units: u64, token: &CacheToken, age: Duration) {
+    fn rejected(&self, key: &Key, units: u64, token: CacheToken, age: Duration) {
         // 60 s in units of 50 ns.
         let tolerance = 1_200_000_000;
         let counter = CounterResult::new(0, Snapshot::new([tolerance]));
@@ -54,7 +54,7 @@ impl Scene {
 
     fn reject(&self, key: &Key, units: u64) {
         let token = self.token(key, units);
-        self.rejected(key, units, &token, Duration::ZERO);
+        self.rejected(key, units, token, Duration::ZERO);
     }
 
     /// The wait of such a request, if it is rejected from the cache.
@@ -74,17 +74,6 @@ impl Scene {
             RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),
         }
-    }
-
-    fn read(&self, value: &str) {
-        self.read_at(value, self.clock.now());
-    }
-
-    /// From a server whose clock shows `time`.
-    fn read_at(&self, value: &str, time: Timestamp) {
-        self.rejection_cache
-            .note_epoch(value, time, self.clock.now());
-        self.rejection_cache.epoch().finish_read();
     }
 }
 
@@ -107,128 +96,25 @@ fn a_cached_rejection_counts_down_and_has_the_waits_of_larger_costs() {
 }
 
 #[test]
-fn a_cached_rejection_ends_after_its_wait_counted_from_the_request() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    scene.read("7");
-    let token = scene.token(&key, 1);
-    scene.clock.advance(ms(300));
-    scene.rejected(&key, 1, &token, ms(300));
-    scene.clock.advance(ms(9_699));
-    scene.read("7");
-    assert_eq!(scene.wait(&key, 1), Some(ms(301)));
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&key, 1), None);
-}
-
-#[test]
-fn a_rejection_that_other_processes_may_have_ended_is_cached_for_the_bound() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    scene.reject(&key, 1);
-    scene.clock.advance(ms(999));
-    assert!(scene.wait(&key, 1).is_some());
-    // An epoch that was first read after the request arrived proves nothing about the time between.
-    scene.read("7");
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&key, 1), None);
-    // It is as old as its request.
-    let token = scene.token(&key, 1);
-    scene.clock.advance(ms(300));
-    scene.rejected(&key, 1, &token, ms(300));
-    scene.clock.advance(ms(699));
-    assert!(scene.wait(&key, 1).is_some());
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&key, 1), None);
-}
-
-#[test]
-fn an_unchanged_epoch_confirms_all_cached_rejections_at_once() {
-    let scene = Scene::new(100);
-    let keys = ["a", "b", "c"].map(Key::new);
-    scene.read("7");
-    keys.iter().for_each(|key| scene.reject(key, 1));
-    for _ in 0..8 {
-        scene.clock.advance(ms(999));
-        scene.read("7");
-        assert!(keys.iter().all(|key| scene.wait(key, 1).is_some()));
+fn a_rejection_is_cached_for_its_wait_and_for_the_bound_counted_from_the_request() {
+    for (wait, bound) in [(ms(300), ms(1_000)), (ms(10_000), ms(1_000))] {
+        let scene = Scene::new(100);
+        let key = Key::new("a");
+        let token = scene.token(&key, 1);
+        scene.clock.advance(ms(200));
+        // 60 s of which are used up to the wait, in units of 50 ns.
+        let used = (ms(50_000) + wait).as_micros() as i64 * 20;
+        let counter = CounterResult::new(0, Snapshot::new([used]));
+        let result = OpResult::new(scene.clock.now(), 0, [counter]);
+        let counters = scene.counters(&key, 1);
+        let cache = &scene.rejection_cache;
+        cache.insert(counters, &result, token, ms(200));
+        let kept = wait.min(bound) - ms(200);
+        scene.clock.advance(kept - ms(1));
+        assert_eq!(scene.wait(&key, 1), Some(wait + ms(1) - kept));
+        scene.clock.advance(ms(1));
+        assert_eq!(scene.wait(&key, 1), None);
     }
-    scene.clock.advance(ms(999));
-    assert!(scene.wait(&keys[0], 1).is_some());
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&keys[0], 1), None, "read too long ago");
-    scene.read("8");
-    assert_eq!(scene.wait(&keys[0], 1), None, "something was given back");
-    scene.read("7");
-    let again = "a value that is back was away";
-    assert_eq!(scene.wait(&keys[0], 1), None, "{again}");
-}
-
-/// The machine was suspended, or the server's clock was set.
-#[test]
-fn a_server_whose_clock_moved_by_more_than_the_bound_is_called_again() {
-    for (step, believed) in [
-        (ms(900), true),
-        (ms(1_001), false),
-        (Duration::from_secs(3_600), false),
-    ] {
-        for ahead in [true, false] {
-            let scene = Scene::new(100);
-            let key = Key::new("a");
-            let start = Timestamp::from_micros(1_800_000_000_000_000);
-            scene.read_at("7", start);
-            scene.reject(&key, 1);
-            scene.clock.advance(ms(999));
-            let time = start + ms(999);
-            scene.read_at("7", if ahead { time + step } else { time - step });
-            scene.clock.advance(ms(1));
-            assert_eq!(scene.wait(&key, 1).is_some(), believed, "{step:?} {ahead}");
-        }
-    }
-}
-
-/// Other requests may take what was available, and what refills.
-#[test]
-fn past_the_bound_only_rejections_of_every_cost_are_used() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    scene.read("7");
-    scene.reject(&key, 2);
-    for _ in 0..10 {
-        assert!(scene.wait(&key, 2).is_some());
-        scene.clock.advance(ms(999));
-        scene.read("7");
-    }
-    assert_eq!(scene.wait(&key, 2), Some(ms(10_010)));
-    // From now on a unit may pass, and then there would be less.
-    scene.clock.advance(ms(10));
-    assert_eq!(scene.wait(&key, 2), None);
-}
-
-#[test]
-fn the_epoch_is_read_by_one_request_at_a_time_and_before_the_bound() {
-    let scene = Scene::new(100);
-    let start_read = || scene.rejection_cache.start_epoch_read();
-    assert_eq!(start_read(), None, "nothing to prove");
-    scene.reject(&Key::new("a"), 1);
-    assert_eq!(start_read(), Some(scene.clock.now()));
-    assert_eq!(start_read(), None, "it's being read");
-    scene.clock.advance(ms(500));
-    assert_eq!(start_read(), None, "still");
-    scene.rejection_cache.epoch().finish_read();
-    assert!(start_read().is_some(), "it could not be had");
-    scene.rejection_cache.epoch().finish_read();
-    scene.clock.advance(ms(499));
-    assert_eq!(start_read(), None, "it was just tried");
-    scene.clock.advance(ms(1));
-    assert!(start_read().is_some());
-    scene.read("7");
-    assert_eq!(start_read(), None);
-    scene.clock.advance(ms(500));
-    assert!(start_read().is_some());
-    scene.read("7");
-    scene.clock.set(scene.clock.now() - ms(3_600_000));
-    assert!(start_read().is_some(), "whatever time it is");
 }
 
 #[test]
@@ -277,26 +163,27 @@ fn requests_that_are_counted_or_admitted_in_part_are_always_sent() {
 #[test]
 fn many_keys_take_no_more_memory_than_allowed() {
     let scene = Scene::new(10_000);
-    for key in 0..200_000 {
+    for key in 0..50_000 {
         scene.reject(&Key::new(format!("{key}")), 1);
-        if key % 20_000 == 0 {
-            scene.clock.advance(ms(100));
-        }
     }
-    let shards = scene.rejection_cache.shards.iter();
-    let held: usize = shards
-        .map(|shard| shard.lock().expect("a lock").entries.len())
-        .sum();
-    assert!((9_000..=10_000 + SHARDS).contains(&held), "{held}");
-    assert_eq!(
-        scene.rejection_cache.len.load(Ordering::Relaxed),
-        held as isize
+    let cached = |keys: std::ops::Range<u32>| {
+        keys.filter(|key| scene.wait(&Key::new(format!("{key}")), 1).is_some())
+            .count()
+    };
+    let held = scene.rejection_cache.len();
+    assert!(
+        (5_000..=10_000 + 2 * SHARDS as u64).contains(&held),
+        "{held}"
     );
-    // Expired entries are evicted first.
-    scene.clock.advance(ms(60_000));
-    let late = Key::new("late");
-    scene.reject(&late, 1);
-    assert!(scene.wait(&late, 1).is_some());
+    assert_eq!(cached(0..50_000) as u64, held);
+    assert_eq!(cached(47_000..50_000), 3_000, "the oldest are dropped");
+    // Those that are over make room whether or not it is needed.
+    for _ in 0..2 {
+        scene.clock.advance(MAX_STALENESS);
+        (0..1_000).for_each(|key| scene.reject(&Key::new(format!("{key}")), 1));
+    }
+    assert_eq!(scene.rejection_cache.len(), 2_000);
+    assert_eq!(cached(0..50_000), 1_000);
 }
 
 /// A request under several policies, some of which reject a unit for a while.
@@ -344,11 +231,9 @@ impl<'a> Several<'a> {
             CounterResult::new(0, Snapshot::new([*used, ends.as_micros()]))
         });
         let result = OpResult::new(at, 0, snapshot);
-        let (rejection_cache, token) = (
-            &self.scene.rejection_cache,
-            token.expect("it concerns the cache"),
-        );
-        rejection_cache.insert(self.counters(units), &result, &token, after);
+        let token = token.expect("it concerns the cache");
+        let cache = &self.scene.rejection_cache;
+        cache.insert(self.counters(units), &result, token, after);
     }
 
     /// What each policy says, if it is rejected here.
@@ -408,22 +293,4 @@ fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request(
         .rejection_cache
         .invalidate(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
-}
-
-#[test]
-fn a_wait_shorter_than_the_bound_is_counted_from_the_request_too() {
-    let scene = Scene::new(100);
-    let key = Key::new("a");
-    let token = scene.token(&key, 1);
-    // A unit is available in 300 ms: 50.3 s of the 60 s are used, in units of 50 ns.
-    let counter = CounterResult::new(0, Snapshot::new([50_300 * 20_000]));
-    let result = OpResult::new(scene.clock.now(), 0, [counter]);
-    let counters = scene.counters(&key, 1);
-    scene
-        .rejection_cache
-        .insert(counters, &result, &token, ms(200));
-    scene.clock.advance(ms(99));
-    assert_eq!(scene.wait(&key, 1), Some(ms(201)));
-    scene.clock.advance(ms(1));
-    assert_eq!(scene.wait(&key, 1), None);
 }

@@ -327,7 +327,7 @@ impl RequestState {
     /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, result: &OpResult) {
-        if let Some(cache_token) = &self.cache_token
+        if let Some(cache_token) = self.cache_token
             && let Some(store) = store_of(&self.counters)
         {
             let workers = &store.workers;

@@ -71,11 +71,6 @@ while args[seg] do
   seg, seg_first_key = seg_tail + 2, seg_last_key
 end
 
--- The epoch: processes that cache rejections read a new one from now on. A DEL works on a server that is full, too.
-if keys_done < #KEYS then
-  try('DEL', KEYS[keys_done + 1])
-end
-
 -- Last: after a PEXPIREAT the server no longer checks this script's writes for memory, so a later one could run although
 -- memory is full.
 if repairs then

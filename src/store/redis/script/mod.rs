@@ -9,8 +9,7 @@
 //!
 //! `EVALSHA sha numkeys key … args`.
 //!
-//! The keys are those of each entry in turn, one per policy. The key of the epoch comes last, if an operation of the batch may
-//! end a rejection that a process has cached: the script deletes it.
+//! The keys are those of each entry in turn, one per policy.
 //!
 //! `args` are MessagePack values, one after the other, since a list costs the script more to read. `main.lua` unpacks them
 //! into the table `args`; places in it count from 1.
@@ -49,7 +48,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "8486ec47e077fcab50034361de0ac919a95ed70b" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "82185653ce4a0c42e7ee702ee4d38e34e6e6dc3b" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

@@ -151,7 +151,7 @@ impl Scene {
             pushed.expect("room in the batch");
             responses.push(answer);
         }
-        let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
+        let call = batch.call(&self.scripts[script], true, Timestamp::default());
         let reply: Value = call
             .query(&mut self.databases[database])
             .expect("an answer");

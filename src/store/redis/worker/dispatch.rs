@@ -24,7 +24,6 @@ use crate::{
             shared::{Closer, ConnectionRef},
         },
         error_class::{self, ErrorAction, Retry},
-        rejection_cache::epoch::EpochKey,
         request::{PendingRequest, Sent},
         state::StoreState,
         topology::Route,
@@ -332,8 +331,7 @@ async fn execute(
         // Connecting and redirects take time.
         batch.remove_overdue();
         let now = shared.server_clock.now();
-        let epoch = shared.epoch.as_ref().map(EpochKey::name);
-        let command = batch.call(&script, with_text, now, epoch);
+        let command = batch.call(&script, with_text, now);
         *call = StoreCall::begin(shared, batch);
         batch.is_sent = true;
         let (connected, closer) = connection.split();

@@ -384,14 +384,13 @@ impl WorkerPool {
         counters: &CounterOps,
         deadline: Instant,
         result: &OpResult,
-        cache_token: &CacheToken,
+        cache_token: CacheToken,
     ) {
         // The deadline was set when the request arrived.
         let age = self.deadline().saturating_duration_since(deadline);
         let counters = counters.iter().map(OwnedCounterOp::cache_key);
         let cache = &self.shared.rejection_cache;
         cache.insert(counters, result, cache_token, age);
-        self.shared.refresh_rejection_epoch();
     }
 
     /// The deadline of a request that arrives now.
@@ -588,7 +587,7 @@ mod tests {
                 .expect("it matters");
             let requested_at = Instant::now() - Duration::from_secs(ago);
             let deadline = requested_at + store.inner.shared.timeout;
-            workers.cache_rejection(&counters, deadline, &rejected, &cache_token);
+            workers.cache_rejection(&counters, deadline, &rejected, cache_token);
             let found = rejection_cache.get(Op::Acquire(1), keys());
             assert_eq!(found.is_some(), holds, "{key}");
         }

@@ -16,7 +16,6 @@ use self::{
     store::{LIMIT, PERIOD},
     traffic::{Kind, Process, ROUNDS, Recorder},
 };
-use crate::charging::support::*;
 
 mod counts;
 mod process;
@@ -115,7 +114,7 @@ async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: Strategy
     // The last refund left a key for one window more, to the end of its last millisecond.
     world.advance(longest(strategy) + ms(1));
     if let Some(server) = world.redis_server() {
-        assert_eq!(counter_keys(server), [""; 0]);
+        assert_eq!(server.keys(), [""; 0]);
     }
 }
 

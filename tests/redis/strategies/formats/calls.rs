@@ -93,17 +93,6 @@ impl Process {
                 until("the permits are released", async || left().await > before).await;
                 return String::new();
             }
-            // As a process does after a rejection that it caches.
-            ["read", "the", "epoch"] => {
-                let server = backend.server();
-                until("the epoch is read", async || {
-                    // Its script begins with a PTTL, and leaves the key.
-                    let exists = server.command(&["EXISTS", "tg:gen"]).int() == 1;
-                    exists && server.calls("pttl") > 0
-                })
-                .await;
-                return String::new();
-            }
             _ => panic!("no call: {call}"),
         };
         shown(&status.expect(call))

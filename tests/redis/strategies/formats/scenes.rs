@@ -78,10 +78,6 @@ pub(crate) fn is_clustered(scene: &str) -> bool {
 
 /// The settings of a scene's store.
 pub(crate) fn store(scene: &str, builder: RedisStoreBuilder) -> RedisStoreBuilder {
-    if scene.starts_with("epoch") {
-        // A process whose clock is frozen caches rejections for good, and reads the epoch once.
-        return builder.rejection_cache_clock(ManualClock::default());
-    }
     // Rejections are cached by this process's clock, and the server's is frozen.
     let uncached = builder.rejection_cache_staleness(Duration::ZERO);
     match scene {
@@ -133,7 +129,6 @@ pub(crate) fn policies(scene: &str) -> Vec<Policy> {
         "shadows" => shadows(),
         "keys" => named(["burst", "a policy: {100%}, v1"], FixedWindow),
         "another prefix" | "no prefix" => named(["p", "q"], TokenBucket),
-        "epoch" | "epoch, ended by a reset" => one("1/h", FixedWindow),
         "cluster" | "cluster, 1024 hash tags" => clustered(),
         other => panic!("no policies of the scene {other:?}"),
     }

@@ -6,7 +6,7 @@ use testkit::{Clock, Cluster};
 use tollgate::store::RedisStoreBuilder;
 use tollgate_tests::{prelude::*, world::START};
 
-/// What the number of a holder or an epoch is replaced by: as long, and of the same letters.
+/// What the number of a holder is replaced by: as long, and of the same letters.
 const UNIQUE: &str = "unique-id-";
 
 /// The length of such a number.
