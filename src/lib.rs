@@ -102,7 +102,7 @@
 //!
 //! An [`OutgoingLayer`] wraps clients with any request type. Calls wait for their turn, first come, first served, and are
 //! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower.
-//! [`OutgoingLayer::obey`] and [`Limiter::heed`] share among all processes what the responses of a [`provider`] say about its limits.
+//! [`OutgoingLayer::obey`] and [`Provider::heed`](provider::Provider::heed) share among all processes what the responses of a [`provider`] say about its limits.
 //!
 //! # Without async code
 //!

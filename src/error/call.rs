@@ -54,7 +54,7 @@ pub enum CallError {
         policy: Arc<str>,
     },
     /// What a provider's response says blocks a key, and there is no block list to write it to, or no key for it: see
-    /// [`Limiter::heed`](crate::Limiter::heed). The store was not called.
+    /// [`Provider::heed`](crate::provider::Provider::heed). The store was not called.
     #[error(
         "the provider's refusal can't be written to a block list; expected a policy that is one, such as Policy::block_list(\"refused\"), the name of one of several by Provider::block_list, and a key for it if there is one for each policy"
     )]

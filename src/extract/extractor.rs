@@ -257,11 +257,11 @@ macro_rules! delegate_to {
             $other.extract(parts)
         }
 
-        fn key_from_text(&$own, texts: &[&str]) -> Option<$crate::Key> {
+        fn key_from_text(&$own, texts: &[&str]) -> Option<$crate::key::Key> {
             $other.key_from_text(texts)
         }
 
-        fn fixed_key(&$own) -> Option<$crate::Key> {
+        fn fixed_key(&$own) -> Option<$crate::key::Key> {
             $other.fixed_key()
         }
 

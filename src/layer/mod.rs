@@ -68,13 +68,13 @@ pub use crate::{headers::exposed_headers, rejections::Rejections};
 #[cfg(any(feature = "admin", feature = "config"))]
 #[derive(Clone, Debug)]
 pub(crate) enum LimiterOrLayer {
-    Limiter(crate::Limiter),
-    Layer(crate::RateLimitLayer),
+    Limiter(crate::limiter::Limiter),
+    Layer(crate::layer::layer::RateLimitLayer),
 }
 
 #[cfg(any(feature = "admin", feature = "config"))]
 impl LimiterOrLayer {
-    pub(crate) fn limiter(&self) -> &crate::Limiter {
+    pub(crate) fn limiter(&self) -> &crate::limiter::Limiter {
         match self {
             Self::Limiter(limiter) => limiter,
             Self::Layer(layer) => layer.limiter(),
@@ -86,26 +86,26 @@ impl LimiterOrLayer {
 #[cfg(any(feature = "admin", feature = "config"))]
 macro_rules! from_limiter_or_layer {
     ($name:ident) => {
-        impl From<$crate::Limiter> for $name {
-            fn from(limiter: $crate::Limiter) -> Self {
+        impl From<$crate::limiter::Limiter> for $name {
+            fn from(limiter: $crate::limiter::Limiter) -> Self {
                 Self($crate::layer::LimiterOrLayer::Limiter(limiter))
             }
         }
 
-        impl From<&$crate::Limiter> for $name {
-            fn from(limiter: &$crate::Limiter) -> Self {
+        impl From<&$crate::limiter::Limiter> for $name {
+            fn from(limiter: &$crate::limiter::Limiter) -> Self {
                 limiter.clone().into()
             }
         }
 
-        impl From<$crate::RateLimitLayer> for $name {
-            fn from(layer: $crate::RateLimitLayer) -> Self {
+        impl From<$crate::layer::layer::RateLimitLayer> for $name {
+            fn from(layer: $crate::layer::layer::RateLimitLayer) -> Self {
                 Self($crate::layer::LimiterOrLayer::Layer(layer))
             }
         }
 
-        impl From<&$crate::RateLimitLayer> for $name {
-            fn from(layer: &$crate::RateLimitLayer) -> Self {
+        impl From<&$crate::layer::layer::RateLimitLayer> for $name {
+            fn from(layer: &$crate::layer::layer::RateLimitLayer) -> Self {
                 layer.clone().into()
             }
         }

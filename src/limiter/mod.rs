@@ -29,6 +29,7 @@ mod adjust;
 pub(crate) mod admission;
 mod bans;
 mod bind;
+mod block_list;
 mod bound_policy;
 mod builder;
 mod check;
@@ -41,7 +42,6 @@ pub(crate) mod explain;
 mod fallback;
 mod handle;
 mod health_checks;
-mod heed;
 mod keys;
 #[expect(
     clippy::module_inception,

@@ -90,7 +90,7 @@
 //!
 //! Only the fields of the response that the inner service returns are read. A client that follows redirects may return that
 //! of another host: turn redirects off. What providers write into bodies is read by functions of [`provider`](crate::provider), whose
-//! result goes to [`Limiter::heed`](crate::Limiter::heed). If the store fails, the response is returned after the store's timeout at the
+//! result goes to [`Provider::heed`](crate::provider::Provider::heed). If the store fails, the response is returned after the store's timeout at the
 //! latest, and an error is logged.
 //!
 //! ```

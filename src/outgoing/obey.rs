@@ -70,7 +70,7 @@ impl<Res> Obey<Res> {
         provider: Provider,
         head: Head<Res>,
     ) -> Result<Self, ConfigError> {
-        let list = limiter.check_provider(&provider)?;
+        let list = block_list(&limiter, &provider)?;
         // One that is added later is not the provider's.
         let provider = provider.block_list(list);
         Ok(Self(Arc::new(Obeyed {
@@ -83,6 +83,28 @@ impl<Res> Obey<Res> {
             unread: LogThrottle::new(),
         })))
     }
+}
+
+/// The block list for a provider's refusals, of a limiter that also has the policies that the provider names.
+fn block_list(limiter: &Limiter, provider: &Provider) -> Result<Arc<str>, ConfigError> {
+    let name = provider.block_list_name();
+    let Some(list) = limiter.block_list(name) else {
+        let value = match name {
+            Some(name) => format!("a provider's block list {name:?}"),
+            None => "a provider without a block list of its own".to_owned(),
+        };
+        let expected = "a policy that is a block list, such as Policy::block_list(\"refused\"); if there are several, the name of one of them by Provider::block_list";
+        return Err(ConfigError::new(value, expected));
+    };
+    for policy in provider.policies() {
+        limiter.policy(policy).map_err(|unknown| {
+            ConfigError::new(
+                format!("a provider's limit that policy {policy:?} counts ({unknown})"),
+                "the name of a policy of the limiter",
+            )
+        })?;
+    }
+    Ok(list)
 }
 
 impl<Res: 'static> ObeyResponses<Res> for Obey<Res> {}
@@ -104,9 +126,8 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
         }
         let (time, cause) = obeyed.provider.block(&feedback)?;
         let cause = cause.to_owned();
-        let blocked = obeyed
-            .limiter
-            .block_by_provider(&keys, &obeyed.provider, time);
+        let list = obeyed.provider.block_list_name();
+        let blocked = obeyed.limiter.prolong_in_block_list(list, &keys, time);
         let obeyed = self.0.clone();
         Some(Box::pin(async move {
             match blocked.await {

@@ -9,6 +9,10 @@ use super::grpc;
 use super::{
     anthropic, feedback::Feedback, github, openai, reading::Reading, standard, text::MAX_TIME,
 };
+use crate::{
+    error::CallError,
+    limiter::{Keys, Limiter},
+};
 
 const DEFAULT_MAX_BLOCK: Duration = Duration::from_secs(3_600);
 const DEFAULT_BLOCK: Duration = Duration::from_secs(1);
@@ -192,6 +196,61 @@ impl Provider {
         Some((time.min(self.max_block), cause)).filter(|(time, _)| !time.is_zero())
     }
 
+    /// Blocks a key for all processes if a provider's response says that its next call would be refused: for a client that is
+    /// not behind an [`OutgoingLayer`](crate::OutgoingLayer::obey), and for responses that say it in their bodies. Returns for how
+    /// long the key is blocked from now on, at least; `None` if the response does not block it.
+    ///
+    /// The [block](Self::block_time) is written to the [block list](crate::Policy::block_list) as
+    /// [`prolong_block`](Limiter::prolong_block) does: nothing is shortened, so responses may come late, twice, or in any order.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, StatusCode};
+    /// use tollgate::{Limiter, Policy, Quota, provider::Provider};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("requests", Quota::requests(50).per_hour()))
+    ///     .policy(Policy::block_list("refused"))
+    ///     .build()?;
+    /// let anthropic = Provider::anthropic();
+    ///
+    /// let admission = limiter.wait("our-account", Duration::from_secs(10)).await?;
+    /// // The response to the call.
+    /// let (status, mut fields) = (StatusCode::TOO_MANY_REQUESTS, HeaderMap::new());
+    /// fields.insert("retry-after", "12".parse()?);
+    /// let feedback = anthropic.read(status, &fields);
+    ///
+    /// let blocked_for = anthropic.heed(&limiter, "our-account", &feedback).await?;
+    /// assert_eq!(blocked_for, Some(Duration::from_secs(12)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`prolong_block`](Limiter::prolong_block), and [`NoBlockList`](CallError::NoBlockList) if the response blocks the key and
+    /// the limiter has no block list, has several of which [`block_list`](Self::block_list) names none, or `keys` has no key
+    /// for it. A block that could not be sent is made once the store responds, and begins then
+    /// ([`StoreError::Deferred`](crate::StoreError::Deferred)).
+    ///
+    /// # Cancellation
+    ///
+    /// If the future was polled and is dropped, the key may be blocked nevertheless.
+    pub async fn heed(
+        &self,
+        limiter: &Limiter,
+        keys: impl Into<Keys>,
+        feedback: &Feedback,
+    ) -> Result<Option<Duration>, CallError> {
+        let Some(time) = self.block_time(feedback) else {
+            return Ok(None);
+        };
+        let blocked = limiter.prolong_in_block_list(self.block_list_name(), &keys.into(), time);
+        blocked.await.map(Some)
+    }
+
     /// The policy that counts the provider's limit `name`.
     pub(crate) fn policy_of(&self, name: &str) -> Option<&Arc<str>> {
         let mut policies = self.policies.iter();
@@ -204,8 +263,8 @@ impl Provider {
     }
 
     /// The block list, if one of several was named.
-    pub(crate) fn block_list_name(&self) -> Option<&Arc<str>> {
-        self.block_list.as_ref()
+    pub(crate) fn block_list_name(&self) -> Option<&str> {
+        self.block_list.as_deref()
     }
 }
 

@@ -426,10 +426,7 @@ fn times_and_policies_are_those_of_the_settings() {
     );
     assert_eq!(provider.policy_of("other"), None);
     assert_eq!(provider.policies().count(), 1);
-    assert_eq!(
-        provider.block_list_name().map(|name| &**name),
-        Some("paused")
-    );
+    assert_eq!(provider.block_list_name(), Some("paused"));
     let never = provider.max_block(Duration::ZERO);
     assert_eq!(never.block_time(&read(&never, 429, &[])), None);
 }

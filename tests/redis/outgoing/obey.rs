@@ -184,7 +184,7 @@ async fn calls_that_wait_already_wait_for_the_end_of_a_block_in_their_order() {
     let response = response.body(()).expect("a response");
     let provider = Provider::standard();
     let feedback = provider.read(response.status(), response.headers());
-    let heeded = limiter.heed("account", &provider, &feedback).await;
+    let heeded = provider.heed(&limiter, "account", &feedback).await;
     assert_eq!(heeded.expect("a response"), Some(secs(30)));
     let rejected = wait(secs(29)).await.expect_err("too long");
     assert_contains(rejected, ["refused"]);
@@ -262,7 +262,7 @@ async fn a_window_that_a_policy_counts_blocks_until_its_end_once_nothing_is_left
         (&Provider::github(), 0, window(600), None),
     ] {
         let feedback = reported(remaining, reset);
-        let heeded = limiter.heed("account", provider, &feedback).await;
+        let heeded = provider.heed(&limiter, "account", &feedback).await;
         assert_eq!(heeded.expect("a response"), blocked_for, "{feedback:?}");
         // No count changes.
         assert_eq!(left(&limiter, "calls").await, 100);
