@@ -2,7 +2,10 @@
 
 mod bench;
 mod fuzz;
+mod imports;
+mod python;
 mod run;
+mod server;
 mod soak;
 mod test;
 mod tools;
@@ -15,73 +18,54 @@ use std::process::ExitCode;
 use crate::run::Outcome;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = env::args_os()
-        .skip(1)
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
+    let words: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-
-    match words.as_slice() {
-        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz" | "soak", "--help" | "-h"] => {
-            println!("{}", usage());
-            ExitCode::SUCCESS
+    match root().and_then(|root| run(&root, &words)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("cargo xtask {}: FAILED: {reason}", words.join(" "));
+            ExitCode::FAILURE
         }
-        ["test", "--server"] => conclude("test", test::server::list()),
-        ["test", "--server", program] => conclude(
-            "test",
-            root().and_then(|root| test::server::run(&root, program)),
-        ),
-        ["test", options @ ..] => match test::select(options) {
-            Ok(steps) => conclude("test", root().and_then(|root| test::run(&root, &steps))),
-            Err(mistake) => misused(&mistake),
-        },
-        ["bench", options @ ..] => match bench::read(options) {
-            Ok(bench) => conclude("bench", root().and_then(|root| bench::run(&root, &bench))),
-            Err(mistake) => misused(&mistake),
-        },
-        ["fuzz", options @ ..] => match fuzz::read(options) {
-            Ok(fuzz) => conclude("fuzz", root().and_then(|root| fuzz::run(&root, &fuzz))),
-            Err(mistake) => misused(&mistake),
-        },
-        ["soak", options @ ..] => match soak::read(options) {
-            Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
-            Err(mistake) => misused(&mistake),
-        },
-        [] => misused("a command is needed"),
-        [other, ..] => misused(&format!("no such command: {other}")),
+    }
+}
+
+fn run(root: &Path, words: &[&str]) -> Outcome {
+    match words {
+        ["test", "--server", program] => server::test(root, program),
+        ["test"] => test::run(root, &test::STEPS.each_ref()),
+        ["test", "--only", steps] => test::run(root, &test::select(steps)?),
+        ["bench", options @ ..] => bench::run(root, options),
+        ["fuzz", options @ ..] => fuzz::run(root, options),
+        ["soak", options @ ..] => soak::run(root, options),
+        ["help" | "--help" | "-h"] => {
+            println!("{}", usage());
+            Ok(())
+        }
+        _ => Err(format!("not understood\n\n{}", usage())),
     }
 }
 
 fn usage() -> String {
-    let mut text = String::from(
-        "usage: cargo xtask COMMAND\n\n\
-         commands:\n  \
-         test [--only STEP[,STEP]]  every check a change must pass, in this order:\n",
-    );
-    for test::Step { name, about, .. } in &test::STEPS {
-        text += &format!("      {name:<10} {about}\n");
-    }
-    text += "      on another server, if TOLLGATE_TEST_SERVER names its program\n";
-    text += &format!("  {}\n", test::server::USAGE);
-    for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
-        text += &format!("  {usage}\n");
-    }
-    text + "  help                       this text"
-}
+    let steps = test::STEPS.iter();
+    let steps: String = steps
+        .map(|step| format!("\n      {:<10} {}", step.name, step.about))
+        .collect();
+    format!(
+        "\
+usage: cargo xtask COMMAND
 
-fn misused(mistake: &str) -> ExitCode {
-    eprintln!("{}\n\ncargo xtask: {mistake}", usage());
-    ExitCode::from(2)
-}
-
-fn conclude(command: &str, outcome: Outcome) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            eprintln!("cargo xtask {command}: FAILED: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+commands:
+  test [--only STEP[,STEP]]  every check a change must pass, in this order:{steps}
+      on another server, if TOLLGATE_TEST_SERVER names its program
+  test --server PROGRAM      the tests whose outcome a server decides, on PROGRAM, a name on PATH or a path
+  bench [--peers] [--only CASE[,CASE]] [--rounds N] [--seconds S] [--quick]
+                             measures speed, against baselines or other rate limiters
+  fuzz [--seconds S] [TARGET ..]
+                             runs fuzz targets, for a minute each unless said otherwise
+  soak [--seconds S] [--seed N] [--on one|cluster|sentinel]
+                             loads limiters for ten minutes, while their store fails in every way
+  help                       this text"
+    )
 }
 
 /// Asked at run time first: a checkout that was moved keeps its built binary, but not its path.

@@ -4,65 +4,44 @@ use std::path::Path;
 
 use crate::run::{Outcome, capture, grep, line};
 
-/// Absolute paths under these exist on one machine only.
-const FOREIGN: [&str; 3] = ["tmp", "root", "work"];
-
-struct Rule {
-    pattern: String,
-    files: &'static [&'static str],
-    broken: &'static str,
-}
+/// What is searched for in which files.
+const RULES: [(&str, &[&str], &str); 3] = [
+    (
+        // Absolute paths under these exist on one machine only. The lists keep this rule from finding itself.
+        r"\.\./(shared)|(^|[^a-zA-Z0-9_.])/(tmp|root|work)/",
+        // Hashes and addresses of dependencies are not the project's own words.
+        &[".", ":(exclude)*.lock"],
+        "a path outside of the project",
+    ),
+    (
+        // The keyword in code only: documentation may well say the word.
+        r"(^|[^a-zA-Z0-9_/])unsafe *(\{|\(|fn |impl|extern|trait)|allow\(unsafe_",
+        &["src/*.rs"],
+        "unsafe code in src",
+    ),
+    (
+        r"#\[(cfg_attr\(.*, *)?ignore[] =,)]",
+        &["*.rs"],
+        "an ignored test",
+    ),
+];
 
 pub(crate) fn check(root: &Path) -> Outcome {
     let mut broken = Vec::new();
-    for rule in rules() {
-        let places = matches(root, &rule)?;
-        if !places.is_empty() {
-            println!("{}:\n{}", rule.broken, places.trim_end());
-            broken.push(rule.broken);
+    for (pattern, files, rule) in RULES {
+        let mut grep = grep(root);
+        grep.args(["-nE", "-e", pattern, "--"]).args(files);
+        match capture(&mut grep)? {
+            (_, Some(1)) => {}
+            (places, Some(0)) => {
+                println!("{rule}:\n{}", places.trim_end());
+                broken.push(rule);
+            }
+            _ => return Err(format!("`{}` failed", line(&grep))),
         }
     }
     if broken.is_empty() {
-        Ok(())
-    } else {
-        Err(broken.join("; "))
+        return Ok(());
     }
-}
-
-fn rules() -> [Rule; 3] {
-    // Put together here so that no rule finds itself.
-    let sibling = ["shared"].map(|name| format!(r"\.\./{name}")).join("|");
-    let foreign = FOREIGN.join("|");
-    [
-        Rule {
-            pattern: format!("{sibling}|(^|[^a-zA-Z0-9_.])/({foreign})/"),
-            // Hashes and addresses of dependencies are not the project's own words.
-            files: &[".", ":(exclude)*.lock"],
-            broken: "a path outside of the project",
-        },
-        Rule {
-            // The keyword in code only: documentation may well say the word.
-            pattern: r"(^|[^a-zA-Z0-9_/])unsafe *(\{|\(|fn |impl|extern|trait)|allow\(unsafe_"
-                .into(),
-            files: &["src/*.rs"],
-            broken: "unsafe code in src",
-        },
-        Rule {
-            pattern: r"#\[(cfg_attr\(.*, *)?ignore[] =,)]".into(),
-            files: &["*.rs"],
-            broken: "an ignored test",
-        },
-    ]
-}
-
-/// Every match as `file:line:text`; empty when there is none.
-fn matches(root: &Path, rule: &Rule) -> Outcome<String> {
-    let mut grep = grep(root);
-    grep.args(["-nE", "-e", &rule.pattern, "--"])
-        .args(rule.files);
-    let (places, code) = capture(&mut grep)?;
-    match code {
-        Some(0 | 1) => Ok(places),
-        _ => Err(format!("`{}` failed", line(&grep))),
-    }
+    Err(broken.join("; "))
 }

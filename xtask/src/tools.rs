@@ -1,80 +1,34 @@
 //! The programs the tests need besides cargo, and where they come from.
 
-pub(crate) mod python;
-
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::python;
 use crate::run::{Outcome, capture, cargo, command, line, succeed};
 
-struct Tool {
-    /// Any one of these will do.
-    programs: &'static [&'static str],
-    apt: &'static [&'static str],
-    elsewhere: &'static str,
-    why: &'static str,
-}
+/// Programs of which any one will do, the packages of Debian that have one, and what for.
+type Tool = (
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static str,
+);
 
 const SERVER: &str = "redis-server";
 
 /// The environment variable that names the server to test in place of [`SERVER`].
 pub(crate) const SERVER_VARIABLE: &str = "TOLLGATE_TEST_SERVER";
 
+#[rustfmt::skip]
 const TOOLS: &[Tool] = &[
-    Tool {
-        programs: &[SERVER],
-        apt: &["redis-server"],
-        elsewhere: "brew install redis, dnf install redis, pacman -S redis",
-        why: "the tests start Redis servers of their own",
-    },
-    Tool {
-        programs: &["cc", "gcc", "clang"],
-        apt: &["gcc", "libc6-dev"],
-        elsewhere: "xcode-select --install, dnf install gcc, pacman -S gcc",
-        why: "a test helper is compiled from C",
-    },
-    Tool {
-        programs: &["nginx"],
-        apt: &["nginx"],
-        elsewhere: "brew install nginx, dnf install nginx, pacman -S nginx",
-        why: "an example is asked through a proxy",
-    },
-    Tool {
-        programs: &["chromium", "google-chrome", "google-chrome-stable"],
-        apt: &["chromium"],
-        elsewhere: "dnf install chromium, pacman -S chromium",
-        why: "pages are opened in a browser",
-    },
-    Tool {
-        programs: &["wrk"],
-        apt: &["wrk"],
-        elsewhere: "brew install wrk, dnf install wrk, pacman -S wrk",
-        why: "a benchmark loads an HTTP server",
-    },
-    Tool {
-        programs: &["luacheck"],
-        apt: &["lua-check"],
-        elsewhere: "luarocks install luacheck, brew install luacheck",
-        why: "the scripts for Redis are checked",
-    },
-    Tool {
-        programs: &["promtool"],
-        apt: &["prometheus"],
-        elsewhere: "brew install prometheus, dnf install golang-github-prometheus, pacman -S prometheus",
-        why: "the exposition of metrics and the alert rules are checked",
-    },
-    Tool {
-        programs: &["git"],
-        apt: &["git"],
-        elsewhere: "brew install git, dnf install git, pacman -S git",
-        why: "the check of the sources reads the tracked files",
-    },
-    Tool {
-        programs: &["python3"],
-        apt: &["python3", "python3-venv"],
-        elsewhere: "brew install python, dnf install python3, pacman -S python",
-        why: "tests talk to implementations in Python",
-    },
+    (&[SERVER], &["redis-server"], "tests start Redis servers of their own"),
+    (&["cc", "gcc", "clang"], &["gcc", "libc6-dev"], "a test helper is compiled from C"),
+    (&["nginx"], &["nginx"], "an example is asked through a proxy"),
+    (&["chromium", "google-chrome", "google-chrome-stable"], &["chromium"], "pages are opened in a browser"),
+    (&["wrk"], &["wrk"], "a benchmark loads an HTTP server"),
+    (&["luacheck"], &["lua-check"], "the scripts for Redis are checked"),
+    (&["promtool"], &["prometheus"], "the exposition of metrics and the alert rules are checked"),
+    (&["git"], &["git"], "the check of the sources reads the tracked files"),
+    (&["python3"], &["python3", "python3-venv"], "tests talk to implementations in Python"),
 ];
 
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -106,21 +60,22 @@ pub(crate) fn ready(root: &Path) -> Outcome {
         }
         println!("    {}", text.trim());
     }
-    let tools = || {
-        TOOLS
-            .iter()
-            .filter(|tool| tool.programs != [SERVER] || server() == SERVER)
-    };
-    let missing: Vec<&Tool> = tools().filter(|tool| find(tool).is_none()).collect();
+    let tools = TOOLS.iter();
+    let tools = tools.filter(|(programs, ..)| *programs != [SERVER] || server() == SERVER);
+    let is_missing = |tool: &&Tool| !tool.0.iter().any(|program| on_path(program));
+    let missing: Vec<&Tool> = tools.clone().filter(is_missing).collect();
     if !missing.is_empty() {
-        install(&missing)?;
+        let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.1).copied().collect();
+        install_packages(&packages)?;
     }
-    for tool in tools() {
-        let program = find(tool).ok_or_else(|| absent(tool))?;
-        println!("    {program}: {}", tool.why);
+    for (programs, _, why) in tools.clone() {
+        println!("    {}: {why}", programs.join(" or "));
+    }
+    if let Some((programs, _, why)) = tools.clone().find(is_missing) {
+        return Err(format!("{} is not on PATH ({why})", programs.join(" or ")));
     }
     println!("    {}", server_version(&server())?);
-    Ok(())
+    python::ready(root)
 }
 
 /// The server that the tests start: the environment may name another one.
@@ -130,15 +85,8 @@ fn server() -> String {
     named.unwrap_or_else(|| SERVER.to_owned())
 }
 
-fn find(tool: &Tool) -> Option<&'static str> {
-    tool.programs
-        .iter()
-        .copied()
-        .find(|program| on_path(program))
-}
-
 /// Whether a program is installed.
-pub(crate) fn on_path(program: &str) -> bool {
+fn on_path(program: &str) -> bool {
     let file = format!("{program}{}", env::consts::EXE_SUFFIX);
     // Where servers are, and users other than root don't look.
     let elsewhere = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -148,24 +96,15 @@ pub(crate) fn on_path(program: &str) -> bool {
     })
 }
 
-fn absent(tool: &Tool) -> String {
-    let programs = tool.programs.join(" or ");
-    let Tool { why, elsewhere, .. } = tool;
-    format!("{programs} is not on PATH ({why}); install it, for instance: {elsewhere}")
-}
-
-fn install(missing: &[&Tool]) -> Outcome {
-    if !on_path("apt-get") {
-        let reasons: Vec<String> = missing.iter().map(|tool| absent(tool)).collect();
-        return Err(reasons.join("; "));
-    }
-    let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.apt).copied().collect();
-    install_packages(&packages)
-}
-
 /// Installs Debian's packages of these names.
 pub(crate) fn install_packages(packages: &[&str]) -> Outcome {
-    println!("    installing {}", packages.join(", "));
+    let list = packages.join(" ");
+    if !on_path("apt-get") {
+        return Err(format!(
+            "there is no apt-get; install these packages of Debian by other means: {list}"
+        ));
+    }
+    println!("    installing {list}");
     let mut words = vec!["install", "-y", "--no-install-recommends"];
     words.extend(packages);
 
@@ -173,10 +112,8 @@ pub(crate) fn install_packages(packages: &[&str]) -> Outcome {
     if let Err(reason) = apt_get(&["update"]) {
         println!("    going on with the package lists at hand: {reason}");
     }
-    apt_get(&words).map_err(|reason| {
-        let packages = packages.join(" ");
-        format!("{reason}; install by hand, as root: apt-get install {packages}")
-    })
+    apt_get(&words)
+        .map_err(|reason| format!("{reason}; install by hand, as root: apt-get install {list}"))
 }
 
 fn apt_get(arguments: &[&str]) -> Outcome {

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::install_packages;
 use crate::run::{Outcome, capture, command, succeed, target_directory};
+use crate::tools::install_packages;
 
 const ENVIRONMENT: &str = "peers-venv";
 const PACKAGES: &str = "tests/peers/requirements.txt";
