@@ -85,7 +85,7 @@ pub use self::{
     decision::{DecisionKind, Refund},
     handle::PolicyHandle,
     keys::{CallEntry, Keys},
-    overrides::{ListedOverride, Overrides},
+    overrides::ListedOverride,
     policy_admission::{PolicyAdmission, UnitMeter},
     policy_decision::{LimitStatus, PolicyDecision},
     settle::SettleError,

@@ -2,10 +2,9 @@
 //! (`store/overrides`).
 
 use std::{
-    fmt, slice,
+    fmt,
     sync::{Arc, atomic::Ordering},
     time::Duration,
-    vec,
 };
 
 use smallvec::SmallVec;
@@ -20,12 +19,12 @@ use super::{
     quota_overrides::QuotaOverride,
 };
 use crate::{
-    error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
+    error::{ConfigError, InvalidValue, overrides::OverrideError},
     key::Key,
     policy::stored_text,
     quota::Quota,
     store::{
-        OverrideTable, Store,
+        Store,
         overrides::{Override, table::KnownOverride},
     },
 };
@@ -82,10 +81,24 @@ impl BoundPolicy {
 }
 
 impl LimiterCore {
-    /// The store's overrides.
-    fn override_table(&self) -> Result<&OverrideTable, StoreError> {
-        let table = self.store.overrides();
-        table.ok_or(StoreError::Unsupported("overrides"))
+    fn list_override(&self, policy: Arc<str>, key: Key, setting: Override) -> ListedOverride {
+        let bound = self.find(&policy).ok().map(|index| &self.policies[index]);
+        let key_text = bound.map_or_else(|| stored_text(&key), |bound| bound.policy.key_text(&key));
+        let unused = match (bound, setting.own_quota()) {
+            (None, _) => Some(format!("the limiter has no policy {policy:?}")),
+            (Some(bound), Some(quota)) => {
+                let checked = bound.check_override(&*self.store, quota);
+                checked.err().map(|error| error.to_string())
+            }
+            (Some(_), None) => None,
+        };
+        ListedOverride {
+            policy,
+            key,
+            key_text,
+            setting,
+            unused,
+        }
     }
 }
 
@@ -143,7 +156,7 @@ impl PolicyHandle {
     /// policies do. [Charges by hand](Limiter::charge) and [resets](Limiter::reset) ignore the exemption.
     ///
     /// Overrides belong to the policy's name: they stay when the limiter is [reconfigured](Limiter::reconfigure). One that the
-    /// policy can no longer count has no effect until it can, and is [listed](Self::overrides) with the reason.
+    /// policy can no longer count has no effect until it can, and is [listed](Limiter::overrides) with the reason.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -186,7 +199,6 @@ impl PolicyHandle {
         setting.validate()?;
         let limiter = self.limiter().local_ref();
         let bound = &limiter.policies[limiter.find(self.name())?];
-        limiter.override_table()?;
         if let Some(quota) = setting.own_quota() {
             let checked = bound.check_override(&*limiter.store, quota);
             checked.map_err(OverrideError::Uncountable)?;
@@ -211,32 +223,31 @@ impl PolicyHandle {
     ) -> Result<Option<Override>, OverrideError> {
         self.limiter().remove_override(self.name(), key).await
     }
-
-    /// Lists up to `max` overrides of this policy, ordered by key: see [`Limiter::overrides`].
-    ///
-    /// # Errors
-    ///
-    /// [`OverrideError`] if the store fails, or has no overrides.
-    pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
-        Overrides::find(self.limiter(), max, |policy| policy == self.name()).await
-    }
 }
 
 impl Limiter {
-    /// Lists up to `max` overrides of the store, ordered by policy and key: those of this limiter's policies, and those of policies
-    /// that it doesn't have. The list is read from the store, and what was read is in force in this process from then on.
+    /// Lists the overrides of the store, ordered by policy and key: those of this limiter's policies, and those of policies that it
+    /// doesn't have. The list is read from the store, and what was read is in force in this process from then on.
     ///
     /// # Errors
     ///
     /// [`OverrideError`] if the store fails, or has no overrides. Dropping the future is harmless.
-    pub async fn overrides(&self, max: usize) -> Result<Overrides, OverrideError> {
-        Overrides::find(self, max, |_| true).await
+    pub async fn overrides(&self) -> Result<Vec<ListedOverride>, OverrideError> {
+        consume_budget().await;
+        let limiter = self.local_ref();
+        let found = limiter.store.list_overrides().await?.into_iter();
+        let listed =
+            found.map(|(policy, key, setting)| limiter.list_override(policy, key, setting));
+        Ok(listed.collect())
     }
 
     /// The instant by which overrides end.
     #[cfg(feature = "admin")]
     pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
-        Ok(self.local_ref().override_table()?.now())
+        let limiter = self.local_ref();
+        let table = limiter.store.overrides();
+        let table = table.ok_or(crate::StoreError::Unsupported("overrides"))?;
+        Ok(table.now())
     }
 
     /// Removes an override as [`PolicyHandle::remove_override`] does, also of a policy that this limiter does not have.
@@ -252,142 +263,29 @@ impl Limiter {
         let key = key.into();
         consume_budget().await;
         let limiter = self.local_ref();
-        limiter.override_table()?;
         limiter.store.set_override(policy, &key, None).await
     }
 }
 
-/// Overrides of a store: from [`Limiter::overrides`].
-#[derive(Clone, Debug)]
-pub struct Overrides {
-    overrides: Vec<ListedOverride>,
-    total: usize,
-}
-
 /// An override of a store: from [`Limiter::overrides`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ListedOverride {
-    policy: Arc<str>,
-    key: Key,
-    key_text: String,
-    setting: Override,
-    unused: Option<String>,
-}
-
-impl Overrides {
-    async fn find(
-        limiter: &Limiter,
-        max: usize,
-        is_listed: impl Fn(&str) -> bool,
-    ) -> Result<Self, OverrideError> {
-        consume_budget().await;
-        let core = limiter.local_ref();
-        let table = core.override_table()?;
-        let mut found = core.store.list_overrides().await?;
-        let now = table.now();
-        found.retain(|(policy, _, setting)| is_listed(policy) && !setting.has_ended(now));
-        let total = found.len();
-        let listed = found.into_iter().take(max).map(|(policy, key, setting)| {
-            let bound = core.find(&policy).ok().map(|index| &core.policies[index]);
-            let unused = match (bound, setting.own_quota()) {
-                (None, _) => Some(format!("the limiter has no policy {policy:?}")),
-                (Some(bound), Some(quota)) => {
-                    let checked = bound.check_override(&*core.store, quota);
-                    checked.err().map(|error| error.to_string())
-                }
-                (Some(_), None) => None,
-            };
-            ListedOverride {
-                key_text: match bound {
-                    Some(bound) => bound.policy.key_text(&key),
-                    None => stored_text(&key),
-                },
-                policy,
-                key,
-                setting,
-                unused,
-            }
-        });
-        Ok(Self {
-            overrides: listed.collect(),
-            total,
-        })
-    }
-
-    /// Whether these are all.
-    pub fn is_complete(&self) -> bool {
-        self.overrides.len() == self.total
-    }
-
-    /// The number of all overrides, also of those beyond `max`.
-    pub fn total(&self) -> usize {
-        self.total
-    }
-
-    /// The number of overrides in the list.
-    pub fn len(&self) -> usize {
-        self.overrides.len()
-    }
-
-    /// Whether the list is empty.
-    pub fn is_empty(&self) -> bool {
-        self.overrides.is_empty()
-    }
-
-    /// The overrides.
-    pub fn iter(&self) -> slice::Iter<'_, ListedOverride> {
-        self.overrides.iter()
-    }
-}
-
-impl IntoIterator for Overrides {
-    type Item = ListedOverride;
-    type IntoIter = vec::IntoIter<ListedOverride>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.overrides.into_iter()
-    }
-}
-
-impl<'a> IntoIterator for &'a Overrides {
-    type Item = &'a ListedOverride;
-    type IntoIter = slice::Iter<'a, ListedOverride>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl ListedOverride {
     /// The policy's name.
-    pub fn policy(&self) -> &str {
-        &self.policy
-    }
-
+    pub policy: Arc<str>,
     /// The key.
-    pub fn key(&self) -> Key {
-        self.key
-    }
-
+    pub key: Key,
     /// The key as operators write it: see [`PolicyHandle::key_text`].
-    pub fn key_text(&self) -> &str {
-        &self.key_text
-    }
-
+    pub key_text: String,
     /// What was set.
-    pub fn setting(&self) -> &Override {
-        &self.setting
-    }
-
+    pub setting: Override,
     /// Why it has no effect; `None` if it has: the policy can't count its quota, or the limiter does not have the policy.
-    pub fn unused(&self) -> Option<&str> {
-        self.unused.as_deref()
-    }
+    pub unused: Option<String>,
 }
 
 /// In one line: `api alice: 1000/min`.
 impl fmt::Display for ListedOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}: {}", self.policy, self.key_text, self.setting())
+        write!(f, "{} {}: {}", self.policy, self.key_text, self.setting)
     }
 }

@@ -316,7 +316,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(Err(unsupported.into())))
     }
 
-    /// Lists the overrides, also those of policies that this process does not have. Default: those of the
+    /// Lists the overrides that have not ended, also those of policies that this process does not have. Default: those of the
     /// [table](Store::overrides), for a store in process.
     fn list_overrides(&self) -> OverrideListFuture {
         let all = self.overrides().map(OverrideTable::all);

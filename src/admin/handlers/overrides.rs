@@ -25,13 +25,14 @@ use crate::{
 /// `GET /overrides`.
 pub(crate) async fn list(State(state): SharedState, query: Query) -> Answer<OverridesInfo> {
     let (policy, limit) = policy_and_limit(query)?;
-    let found = match policy {
-        Some(policy) => state.limiter().policy(&policy)?.overrides(limit).await?,
-        None => state.limiter().overrides(limit).await?,
-    };
+    if let Some(policy) = &policy {
+        state.limiter().policy(policy)?;
+    }
+    let mut found = state.limiter().overrides().await?;
+    found.retain(|one| policy.as_ref().is_none_or(|policy| *one.policy == **policy));
     Ok(Json(OverridesInfo {
-        total: found.total() as u64,
-        overrides: found.iter().map(listed).collect(),
+        total: found.len() as u64,
+        overrides: found.iter().take(limit).map(listed).collect(),
     }))
 }
 
@@ -148,10 +149,9 @@ fn instant(text: &str) -> Result<SystemTime, Failure> {
 }
 
 fn listed(listed: &ListedOverride) -> OverrideInfo {
-    let setting = listed.setting();
     OverrideInfo {
-        unused: listed.unused().map(str::to_owned),
-        ..info(listed.policy(), listed.key_text(), setting)
+        unused: listed.unused.clone(),
+        ..info(&listed.policy, &listed.key_text, &listed.setting)
     }
 }
 

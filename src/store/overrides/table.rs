@@ -169,14 +169,16 @@ impl OverrideTable {
     /// Sets these overrides, and removes all others.
     #[cfg(feature = "redis")]
     pub(crate) fn replace(&self, stored: HashMap<PolicyKey, Override>) {
-        let mut changes: Vec<_> = self.all();
-        changes.retain(|(policy, key, _)| !stored.contains_key(&(policy.clone(), *key)));
-        let removed = changes
-            .into_iter()
-            .map(|(policy, key, _)| (policy, key, None));
+        let mut changes = Vec::new();
+        for (policy, overrides) in &*read(&self.policies) {
+            let by_key = read(&overrides.by_key);
+            let known = by_key.keys().map(|key| (policy.clone(), *key));
+            let removed = known.filter(|known| !stored.contains_key(known));
+            changes.extend(removed.map(|(policy, key)| (policy, key, None)));
+        }
         let set = stored.into_iter();
-        let set = set.map(|((policy, key), setting)| (policy, key, Some(setting)));
-        self.apply(removed.chain(set));
+        changes.extend(set.map(|((policy, key), setting)| (policy, key, Some(setting))));
+        self.apply(changes);
     }
 
     /// Removes the overrides that have ended.
@@ -191,13 +193,15 @@ impl OverrideTable {
         }
     }
 
-    /// All overrides, ordered by policy and key.
+    /// The overrides that have not ended, ordered by policy and key.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Key, Override)> {
-        let mut all = Vec::new();
+        let (now, mut all) = (self.now(), Vec::new());
         for (policy, overrides) in &*read(&self.policies) {
             let by_key = read(&overrides.by_key);
-            let entries = by_key.iter();
-            all.extend(entries.map(|(key, known)| (policy.clone(), *key, known.setting.clone())));
+            let in_force = by_key
+                .iter()
+                .filter(|(_, known)| !known.setting.has_ended(now));
+            all.extend(in_force.map(|(key, known)| (policy.clone(), *key, known.setting.clone())));
         }
         all.sort_unstable_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
         all

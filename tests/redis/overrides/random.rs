@@ -74,7 +74,7 @@ async fn play(world: &World, seed: u64, grain: Duration) {
                     .remove_override("other")
                     .await
                     .expect("it is removed");
-                let listed = tested.overrides(99).await.expect("a list").len();
+                let listed = tested.overrides().await.expect("a list").len();
                 assert_eq!(listed, model.len(), "{at}");
             }
             _ => {
