@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{
     bound_policy::BoundPolicy,
-    check::CheckOverrides,
+    check::CheckSettings,
     core::LimiterRef,
     decide::EarlyDecision,
     decision::DecisionKind,
@@ -26,14 +26,14 @@ struct KeyedCall<'a> {
     keys: &'a Keys,
     /// The entry whose key is looked for, if the call has entries.
     entry: Option<&'a CallEntry>,
-    overrides: Option<&'a CheckOverrides>,
+    settings: Option<&'a CheckSettings>,
 }
 
 impl ListSubject for KeyedCall<'_> {
     fn address(&self, list: &AddressList) -> Option<IpAddr> {
-        let overrides = self.overrides?;
-        let of_parts = || list.address(overrides.parts.as_deref()?);
-        overrides.address.or_else(of_parts)
+        let settings = self.settings?;
+        let of_parts = || list.address(settings.parts.as_deref()?);
+        settings.address.or_else(of_parts)
     }
 
     fn key(&self, policy: &str) -> Extracted {
@@ -46,8 +46,8 @@ impl ListSubject for KeyedCall<'_> {
 
     fn needs_address(&self) -> bool {
         let has_address =
-            |overrides: &CheckOverrides| overrides.address.is_some() || overrides.parts.is_some();
-        self.op != Op::Peek || self.overrides.is_some_and(has_address)
+            |settings: &CheckSettings| settings.address.is_some() || settings.parts.is_some();
+        self.op != Op::Peek || self.settings.is_some_and(has_address)
     }
 
     fn address_hint(&self) -> &'static str {
@@ -113,12 +113,10 @@ impl LimiterRef {
         &self,
         (op, mode): (Op, Mode),
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
         head: Option<&RequestHead<'_>>,
     ) -> Option<EarlyDecision> {
-        let listed = mode
-            .lists
-            .then(|| self.list_check_call(op, keys, overrides));
+        let listed = mode.lists.then(|| self.list_check_call(op, keys, settings));
         listed.flatten().or_else(|| {
             let skips = mode.conditions && self.skips_request(head?);
             skips.then(|| DecisionKind::Admitted.into())
@@ -130,7 +128,7 @@ impl LimiterRef {
         &self,
         op: Op,
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<EarlyDecision> {
         self.lists.as_ref()?;
         let decide = |entry| {
@@ -138,7 +136,7 @@ impl LimiterRef {
                 op,
                 keys,
                 entry,
-                overrides,
+                settings,
             })?;
             list_decision(found)
         };
@@ -156,17 +154,17 @@ impl LimiterRef {
         &self,
         (op, mode): (Op, Mode),
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
         head: Option<&RequestHead<'_>>,
     ) -> Option<EarlyDecision> {
-        let one_key = keys.all().is_some() && overrides.is_none();
+        let one_key = keys.all().is_some() && settings.is_none();
         if one_key && !self.reads_parts && self.lists.is_none() {
             return None;
         }
-        let misuse = self.find_misuse((op, mode), keys, overrides);
+        let misuse = self.find_misuse((op, mode), keys, settings);
         let early = misuse.map(EarlyDecision::from);
-        let early = early.or_else(|| self.access_check_call((op, mode), keys, overrides, head));
-        early.or_else(|| Some(overrides?.missing.clone()?.into()))
+        let early = early.or_else(|| self.access_check_call((op, mode), keys, settings, head));
+        early.or_else(|| Some(settings?.missing.clone()?.into()))
     }
 
     /// Why a call can't be carried out, if so: it names an unknown policy, or one twice, or lacks the request that a policy takes
@@ -176,12 +174,12 @@ impl LimiterRef {
         &self,
         (op, mode): (Op, Mode),
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<DecisionKind> {
-        if keys.all().is_some() && overrides.is_none() && !self.reads_parts {
+        if keys.all().is_some() && settings.is_none() && !self.reads_parts {
             return None;
         }
-        let kind = self.find_unknown(keys, overrides);
+        let kind = self.find_unknown(keys, settings);
         let too_many = keys.entries().map(<[CallEntry]>::len);
         let too_many = too_many.filter(|entries| *entries > MAX_ENTRIES);
         let kind = kind.or_else(|| Some(DecisionKind::TooManyEntries { entries: too_many? }));
@@ -192,7 +190,7 @@ impl LimiterRef {
             };
             Some(DecisionKind::DuplicatePolicy { policy })
         });
-        let kind = kind.or_else(|| self.find_lacking((op, mode), keys, overrides))?;
+        let kind = kind.or_else(|| self.find_lacking((op, mode), keys, settings))?;
         self.misuse_log.log_with(|suppressed| {
             if let Some(error) = kind.call_error() {
                 tracing::error!(%error, suppressed, "a call is invalid");
@@ -202,15 +200,9 @@ impl LimiterRef {
     }
 
     /// A name in a call that no policy has. Its key or setting would silently have no effect.
-    fn find_unknown(
-        &self,
-        keys: &Keys,
-        overrides: Option<&CheckOverrides>,
-    ) -> Option<DecisionKind> {
-        let costs = overrides.into_iter().flat_map(|overrides| &overrides.costs);
-        let quotas = overrides
-            .into_iter()
-            .flat_map(|overrides| &overrides.quotas);
+    fn find_unknown(&self, keys: &Keys, settings: Option<&CheckSettings>) -> Option<DecisionKind> {
+        let costs = settings.into_iter().flat_map(|settings| &settings.costs);
+        let quotas = settings.into_iter().flat_map(|settings| &settings.quotas);
         let settings = costs.map(|(name, _)| &**name);
         let settings = settings.chain(quotas.map(|(name, _)| &**name));
         let mut names = keys.names().chain(settings);
@@ -227,20 +219,20 @@ impl LimiterRef {
         &self,
         (op, mode): (Op, Mode),
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<DecisionKind> {
-        let has_parts = overrides.is_some_and(|overrides| overrides.parts.is_some());
+        let has_parts = settings.is_some_and(|settings| settings.parts.is_some());
         if !self.reads_parts || has_parts || matches!(op, Op::Reset) {
             return None;
         }
         let lacks = |bound: &BoundPolicy, is_named: bool, entry: Option<&CallEntry>| {
             let policy = &bound.policy;
             let quota = policy.has_quota_of_request()
-                && self.quota_in_call(bound, entry, overrides).is_none();
+                && self.quota_in_call(bound, entry, settings).is_none();
             let cost = mode.conditions
                 && policy.has_cost_of_request()
                 && !bound.is_ban()
-                && self.cost_in_call(bound, entry, overrides).is_none();
+                && self.cost_in_call(bound, entry, settings).is_none();
             let conditions = mode.conditions && policy.has_skips() && !is_named;
             let lacks = lacking_settings(quota, cost, conditions)?;
             let policy = policy.shared_name();

@@ -15,8 +15,8 @@ use super::{
     builder::LimiterBuilder,
     core::LimiterCore,
     fallback::LocalShare,
+    other_quotas::OtherQuotas,
     permits::PermitRegistry,
-    quota_overrides::QuotaOverrideCache,
 };
 use crate::{
     access::Lists,
@@ -177,17 +177,17 @@ impl Binder<'_> {
         // Of the old policy, if both count the same quotas by the same strategy.
         let same_limit = old.filter(|old| policy.counts_like(&old.policy));
         let is_unchanged = old.is_some_and(|old| policy.is_same(&old.policy));
-        let quota_overrides = match same_limit {
-            Some(old) => old.quota_overrides.clone(),
-            None => Arc::new(QuotaOverrideCache::default()),
+        let other_quotas = match same_limit {
+            Some(old) => old.other_quotas.clone(),
+            None => Arc::new(OtherQuotas::default()),
         };
-        let rule = quota_overrides.bind(&policy, policy.quota())?;
+        let rule = other_quotas.bind(&policy, policy.quota())?;
         let bans = rule.info().counts_rejections;
         let limit = match same_limit {
             Some(old) => old.limit.clone(),
             None => {
                 let limit = self.store.register(policy.name(), rule)?;
-                quota_overrides.declare(&policy, &*self.store)?;
+                other_quotas.declare(&policy, &*self.store)?;
                 limit
             }
         };
@@ -231,7 +231,7 @@ impl Binder<'_> {
             policy,
             enforcement,
             limit,
-            quota_overrides,
+            other_quotas,
             has_overrides: overrides
                 .as_ref()
                 .map_or_else(Arc::default, |own| own.used_flag()),

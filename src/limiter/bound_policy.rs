@@ -15,7 +15,7 @@ use super::{
     decision::DecisionKind,
     entry::{PolicyEntry, PolicyRole},
     fallback::LocalShare,
-    quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
+    other_quotas::{OtherQuota, OtherQuotas, QuotaLimit},
     resolve::RequestHead,
     shadow::ShadowCounters,
 };
@@ -40,7 +40,7 @@ pub(crate) struct BoundPolicy {
     /// How an arriving request is counted.
     pub(crate) arrival_mode: CounterMode,
     /// Limits for quotas other than the policy's own.
-    pub(crate) quota_overrides: Arc<QuotaOverrideCache>,
+    pub(crate) other_quotas: Arc<OtherQuotas>,
     /// Whether operators have set any. Read by each request.
     pub(crate) has_overrides: Arc<AtomicBool>,
     /// What operators have set for single keys; `None` if the store has no overrides.
@@ -89,8 +89,8 @@ impl BoundPolicy {
     /// The policy's limit, or that of the request's own quota.
     #[inline]
     pub(crate) fn limit_of<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
-        match &entry.quota_override {
-            Some(quota_override) => &quota_override.limit,
+        match &entry.other_quota {
+            Some(other_quota) => &other_quota.limit,
             None => &self.limit,
         }
     }
@@ -149,8 +149,8 @@ impl BoundPolicy {
     }
 
     /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
-    pub(crate) fn quota_override(&self, store: &dyn Store, quota: Quota) -> Option<QuotaOverride> {
-        let cache = &self.quota_overrides;
+    pub(crate) fn other_quota(&self, store: &dyn Store, quota: Quota) -> Option<OtherQuota> {
+        let cache = &self.other_quotas;
         cache.get(&self.policy, quota, || self.open_quota(store, quota))
     }
 
@@ -159,8 +159,8 @@ impl BoundPolicy {
         &self,
         store: &dyn Store,
         quota: Quota,
-    ) -> Result<OverridingQuota, InvalidValue> {
-        let (policy, cache) = (&self.policy, &self.quota_overrides);
+    ) -> Result<QuotaLimit, InvalidValue> {
+        let (policy, cache) = (&self.policy, &self.other_quotas);
         let opened = cache.open(policy, store, quota);
         // A quota whose burst refills within a lease can't be leased, and is counted without leases. It is not replaced by the
         // policy's own quota, which may be larger.
@@ -223,8 +223,8 @@ impl BoundPolicy {
 
     /// The limit of the policy's own quota, and those of quotas by request.
     pub(super) fn limits(&self) -> Vec<LimitHandle> {
-        let overrides = self.quota_overrides.limits();
-        iter::once(self.limit.clone()).chain(overrides).collect()
+        let others = self.other_quotas.limits();
+        iter::once(self.limit.clone()).chain(others).collect()
     }
 }
 

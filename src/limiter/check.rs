@@ -48,7 +48,7 @@ struct Call {
     op: Op,
     mode: Mode,
     keys: Keys,
-    overrides: Option<Box<CheckOverrides>>,
+    settings: Option<Box<CheckSettings>>,
 }
 
 /// The result of a [`Check`].
@@ -79,7 +79,7 @@ impl<T> Check<T> {
                 op,
                 mode,
                 keys,
-                overrides: None,
+                settings: None,
             },
             output: PhantomData,
         }
@@ -87,20 +87,20 @@ impl<T> Check<T> {
 
     /// Sets the cost under every policy to `units`, in place of each policy's own.
     pub fn cost(mut self, units: u64) -> Self {
-        self.overrides().cost = Some(units);
+        self.settings().cost = Some(units);
         self
     }
 
     /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.overrides().costs.push((policy.into(), units));
+        self.settings().costs.push((policy.into(), units));
         self
     }
 
     /// Sets the quota under the policy of that name, such as that of the caller's tier, in place of the policy's own: see
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.overrides().quotas.push((policy.into(), quota));
+        self.settings().quotas.push((policy.into(), quota));
         self
     }
 
@@ -124,24 +124,24 @@ impl<T> Check<T> {
     /// }
     /// ```
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.overrides().parts = Some(Arc::new(parts.clone()));
+        self.settings().parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// Sets the client's address for [address lists](crate::access::AddressList). It is not used as a key.
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.overrides().address = Some(address);
+        self.settings().address = Some(address);
         self
     }
 
     /// The same call with settings.
-    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
-        self.call.overrides = Some(Box::new(overrides));
+    pub(super) fn with(mut self, settings: CheckSettings) -> Self {
+        self.call.settings = Some(Box::new(settings));
         self
     }
 
-    fn overrides(&mut self) -> &mut CheckOverrides {
-        self.call.overrides.get_or_insert_default()
+    fn settings(&mut self) -> &mut CheckSettings {
+        self.call.settings.get_or_insert_default()
     }
 }
 
@@ -275,12 +275,10 @@ impl<T: CheckOutput> Check<T> {
     /// Decides the call without waiting, and reports the decision. Returns why that is not possible.
     #[inline]
     fn evaluate_now(&self, builder: &mut DecisionBuilder) -> Option<NotNow> {
-        let Call {
-            keys, overrides, ..
-        } = &self.call;
+        let Call { keys, settings, .. } = &self.call;
         self.limiter.decide(builder, |builder| {
-            let overrides = overrides.as_deref();
-            self.limiter.evaluate_call_now(builder, keys, overrides)
+            let settings = settings.as_deref();
+            self.limiter.evaluate_call_now(builder, keys, settings)
         })
     }
 }
@@ -336,10 +334,10 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                         // Polled again after completion, which is a mistake: pending for ever.
                         return Poll::Pending;
                     };
-                    let overrides = call.overrides.as_deref();
+                    let settings = call.settings.as_deref();
                     let mut builder = call.begin();
                     let pending = limiter.decide(&mut builder, |builder| {
-                        limiter.evaluate_call(builder, &call.keys, overrides)
+                        limiter.evaluate_call(builder, &call.keys, settings)
                     });
                     match pending {
                         None => {
@@ -371,14 +369,14 @@ impl<T> fmt::Debug for Check<T> {
         f.debug_struct("Check")
             .field("op", &self.call.op)
             .field("keys", &self.call.keys)
-            .field("overrides", &self.call.overrides)
+            .field("settings", &self.call.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// The settings of one call, which override those of the policies.
+/// The settings of one call, in place of those of the policies.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CheckOverrides {
+pub(crate) struct CheckSettings {
     pub(crate) cost: Option<u64>,
     /// Costs by policy.
     pub(crate) costs: Vec<(String, u64)>,
@@ -392,7 +390,7 @@ pub(crate) struct CheckOverrides {
     pub(crate) missing: Option<DecisionKind>,
 }
 
-impl CheckOverrides {
+impl CheckSettings {
     /// The cost under a policy.
     pub(crate) fn cost(&self, policy: &str) -> Option<u64> {
         value_of(&self.costs, policy).or(self.cost)

@@ -16,8 +16,8 @@ use super::{
     bound_policy::{BoundPolicy, Enforcement},
     entry::PolicyEntry,
     health_checks::HealthChecks,
+    other_quotas::OtherQuota,
     permits::PermitRegistry,
-    quota_overrides::QuotaOverride,
     wait_queue::WaitQueues,
 };
 use crate::{
@@ -184,8 +184,8 @@ impl LimiterCore {
 
     /// Whether this process's share counts the entry.
     pub(crate) fn is_local_share(&self, entry: &PolicyEntry) -> bool {
-        let is_share = |quota: &QuotaOverride| quota.full_capacity.is_some();
-        entry.quota_override.as_ref().is_some_and(is_share)
+        let is_share = |quota: &OtherQuota| quota.full_capacity.is_some();
+        entry.other_quota.as_ref().is_some_and(is_share)
     }
 
     /// Whether the store counts in process, so that it responds at once, without a runtime.

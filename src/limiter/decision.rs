@@ -227,7 +227,7 @@ impl Decision {
         let cache = &self.limiter.response_cache;
         let (enforced, _) = self.entries.split_at(self.enforced_count());
         let unchanged =
-            |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
+            |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.other_quota.is_none();
         let all = enforced.len() == cache.live
             && enforced.iter().all(unchanged)
             && enforced

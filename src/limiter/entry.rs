@@ -11,7 +11,7 @@ use tokio::task::coop::consume_budget;
 use super::{
     adjust::{Adjusted, Adjustment},
     core::LimiterCore,
-    quota_overrides::QuotaOverride,
+    other_quotas::OtherQuota,
 };
 use crate::{
     error::StoreError,
@@ -34,7 +34,7 @@ pub(crate) struct PolicyEntry {
     /// The caller stored with the charge, for strategies that record callers.
     pub(crate) caller: Option<Box<Key>>,
     /// The request's own quota, or this process's share of a quota; `None`: the policy's own quota.
-    pub(crate) quota_override: Option<QuotaOverride>,
+    pub(crate) other_quota: Option<OtherQuota>,
     pub(crate) lazy_status: LazyStatus,
     /// What was charged.
     pub(crate) receipts: Receipts,
@@ -72,7 +72,7 @@ impl PolicyEntry {
         key: Key,
         cost: u64,
         caller: Option<Box<Key>>,
-        quota_override: Option<QuotaOverride>,
+        other_quota: Option<OtherQuota>,
     ) -> Self {
         Self {
             policy,
@@ -80,7 +80,7 @@ impl PolicyEntry {
             cost,
             key,
             caller,
-            quota_override,
+            other_quota,
             lazy_status: LazyStatus::Snapshot(Snapshot::default()),
             receipts: ChargeReceipt::NONE.into(),
         }
@@ -108,7 +108,7 @@ impl PolicyEntry {
             cost: self.cost,
             key: self.key,
             caller: self.caller.clone(),
-            quota_override: self.quota_override.clone(),
+            other_quota: self.other_quota.clone(),
             lazy_status: self.lazy_status,
             receipts,
         }

@@ -9,7 +9,7 @@ use super::{
     decision::{Decision, DecisionKind},
     entry::PolicyEntry,
     mode::OnFailure,
-    quota_overrides::{OverridingQuota, QuotaOverride, QuotaOverrideCache},
+    other_quotas::{OtherQuota, OtherQuotas, QuotaLimit},
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -128,7 +128,7 @@ impl LimiterRef {
         let _ = self.apply_result(builder, &result);
         builder.source = DecisionSource::Fallback;
         for entry in &mut builder.entries {
-            let share = entry.quota_override.as_ref();
+            let share = entry.other_quota.as_ref();
             let full_capacity = share.and_then(|share| share.full_capacity);
             let fits = full_capacity.is_some_and(|capacity| entry.cost <= capacity);
             if fits && entry.status(self).retry_after == RetryAfter::Never {
@@ -143,7 +143,7 @@ impl LimiterRef {
     fn to_local_entry(&self, shares: &MemoryStore, mut entry: PolicyEntry) -> Option<PolicyEntry> {
         let bound = self.bound(entry.policy);
         let share = bound.local_share.as_ref()?;
-        entry.quota_override = Some(share.of(shares, &bound.policy, entry.quota_override.as_ref()));
+        entry.other_quota = Some(share.of(shares, &bound.policy, entry.other_quota.as_ref()));
         Some(entry)
     }
 
@@ -165,8 +165,8 @@ impl LimiterRef {
 pub(crate) struct LocalShare {
     fallback: LocalFallback,
     /// Of the policy's own quota.
-    default: QuotaOverride,
-    overrides: QuotaOverrideCache,
+    default: OtherQuota,
+    quotas: OtherQuotas,
 }
 
 impl LocalShare {
@@ -176,12 +176,12 @@ impl LocalShare {
         fallback: LocalFallback,
         full: &LimitHandle,
     ) -> Result<Self, InvalidValue> {
-        let overrides = QuotaOverrideCache::default();
-        let default = open(shares, policy, &overrides, fallback, policy.quota(), full)?;
+        let quotas = OtherQuotas::default();
+        let default = open(shares, policy, &quotas, fallback, policy.quota(), full)?;
         Ok(Self {
             fallback,
             default: default.into(),
-            overrides,
+            quotas,
         })
     }
 
@@ -190,12 +190,12 @@ impl LocalShare {
         &self,
         shares: &MemoryStore,
         policy: &Policy,
-        full: Option<&QuotaOverride>,
-    ) -> QuotaOverride {
+        full: Option<&OtherQuota>,
+    ) -> OtherQuota {
         let share = full.and_then(|full| {
-            let (quota, overrides) = (full.quota, &self.overrides);
-            let open = || open(shares, policy, overrides, self.fallback, quota, &full.limit);
-            overrides.get(policy, quota, open)
+            let (quota, quotas) = (full.quota, &self.quotas);
+            let open = || open(shares, policy, quotas, self.fallback, quota, &full.limit);
+            quotas.get(policy, quota, open)
         });
         share.unwrap_or_else(|| self.default.clone())
     }
@@ -205,15 +205,15 @@ impl LocalShare {
 fn open(
     shares: &MemoryStore,
     policy: &Policy,
-    overrides: &QuotaOverrideCache,
+    quotas: &OtherQuotas,
     fallback: LocalFallback,
     quota: Quota,
     full: &LimitHandle,
-) -> Result<OverridingQuota, InvalidValue> {
+) -> Result<QuotaLimit, InvalidValue> {
     let quota = fallback.share(quota);
     // It counts in process, where units are spent as they are charged.
-    let rule = overrides.bind(&policy.clone().without_lease(), quota)?;
-    Ok(OverridingQuota {
+    let rule = quotas.bind(&policy.clone().without_lease(), quota)?;
+    Ok(QuotaLimit {
         quota,
         limit: shares.register(policy.name(), rule)?,
         full_capacity: Some(full.info().capacity),

@@ -122,7 +122,7 @@ impl Keys {
         self
     }
 
-    pub(super) fn caller_override(&self) -> Option<Key> {
+    pub(super) fn given_caller(&self) -> Option<Key> {
         self.caller
     }
 

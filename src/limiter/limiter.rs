@@ -14,7 +14,7 @@ use super::{
     PolicyHandle, Rejected, ShutdownError, Wait,
     bans::BlockEnd,
     bound_policy::{BoundPolicy, Enforcement},
-    check::CheckOverrides,
+    check::CheckSettings,
     core::LimiterCore,
     explain::Explain,
     mode::Mode,
@@ -298,10 +298,10 @@ impl Limiter {
     pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
         let limiter = self.local_ref();
         let (keys, missing) = limiter.keys_of_request(parts);
-        Check::new(limiter, (Op::Peek, Mode::PEEK_REQUEST), keys).with(CheckOverrides {
+        Check::new(limiter, (Op::Peek, Mode::PEEK_REQUEST), keys).with(CheckSettings {
             parts: Some(Arc::new(parts.clone())),
             missing,
-            ..CheckOverrides::default()
+            ..CheckSettings::default()
         })
     }
 
@@ -849,9 +849,9 @@ impl Limiter {
             .filter(|policy| policy.has_quota_of_request());
         // The first of a name counts.
         quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
-        Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys).with(CheckOverrides {
+        Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys).with(CheckSettings {
             quotas,
-            ..CheckOverrides::default()
+            ..CheckSettings::default()
         })
     }
 }

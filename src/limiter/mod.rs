@@ -20,7 +20,7 @@
 //
 // - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
 // - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans`; `explain`, which charges nothing;
-// - quotas other than a policy's own: `quota_overrides`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
+// - quotas other than a policy's own: `other_quotas`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
 // - charges in a handler: `policy_admission`; what is left of each charge: `entry`;
 // - requests without a key: `bound_policy`; for operators: `report_decision`, `health_checks`, `shutdown`.
 
@@ -49,11 +49,11 @@ mod keys;
 )]
 pub(crate) mod limiter;
 mod mode;
+mod other_quotas;
 mod overrides;
 mod permits;
 mod policy_admission;
 mod policy_decision;
-mod quota_overrides;
 pub(crate) mod rejected;
 mod report_decision;
 mod resolve;

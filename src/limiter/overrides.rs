@@ -16,7 +16,7 @@ use super::{
     core::{LimiterCore, LimiterRef},
     handle::PolicyHandle,
     keys::Keys,
-    quota_overrides::QuotaOverride,
+    other_quotas::OtherQuota,
 };
 use crate::{
     error::{ConfigError, InvalidValue, overrides::OverrideError},
@@ -31,7 +31,7 @@ use crate::{
 
 /// An override that is in force for a key.
 pub(crate) enum AppliedOverride {
-    Quota(QuotaOverride),
+    Quota(OtherQuota),
     Exempt(Arc<KnownOverride>),
 }
 
@@ -60,9 +60,9 @@ impl BoundPolicy {
         let Some(quota) = known.setting.own_quota() else {
             return Some(AppliedOverride::Exempt(known));
         };
-        Some(AppliedOverride::Quota(QuotaOverride {
+        Some(AppliedOverride::Quota(OtherQuota {
             by_operator: Some(known),
-            ..self.quota_override(store, quota)?
+            ..self.other_quota(store, quota)?
         }))
     }
 

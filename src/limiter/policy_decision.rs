@@ -90,8 +90,8 @@ impl<'a> PolicyDecision<'a> {
 
     /// The quota that was applied.
     pub fn quota(&self) -> Quota {
-        match &self.entry.quota_override {
-            Some(quota_override) => quota_override.quota,
+        match &self.entry.other_quota {
+            Some(other_quota) => other_quota.quota,
             None => self.bound_policy().quota(),
         }
     }
@@ -99,8 +99,8 @@ impl<'a> PolicyDecision<'a> {
     /// The [override](crate::limiter::Override) of the key whose quota was applied; `None` if the quota is the policy's own or the
     /// request's, or the share of this process while the store fails.
     pub fn applied_override(&self) -> Option<&'a Override> {
-        let quota_override = self.entry.quota_override.as_ref()?;
-        Some(&quota_override.by_operator.as_ref()?.setting)
+        let other_quota = self.entry.other_quota.as_ref()?;
+        Some(&other_quota.by_operator.as_ref()?.setting)
     }
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.

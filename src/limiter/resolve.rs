@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     bound_policy::BoundPolicy,
-    check::CheckOverrides,
+    check::CheckSettings,
     core::LimiterRef,
     decide::{DecisionBuilder, EarlyDecision},
     decision::DecisionKind,
@@ -16,8 +16,8 @@ use super::{
     explain::{EvaluationTrace, NotApplied, Untraced},
     keys::{CallEntry, Keys},
     mode::Mode,
+    other_quotas::OtherQuota,
     overrides::AppliedOverride,
-    quota_overrides::QuotaOverride,
 };
 use crate::{
     error::{NotNow, UnknownPolicy},
@@ -97,7 +97,7 @@ impl LimiterRef {
                 Some(AppliedOverride::Quota(quota)) => Some(quota),
                 None => {
                     let quota = policy.quota_in_request(parts);
-                    quota.and_then(|quota| self.quota_override(bound, quota))
+                    quota.and_then(|quota| self.other_quota(bound, quota))
                 }
             };
             let cost = bound.cost_of(Some(head));
@@ -112,9 +112,9 @@ impl LimiterRef {
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<PendingResponse> {
-        if self.select_policies_of_call(builder, keys, overrides) {
+        if self.select_policies_of_call(builder, keys, settings) {
             self.call_store(builder)
         } else {
             None
@@ -126,9 +126,9 @@ impl LimiterRef {
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<NotNow> {
-        let selects = self.select_policies_of_call(builder, keys, overrides);
+        let selects = self.select_policies_of_call(builder, keys, settings);
         if !selects || builder.entries.is_empty() {
             return None;
         }
@@ -148,12 +148,12 @@ impl LimiterRef {
         &self,
         builder: &mut DecisionBuilder,
         keys: &Keys,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> bool {
         let (op, mode) = (builder.op, builder.mode);
-        let parts = overrides.and_then(|overrides| overrides.parts.as_deref());
+        let parts = settings.and_then(|settings| settings.parts.as_deref());
         let head = parts.map(RequestHead::new);
-        if let Some(early) = self.decide_early((op, mode), keys, overrides, head.as_ref()) {
+        if let Some(early) = self.decide_early((op, mode), keys, settings, head.as_ref()) {
             self.apply_early(builder, early);
             return false;
         }
@@ -161,7 +161,7 @@ impl LimiterRef {
             op,
             mode,
             keys,
-            overrides,
+            settings,
             head: head.as_ref(),
         };
         if let Some(entries) = keys.entries() {
@@ -196,7 +196,7 @@ impl LimiterRef {
         key: Key,
         entry: Option<&CallEntry>,
     ) {
-        let (bound, op, overrides) = (&self.policies[index], call.op, call.overrides);
+        let (bound, op, settings) = (&self.policies[index], call.op, call.settings);
         let policy = &bound.policy;
         // A charge by hand counts as rejections only under a ban that it names.
         if bound.is_ban() && op == Op::ForceAcquire && !call.keys.names_policy(policy.name()) {
@@ -206,7 +206,7 @@ impl LimiterRef {
         if call.mode.conditions && call.head.is_some_and(skips) {
             return;
         }
-        let cost = match self.cost_in_call(bound, entry, overrides) {
+        let cost = match self.cost_in_call(bound, entry, settings) {
             Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
             _ => bound.cost_of(call.head.filter(|_| call.mode.request_costs)),
         };
@@ -226,14 +226,14 @@ impl LimiterRef {
             Some(AppliedOverride::Exempt(_)) if call.mode.lists => return,
             Some(AppliedOverride::Quota(quota)) => Some(quota),
             _ => {
-                let quota = self.quota_in_call(bound, entry, overrides);
+                let quota = self.quota_in_call(bound, entry, settings);
                 let of_request = || policy.quota_in_request(call.head?.parts);
                 let quota = quota.or_else(of_request);
-                quota.and_then(|quota| self.quota_override(bound, quota))
+                quota.and_then(|quota| self.other_quota(bound, quota))
             }
         };
         let caller = || bound.extract_caller(call.head?);
-        let caller = bound.caller_key(|| call.keys.caller_override().or_else(caller));
+        let caller = bound.caller_key(|| call.keys.given_caller().or_else(caller));
         self.add_entry(builder, (index, bound), key, cost, caller, quota);
     }
 
@@ -318,10 +318,10 @@ impl LimiterRef {
         &self,
         bound: &BoundPolicy,
         entry: Option<&CallEntry>,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<u64> {
         let of_entry = entry.and_then(|entry| entry.cost);
-        of_entry.or_else(|| overrides?.cost(bound.policy.name()))
+        of_entry.or_else(|| settings?.cost(bound.policy.name()))
     }
 
     /// The quota that a call sets for a policy.
@@ -330,10 +330,10 @@ impl LimiterRef {
         &self,
         bound: &BoundPolicy,
         entry: Option<&CallEntry>,
-        overrides: Option<&CheckOverrides>,
+        settings: Option<&CheckSettings>,
     ) -> Option<Quota> {
         let of_entry = entry.and_then(|entry| entry.quota);
-        of_entry.or_else(|| overrides?.quota(bound.policy.name()))
+        of_entry.or_else(|| settings?.quota(bound.policy.name()))
     }
 
     /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
@@ -345,25 +345,21 @@ impl LimiterRef {
         key: Key,
         cost: u64,
         caller: Option<Box<Key>>,
-        quota_override: Option<QuotaOverride>,
+        other_quota: Option<OtherQuota>,
     ) {
         let policy = (index as u32, bound.role);
         builder
             .entries
-            .push(PolicyEntry::new(policy, key, cost, caller, quota_override));
+            .push(PolicyEntry::new(policy, key, cost, caller, other_quota));
     }
 
-    /// The override of a policy's quota by a request's own, if they differ.
+    /// The quota of a request in place of the policy's, if they differ.
     #[cold]
-    pub(crate) fn quota_override(
-        &self,
-        bound: &BoundPolicy,
-        quota: Quota,
-    ) -> Option<QuotaOverride> {
+    pub(crate) fn other_quota(&self, bound: &BoundPolicy, quota: Quota) -> Option<OtherQuota> {
         if quota == bound.policy.quota() {
             return None;
         }
-        bound.quota_override(&*self.store, quota)
+        bound.other_quota(&*self.store, quota)
     }
 
     /// Calls the store, and applies a response that is ready. Returns what is pending.
@@ -447,7 +443,7 @@ struct CallSettings<'a> {
     op: Op,
     mode: Mode,
     keys: &'a Keys,
-    overrides: Option<&'a CheckOverrides>,
+    settings: Option<&'a CheckSettings>,
     head: Option<&'a RequestHead<'a>>,
 }
 

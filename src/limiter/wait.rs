@@ -21,7 +21,7 @@ use tokio::{task::coop::poll_proceed, time::Instant};
 use super::{
     Limiter,
     admission::Admission,
-    check::CheckOverrides,
+    check::CheckSettings,
     core::LimiterRef,
     decide::{DecisionBuilder, Entries, MaybePending},
     decision::{Decision, DecisionKind},
@@ -62,7 +62,7 @@ const MAX_OVERDUE: Duration = Duration::from_secs(1);
 pub struct Wait {
     limiter: Limiter,
     keys: Keys,
-    overrides: CheckOverrides,
+    settings: CheckSettings,
     timeout: Duration,
     max_ahead: usize,
 }
@@ -71,7 +71,7 @@ impl Wait {
     pub(crate) fn new(limiter: Limiter, keys: Keys, timeout: Duration) -> Self {
         Self {
             keys,
-            overrides: CheckOverrides::default(),
+            settings: CheckSettings::default(),
             limiter,
             timeout,
             max_ahead: DEFAULT_MAX_WAITERS,
@@ -87,32 +87,32 @@ impl Wait {
 
     /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::limiter::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
-        self.overrides.cost = Some(units);
+        self.settings.cost = Some(units);
         self
     }
 
     /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::limiter::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.overrides.costs.push((policy.into(), units));
+        self.settings.costs.push((policy.into(), units));
         self
     }
 
     /// Sets the head of the request that the call is for: see [`Check::parts`](crate::limiter::Check::parts). The policies evaluate it
     /// once, before it waits, and again if the limiter is [reconfigured](Limiter::reconfigure) meanwhile.
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.overrides.parts = Some(Arc::new(parts.clone()));
+        self.settings.parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// Sets the client's address for address lists: see [`Check::address`](crate::limiter::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.overrides.address = Some(address);
+        self.settings.address = Some(address);
         self
     }
 
     /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::limiter::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.overrides.quotas.push((policy.into(), quota));
+        self.settings.quotas.push((policy.into(), quota));
         self
     }
 
@@ -132,8 +132,8 @@ impl Wait {
         let (mut last_place, mut has_waited) = (None, false);
         loop {
             let limiter = self.limiter.local_ref();
-            let (keys, overrides) = (self.keys.clone(), self.overrides.clone());
-            let request = match WaitRequest::resolve(limiter.clone(), keys, overrides) {
+            let (keys, settings) = (self.keys.clone(), self.settings.clone());
+            let request = match WaitRequest::resolve(limiter.clone(), keys, settings) {
                 ControlFlow::Continue(request) => Arc::new(request),
                 ControlFlow::Break(decision) => return (limiter, decision),
             };
@@ -321,7 +321,7 @@ impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait")
             .field("keys", &self.keys)
-            .field("overrides", &self.overrides)
+            .field("settings", &self.settings)
             .field("timeout", &self.timeout)
             .field("queue", &self.max_ahead)
             .finish()
@@ -332,7 +332,7 @@ impl fmt::Debug for Wait {
 pub(crate) struct WaitRequest {
     pub(crate) limiter: Arc<LimiterRef>,
     keys: Keys,
-    overrides: CheckOverrides,
+    settings: CheckSettings,
     /// What operators had set for its keys.
     in_force: OverridesInForce,
     /// When it was resolved.
@@ -346,18 +346,18 @@ impl WaitRequest {
     pub(crate) fn resolve(
         limiter: Arc<LimiterRef>,
         keys: Keys,
-        overrides: CheckOverrides,
+        settings: CheckSettings,
     ) -> ControlFlow<Decision, Self> {
         let (mut builder, resolved_at) = (DecisionBuilder::check(), Instant::now());
         // Before they are applied: a change in between is found later.
         let in_force = limiter.overrides_of_call(&keys);
-        if !limiter.select_policies_of_call(&mut builder, &keys, Some(&overrides)) {
+        if !limiter.select_policies_of_call(&mut builder, &keys, Some(&settings)) {
             return ControlFlow::Break(builder.finish(limiter));
         }
         ControlFlow::Continue(Self {
             limiter,
             keys,
-            overrides,
+            settings,
             in_force,
             resolved_at,
             entries: builder.entries,
@@ -382,11 +382,11 @@ impl WaitRequest {
         if ptr::eq(self, other) {
             return true;
         }
-        let (a, b) = (&self.overrides, &other.overrides);
+        let (a, b) = (&self.settings, &other.settings);
         // Access lists may decide differently by the address or the request's head.
         let is_listed_alike = self.limiter.lists.is_none()
             || a.address == b.address && a.parts.is_none() && b.parts.is_none();
-        let quota_of = |entry: &PolicyEntry| entry.quota_override.as_ref().map(|own| own.quota);
+        let quota_of = |entry: &PolicyEntry| entry.other_quota.as_ref().map(|own| own.quota);
         let mut both = self.entries.iter().zip(&other.entries);
         is_listed_alike
             && self.entries.len() == other.entries.len()
@@ -436,8 +436,7 @@ impl WaitRequest {
     /// An attempt, unless the request is on an access list by now.
     fn attempt(&self, mut builder: DecisionBuilder) -> MaybePending {
         let limiter = self.limiter.clone();
-        if let Some(early) = limiter.list_check_call(builder.op, &self.keys, Some(&self.overrides))
-        {
+        if let Some(early) = limiter.list_check_call(builder.op, &self.keys, Some(&self.settings)) {
             limiter.apply_early(&mut builder, early);
             return MaybePending::Ready(Some(builder.finish(limiter)));
         }

@@ -124,6 +124,9 @@ impl Store for StubStore {
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
         match (self.respond)(Op::Reset) {
             Some(StoreResponse::Ready(Err(error))) => Box::pin(ready(Err(error.into()))),
+            _ if !self.has_overrides => {
+                Box::pin(ready(Err(StoreError::Unsupported("overrides").into())))
+            }
             _ => self.counts.set_override(policy, key, setting),
         }
     }

@@ -225,7 +225,6 @@ async fn the_local_share_is_that_of_the_override_while_the_store_fails() {
     let server = Server::start();
     let shared = policy("2/day").on_store_error(LocalFallback::shared_by(1));
     let limiter = limiter(Limiter::builder().store(redis(&server)), [shared]);
-    let api = limiter.policy("api").expect("a policy");
     set(&limiter, ALICE, of("6/day")).await;
     set(&limiter, "carol", Override::exempt()).await;
     server.kill();

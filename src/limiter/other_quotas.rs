@@ -1,4 +1,4 @@
-//! Quotas of requests that override a policy's own.
+//! Quotas other than a policy's own: those of requests and of overrides.
 
 use std::{
     collections::HashMap,
@@ -17,18 +17,18 @@ use crate::{
 };
 
 /// Upper bound of the quotas that are kept, since callers may choose theirs.
-const MAX_QUOTA_OVERRIDES: usize = 1_024;
+const MAX_OTHER_QUOTAS: usize = 1_024;
 
-/// The quotas that requests have had under a policy, each bound to a limit of the store.
+/// The quotas that requests have had in place of a policy's own, each bound to a limit of the store.
 #[derive(Debug, Default)]
-pub(crate) struct QuotaOverrideCache {
+pub(crate) struct OtherQuotas {
     /// With the reason, if the strategy can't count it.
-    overrides: RwLock<HashMap<Quota, Result<QuotaOverride, InvalidValue>>>,
+    quotas: RwLock<HashMap<Quota, Result<OtherQuota, InvalidValue>>>,
     refills: TierRefills,
     log: LogThrottle,
 }
 
-impl QuotaOverrideCache {
+impl OtherQuotas {
     /// The policy's rule for one of its quotas.
     pub(crate) fn bind(
         &self,
@@ -40,10 +40,10 @@ impl QuotaOverrideCache {
 
     /// Registers the quotas that a policy declares.
     pub(crate) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
-        let mut overrides = write(&self.overrides);
+        let mut kept = write(&self.quotas);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
-            overrides.insert(*quota, Ok(terms.into()));
+            kept.insert(*quota, Ok(terms.into()));
         }
         Ok(())
     }
@@ -53,37 +53,37 @@ impl QuotaOverrideCache {
         policy: &Policy,
         store: &dyn Store,
         quota: Quota,
-    ) -> Result<OverridingQuota, InvalidValue> {
+    ) -> Result<QuotaLimit, InvalidValue> {
         let rule = self.bind(policy, quota)?;
-        Ok(OverridingQuota {
+        Ok(QuotaLimit {
             quota,
             limit: store.register(policy.name(), rule)?,
             full_capacity: None,
         })
     }
 
-    /// The override by a quota, opened unless it is cached; `None` if the strategy can't count it.
+    /// A quota with its limit, which is opened unless it is kept; `None` if the strategy can't count it.
     pub(crate) fn get(
         &self,
         policy: &Policy,
         quota: Quota,
-        open: impl FnOnce() -> Result<OverridingQuota, InvalidValue>,
-    ) -> Option<QuotaOverride> {
-        let overrides = read(&self.overrides);
-        let cached = overrides.get(&quota).cloned();
-        drop(overrides);
+        open: impl FnOnce() -> Result<QuotaLimit, InvalidValue>,
+    ) -> Option<OtherQuota> {
+        let kept = read(&self.quotas);
+        let cached = kept.get(&quota).cloned();
+        drop(kept);
         let cached = cached.unwrap_or_else(|| {
-            let opened = open().map(QuotaOverride::from);
-            let mut overrides = write(&self.overrides);
-            if overrides.len() >= MAX_QUOTA_OVERRIDES {
+            let opened = open().map(OtherQuota::from);
+            let mut kept = write(&self.quotas);
+            if kept.len() >= MAX_OTHER_QUOTAS {
                 // The order of a map is arbitrary. Declared quotas stay.
                 let is_declared = |quota: &Quota| policy.declared_quotas().any(|own| own == quota);
-                let evicted = overrides.keys().find(|quota| !is_declared(quota));
+                let evicted = kept.keys().find(|quota| !is_declared(quota));
                 if let Some(evicted) = evicted.copied() {
-                    overrides.remove(&evicted);
+                    kept.remove(&evicted);
                 }
             }
-            overrides.entry(quota).or_insert(opened).clone()
+            kept.entry(quota).or_insert(opened).clone()
         });
         cached.map_err(|invalid| {
             self.log.log_with(|suppressed| {
@@ -96,23 +96,23 @@ impl QuotaOverrideCache {
 
     /// The limits of all cached quotas.
     pub(crate) fn limits(&self) -> Vec<LimitHandle> {
-        let overrides = read(&self.overrides);
-        let cached = overrides.values().flatten();
+        let kept = read(&self.quotas);
+        let cached = kept.values().flatten();
         cached.map(|quota| quota.limit.clone()).collect()
     }
 }
 
 /// A quota that applies in place of a policy's own: a request's, an operator's for its key (`overrides`), or this process's share.
 #[derive(Clone, Debug)]
-pub(crate) struct QuotaOverride {
+pub(crate) struct OtherQuota {
     /// Shared by all keys that it applies to.
-    pub(crate) shared: Arc<OverridingQuota>,
+    pub(crate) shared: Arc<QuotaLimit>,
     /// The override that an operator has set for the key, if the quota is of one.
     pub(crate) by_operator: Option<Arc<KnownOverride>>,
 }
 
-impl From<OverridingQuota> for QuotaOverride {
-    fn from(quota: OverridingQuota) -> Self {
+impl From<QuotaLimit> for OtherQuota {
+    fn from(quota: QuotaLimit) -> Self {
         Self {
             shared: Arc::new(quota),
             by_operator: None,
@@ -120,17 +120,17 @@ impl From<OverridingQuota> for QuotaOverride {
     }
 }
 
-impl Deref for QuotaOverride {
-    type Target = OverridingQuota;
+impl Deref for OtherQuota {
+    type Target = QuotaLimit;
 
-    fn deref(&self) -> &OverridingQuota {
+    fn deref(&self) -> &QuotaLimit {
         &self.shared
     }
 }
 
 /// A quota, and its limit in a store.
 #[derive(Debug)]
-pub(crate) struct OverridingQuota {
+pub(crate) struct QuotaLimit {
     pub(crate) quota: Quota,
     pub(crate) limit: LimitHandle,
     /// The capacity of the full quota, if this is the share of it that limits requests in process while the store fails.
@@ -144,16 +144,16 @@ mod tests {
 
     #[test]
     fn no_more_quotas_are_kept_than_the_upper_bound() {
-        let cache = QuotaOverrideCache::default();
+        let cache = OtherQuotas::default();
         let policy = Policy::new("p", Quota::requests(1).per_second());
         let store = MemoryStore::new();
         for requests in 1..=3_000 {
             let quota = Quota::requests(requests).per_hour();
             let open = || cache.open(&policy, &store, quota);
-            let cached = cache.get(&policy, quota, open).expect("an override");
+            let cached = cache.get(&policy, quota, open).expect("a quota");
             assert_eq!(cached.quota, quota);
             let kept = cache.limits().len();
-            let most = MAX_QUOTA_OVERRIDES.min(requests as usize);
+            let most = MAX_OTHER_QUOTAS.min(requests as usize);
             assert_eq!(kept, most, "of {requests}: a new one replaces another");
         }
     }
