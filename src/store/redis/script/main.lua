@@ -1,6 +1,6 @@
 -- The driver: evaluates a batch of requests, each under one or more policies, all or nothing. mod.rs describes what it is sent
 -- and what it replies, and fills the slots.
--- luacheck: ignore tonumber type format now_ms next_ms reply_len repairs evaluate request_counts fast 542 (for the slots)
+-- luacheck: ignore try tonumber type format now_ms next_ms reply_len repairs evaluate request_counts fast 542 (for the slots)
 
 local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, type, string.format
 
