@@ -44,7 +44,7 @@ pub(crate) enum Operate {
     Explain(On<explain::Explain>),
     /// List the keys that one process has rejected most often.
     Top(On<process::Top>),
-    /// What shadow policies would have rejected, in one process.
+    /// Show what shadow policies would have rejected, in one process.
     Shadows(Connection),
     /// Say whether the store works. The exit code is 1 if it doesn't.
     Health(Connection),
