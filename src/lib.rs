@@ -181,7 +181,7 @@
 //! | `config-schema` | no | the JSON Schema of configuration files |
 //! | `admin` | no | `admin::Admin`: an HTTP API for operators, as an axum router |
 //! | `metrics` | no | `metrics::Metrics`: metrics by the `metrics` facade, for Prometheus and others |
-//! | `provider-json` | no | limits in the bodies of providers' responses: `provider::gemini`, `shopify` and `github_graphql` |
+//! | `provider-json` | no | refusals in the bodies of providers' responses: `provider::gemini`, `shopify` and `github_graphql` |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without features, there are the layer, the limiter, and counts in process.

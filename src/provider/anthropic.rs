@@ -1,19 +1,14 @@
-//! `anthropic-ratelimit-NAME-{limit,remaining,reset}`, and the fields of plans, `anthropic-ratelimit-unified-*`.
+//! `anthropic-ratelimit-NAME-{limit,remaining}` of buckets, and the fields of plans, `anthropic-ratelimit-unified-*`.
 
 use http::{HeaderName, StatusCode};
 
 use super::{
-    feedback::Reset,
-    reading::{Part, Reading, parse_window_end, text},
-    text::{Decimal, Instant},
+    reading::{Part, Reading, parse_unix, text},
+    text::Decimal,
 };
 
 const UNIFIED_STATUS: &str = "anthropic-ratelimit-unified-status";
-const SUFFIXES: [(&str, Part); 3] = [
-    ("-limit", Part::Limit),
-    ("-remaining", Part::Remaining),
-    ("-reset", Part::Reset),
-];
+const SUFFIXES: [(&str, Part); 2] = [("-limit", Part::Limit), ("-remaining", Part::Remaining)];
 /// The windows of a plan that hold for all models. Others hold for one model, and would block the rest.
 const WINDOWS: [(&str, HeaderName, HeaderName); 2] = [
     (
@@ -34,7 +29,7 @@ const UNIFIED_RESET: HeaderName = HeaderName::from_static("anthropic-ratelimit-u
 pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
     for (field, value) in reading.headers {
         if let Some((name, part)) = limit_of(field.as_str()) {
-            reading.read_part(name, part, (field, value), parse_full);
+            reading.read_units(name, part, (field, value));
         }
     }
     let plan = reading.headers.get(UNIFIED_STATUS).and_then(text);
@@ -66,7 +61,7 @@ fn limit_of(field: &str) -> Option<(&str, Part)> {
 
 fn read_plan(reading: &mut Reading<'_>, plan: Option<&str>) {
     for (name, utilization, reset) in &WINDOWS {
-        reading.read_fields(name, &[(reset.clone(), Part::Reset)], parse_window_end);
+        reading.read_window_ends(name, reset, parse_unix);
         for value in reading.headers.get_all(utilization) {
             let Some(full) = text(value).and_then(is_full) else {
                 reading.feedback.add_unread(utilization.as_str(), value);
@@ -84,7 +79,7 @@ fn read_plan(reading: &mut Reading<'_>, plan: Option<&str>) {
     if plan == Some("rejected") {
         // The end of the window by which the call was rejected, whichever it is.
         let name = "unified";
-        reading.read_fields(name, &[(UNIFIED_RESET, Part::Reset)], parse_window_end);
+        reading.read_window_ends(name, &UNIFIED_RESET, parse_unix);
         if let Some(limit) = reading.feedback.limit_mut(name) {
             limit.merge_remaining(0);
         }
@@ -99,8 +94,4 @@ fn is_full(text: &str) -> Option<bool> {
         return Decimal::parse(number).filter(|_| exponent).map(|_| false);
     }
     Some(Decimal::parse(text)?.whole >= 1)
-}
-
-fn parse_full(text: &str, now: Instant) -> Option<Reset> {
-    Some(Reset::Full(Instant::parse_rfc3339(text)?.from(now)))
 }

@@ -6,9 +6,9 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{
-    feedback::{Feedback, Refusal, Reset},
+    feedback::{Feedback, Refusal},
     reading::status_text,
-    text::{Decimal, Instant, from_nanos, go_duration},
+    text::{Decimal, Instant, MAX_TIME, seconds},
 };
 
 /// Bytes of the longest body that is read.
@@ -19,8 +19,7 @@ const MAX_ITEMS: usize = 32;
 /// Reads the body of a response of the Gemini API. At most 64 KiB are read.
 ///
 /// The call was refused if the status is 429, or 503 with a time, or the error's status is `RESOURCE_EXHAUSTED`. The time is
-/// `google.rpc.RetryInfo`'s. Each violation of `google.rpc.QuotaFailure` is a limit with nothing remaining, whose name is
-/// the `quotaId`, such as `GenerateRequestsPerDayPerProjectPerModel-FreeTier`.
+/// `google.rpc.RetryInfo`'s.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,16 +42,14 @@ pub fn gemini(status: StatusCode, body: &[u8]) -> Feedback {
     let mut delay = None;
     for detail in items(&error["details"]) {
         let kind = detail["@type"].as_str().unwrap_or_default();
-        if kind.ends_with("google.rpc.RetryInfo") {
-            let value = &detail["retryDelay"];
-            match value.as_str().and_then(go_duration) {
-                Some(time) => delay = delay.max(Some(time)),
-                None => feedback.add_unread("retryDelay", value.to_string()),
-            }
-        } else if kind.ends_with("google.rpc.QuotaFailure") {
-            for violation in items(&detail["violations"]) {
-                add_violation(violation, &mut feedback);
-            }
+        if !kind.ends_with("google.rpc.RetryInfo") {
+            continue;
+        }
+        let value = &detail["retryDelay"];
+        let time = value.as_str().and_then(|text| text.strip_suffix('s'));
+        match time.and_then(seconds) {
+            Some(time) => delay = delay.max(Some(time)),
+            None => feedback.add_unread("retryDelay", value.to_string()),
         }
     }
     let cause = match status {
@@ -68,32 +65,22 @@ pub fn gemini(status: StatusCode, body: &[u8]) -> Feedback {
     feedback
 }
 
-/// A quota of Gemini that the call exceeds.
-fn add_violation(violation: &Value, feedback: &mut Feedback) {
-    let Some(name) = violation["quotaId"].as_str() else {
-        return;
-    };
-    let Some(limit) = feedback.limit_mut(name) else {
-        return feedback.add_unread("quotaId", name);
-    };
-    limit.merge_remaining(0);
-    if let Some(quota) = number(&violation["quotaValue"]) {
-        limit.merge_limit(quota.whole);
-    }
-}
-
 /// Reads the body of a response of Shopify's GraphQL API. At most 64 KiB are read.
 ///
-/// `extensions.cost.throttleStatus` is the limit `points`, a bucket. The call was refused if an error's code is
-/// `THROTTLED`; the time is then until there are as many points as the query requests.
+/// The call was refused if an error's code is `THROTTLED`. The time is until there are as many points as the query requests, by
+/// `extensions.cost`.
 pub fn shopify(body: &[u8]) -> Feedback {
     let mut feedback = Feedback::default();
     let Some(body) = parse(body, &mut feedback) else {
         return feedback;
     };
+    let mut errors = items(&body["errors"]);
+    if !errors.any(|error| error["extensions"]["code"] == "THROTTLED") {
+        return feedback;
+    }
     let cost = &body["extensions"]["cost"];
     let bucket = &cost["throttleStatus"];
-    let field = |value: &Value, name: &'static str, feedback: &mut Feedback| {
+    let mut field = |value: &Value, name: &'static str| {
         let value = &value[name];
         let number = number(value);
         if number.is_none() && !value.is_null() {
@@ -101,29 +88,19 @@ pub fn shopify(body: &[u8]) -> Feedback {
         }
         number
     };
-    let maximum = field(bucket, "maximumAvailable", &mut feedback);
-    let available = field(bucket, "currentlyAvailable", &mut feedback);
-    let rate = field(bucket, "restoreRate", &mut feedback);
-    let requested = field(cost, "requestedQueryCost", &mut feedback);
-    let time_until = |points: Option<Decimal>| restore_time(points?, available?, rate?);
-    if (maximum.is_some() || available.is_some())
-        && let Some(limit) = feedback.limit_mut("points")
-    {
-        limit.limit = maximum.map(|maximum| maximum.whole);
-        limit.remaining = available.map(|available| available.whole);
-        limit.reset = time_until(maximum).map(Reset::Full);
-    }
-    let mut errors = items(&body["errors"]);
-    if errors.any(|error| error["extensions"]["code"] == "THROTTLED") {
-        let refusal = Refusal::new("errors.extensions.code");
-        let time = time_until(requested).unwrap_or_default();
-        feedback.refusal = Some(refusal.retry_after(time));
-    }
+    let requested = field(cost, "requestedQueryCost");
+    let available = field(bucket, "currentlyAvailable");
+    let rate = field(bucket, "restoreRate");
+    let time = requested.zip(available).zip(rate);
+    let time =
+        time.and_then(|((requested, available), rate)| restore_time(requested, available, rate));
+    let refusal = Refusal::new("errors.extensions.code");
+    feedback.refusal = Some(refusal.retry_after(time.unwrap_or_default()));
     feedback
 }
 
-/// Reads the body of a response of GitHub's GraphQL API whose query asks for `rateLimit { limit remaining resetAt }`. At
-/// most 64 KiB are read.
+/// Reads the body of a response of GitHub's GraphQL API whose query asks for `rateLimit { remaining resetAt }`. At most 64 KiB
+/// are read.
 ///
 /// `data.rateLimit` is the limit `graphql`, whose window ends at `resetAt` by the system's clock. An error of type
 /// `RATE_LIMITED` is a refusal.
@@ -132,34 +109,20 @@ pub fn github_graphql(body: &[u8]) -> Feedback {
     let Some(body) = parse(body, &mut feedback) else {
         return feedback;
     };
-    let name = "graphql";
-    let values = &body["data"]["rateLimit"];
-    for part in ["limit", "remaining", "resetAt"] {
-        let value = &values[part];
-        if value.is_null() {
-            continue;
+    let window = &body["data"]["rateLimit"];
+    let remaining = number(&window["remaining"]);
+    let end = window["resetAt"].as_str().and_then(Instant::parse_rfc3339);
+    for (field, is_read) in [
+        ("remaining", remaining.is_some()),
+        ("resetAt", end.is_some()),
+    ] {
+        if !is_read && !window[field].is_null() {
+            feedback.add_unread(field, window[field].to_string());
         }
-        let merged = match part {
-            "resetAt" => value
-                .as_str()
-                .and_then(Instant::parse_rfc3339)
-                .and_then(|at| {
-                    let reset = Reset::WindowEnd(at.from(Instant::now()));
-                    feedback.limit_mut(name)?.merge_reset(reset);
-                    Some(())
-                }),
-            _ => number(value).and_then(|number| {
-                let limit = feedback.limit_mut(name)?;
-                match part {
-                    "limit" => limit.merge_limit(number.whole),
-                    _ => limit.merge_remaining(number.whole),
-                }
-                Some(())
-            }),
-        };
-        if merged.is_none() {
-            feedback.add_unread(part, value.to_string());
-        }
+    }
+    if let Some(limit) = feedback.limit_mut("graphql").filter(|_| !window.is_null()) {
+        limit.remaining = remaining.map(|remaining| remaining.whole);
+        limit.window_end = end.map(|end| end.from(Instant::now()));
     }
     if items(&body["errors"]).any(|error| error["type"] == "RATE_LIMITED") {
         feedback.refusal = Some(Refusal::new("errors.type"));
@@ -198,5 +161,7 @@ fn restore_time(target: Decimal, available: Decimal, rate: Decimal) -> Option<Du
         |number: Decimal| u128::from(number.whole) * 1_000_000_000 + u128::from(number.fraction);
     let missing = billionths(target).saturating_sub(billionths(available));
     let rate = Some(billionths(rate)).filter(|rate| *rate > 0)?;
-    Some(from_nanos((missing * 1_000_000_000).div_ceil(rate)))
+    let nanos = (missing * 1_000_000_000).div_ceil(rate);
+    let time = u64::try_from(nanos).map_or(MAX_TIME, Duration::from_nanos);
+    Some(time.min(MAX_TIME))
 }

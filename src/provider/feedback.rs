@@ -16,7 +16,7 @@ const MAX_UNREAD_CHARS: usize = 64;
 pub struct Feedback {
     /// That the call was refused; `None` if it was not.
     pub refusal: Option<Refusal>,
-    /// The limits, each name once: of several values the smallest limit and remainder and the latest reset. At most 32.
+    /// The limits, each name once: of several values the smallest limit and remainder and the latest end of a window. At most 32.
     pub limits: Vec<ReportedLimit>,
     /// Fields that could not be read, at most 16.
     pub unread: Vec<Unread>,
@@ -43,18 +43,9 @@ pub struct ReportedLimit {
     pub limit: Option<u64>,
     /// The units that are left, rounded down.
     pub remaining: Option<u64>,
-    /// When units come back.
-    pub reset: Option<Reset>,
-}
-
-/// When units of a limit come back, as a time from the response on. At most 366 days.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reset {
-    /// All units are back then. Some come back earlier: a bucket that refills.
-    Full(Duration),
-    /// The window ends then. No unit comes back earlier.
-    WindowEnd(Duration),
+    /// The time from the response on until the window ends, before which no unit comes back. At most 366 days. `None` for a
+    /// bucket, which refills bit by bit.
+    pub window_end: Option<Duration>,
 }
 
 /// A field that could not be read.
@@ -88,7 +79,7 @@ impl ReportedLimit {
             name: name.into(),
             limit: None,
             remaining: None,
-            reset: None,
+            window_end: None,
         }
     }
 
@@ -103,27 +94,13 @@ impl ReportedLimit {
         );
     }
 
-    pub(super) fn merge_reset(&mut self, reset: Reset) {
-        if self.reset.is_none_or(|other| other.time() < reset.time()) {
-            self.reset = Some(reset);
-        }
+    pub(super) fn merge_window_end(&mut self, time: Duration) {
+        self.window_end = self.window_end.max(Some(time));
     }
 
     /// The time until the window ends, if nothing is left of it.
     pub(super) fn exhausted_until(&self) -> Option<Duration> {
-        match (self.remaining, self.reset) {
-            (Some(0), Some(Reset::WindowEnd(time))) => Some(time),
-            _ => None,
-        }
-    }
-}
-
-impl Reset {
-    /// The time from the response on.
-    pub const fn time(self) -> Duration {
-        match self {
-            Self::Full(time) | Self::WindowEnd(time) => time,
-        }
+        self.window_end.filter(|_| self.remaining == Some(0))
     }
 }
 
@@ -204,13 +181,13 @@ mod tests {
     #[test]
     fn of_several_values_the_strictest_counts() {
         let mut limit = ReportedLimit::new("requests");
-        for (remaining, reset) in [(3, 10), (1, 20), (2, 5)] {
+        for (remaining, seconds) in [(3, 10), (1, 20), (2, 5)] {
             limit.merge_limit(remaining + 10);
             limit.merge_remaining(remaining);
-            limit.merge_reset(Reset::Full(Duration::from_secs(reset)));
+            limit.merge_window_end(Duration::from_secs(seconds));
         }
         assert_eq!((limit.limit, limit.remaining), (Some(11), Some(1)));
-        assert_eq!(limit.reset, Some(Reset::Full(Duration::from_secs(20))));
+        assert_eq!(limit.window_end, Some(Duration::from_secs(20)));
     }
 
     #[test]

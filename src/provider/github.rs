@@ -2,21 +2,18 @@
 
 use http::{HeaderName, StatusCode};
 
-use super::reading::{Part, Reading, parse_window_end, status_text, text};
+use super::reading::{Part, Reading, parse_unix, status_text, text};
+use crate::headers::X_RATELIMIT;
 
 const RESOURCE: HeaderName = HeaderName::from_static("x-ratelimit-resource");
-const FIELDS: [(HeaderName, Part); 3] = [
-    (HeaderName::from_static("x-ratelimit-limit"), Part::Limit),
-    (
-        HeaderName::from_static("x-ratelimit-remaining"),
-        Part::Remaining,
-    ),
-    (HeaderName::from_static("x-ratelimit-reset"), Part::Reset),
-];
 
 pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
     let resource = reading.headers.get(RESOURCE).and_then(text);
-    reading.read_fields(resource.unwrap_or("core"), &FIELDS, parse_window_end);
+    let name = resource.unwrap_or("core");
+    let [limit, remaining, reset] = &X_RATELIMIT;
+    reading.read_units_of(name, Part::Limit, limit);
+    reading.read_units_of(name, Part::Remaining, remaining);
+    reading.read_window_ends(name, reset, parse_unix);
     // A 403 without either is missing permission.
     let exhausted = |reading: &Reading<'_>| {
         let mut limits = reading.feedback.limits.iter();

@@ -8,7 +8,7 @@
 //! use std::time::Duration;
 //!
 //! use http::{Response, StatusCode};
-//! use tollgate::provider::{Provider, Reset};
+//! use tollgate::provider::Provider;
 //!
 //! // The policy `rpm` counts what the provider calls requests.
 //! let provider = Provider::openai().limit("requests", "rpm");
@@ -17,36 +17,32 @@
 //!     .header("retry-after-ms", "1250")
 //!     .header("x-ratelimit-limit-requests", "60")
 //!     .header("x-ratelimit-remaining-requests", "0")
-//!     .header("x-ratelimit-reset-requests", "6m0s")
 //!     .body(())?;
 //!
 //! let feedback = provider.read(response.status(), response.headers());
 //! assert_eq!(provider.block_time(&feedback), Some(Duration::from_millis(1_250)));
 //! let requests = &feedback.limits[0];
 //! assert_eq!((&*requests.name, requests.limit, requests.remaining), ("requests", Some(60), Some(0)));
-//! assert_eq!(requests.reset, Some(Reset::Full(Duration::from_secs(360))));
 //! # Ok::<(), http::Error>(())
 //! ```
 //!
 //! # Fields
 //!
-//! | provider | fields | limits by name | reset |
+//! | provider | fields | limits by name | end of the window |
 //! |---|---|---|---|
-//! | [`standard`](Provider::standard) | `RateLimit`, `RateLimit-Policy` as lists: `"burst";q=10;r=3;t=1` | each item's | end of the window, in seconds |
-//! | | `RateLimit: limit=10, remaining=3, reset=1`; `RateLimit-Limit`, `-Remaining`, `-Reset`; `X-RateLimit-Limit`, `-Remaining`, `-Reset` | `default` | end of the window, in seconds; as Unix time above 10^9, in milliseconds above 10^12 |
-//! | [`openai`](Provider::openai), [`azure_openai`](Provider::azure_openai) | `x-ratelimit-{limit,remaining,reset}-NAME` | `requests`, `tokens`, `project-tokens` and others | full, a duration of Go: `6m0s` |
-//! | [`anthropic`](Provider::anthropic) | `anthropic-ratelimit-NAME-{limit,remaining,reset}`, `anthropic-priority-…` | `requests`, `tokens`, `input-tokens`, `output-tokens`; `priority-input-tokens` and others | full, an instant of RFC 3339 |
-//! | | `anthropic-ratelimit-unified-{5h,7d}-{utilization,reset}`, `anthropic-ratelimit-unified-{status,reset}` | `unified-5h`, `unified-7d`, and `unified` of a rejected call; nothing remains at a utilization of 1, unless the status is `allowed` | end of the window, in Unix time |
-//! | [`github`](Provider::github) | `x-ratelimit-{limit,remaining,reset,resource}` | the resource, or `core` | end of the window, in Unix time |
-//! | `gemini` | `error.details` of the body | the `quotaId` of each violation | |
-//! | `shopify` | `extensions.cost.throttleStatus` of the body | `points` | full |
-//! | `github_graphql` | `data.rateLimit` of the body | `graphql` | end of the window |
+//! | [`standard`](Provider::standard) | `RateLimit`, `RateLimit-Policy` as lists: `"burst";q=10;r=3;t=1` | each item's | in seconds |
+//! | | `RateLimit: limit=10, remaining=3, reset=1`; `RateLimit-Limit`, `-Remaining`, `-Reset`; `X-RateLimit-Limit`, `-Remaining`, `-Reset` | `default` | in seconds; as Unix time above 10^9, in milliseconds above 10^12 |
+//! | [`openai`](Provider::openai), [`azure_openai`](Provider::azure_openai) | `x-ratelimit-{limit,remaining}-NAME` | `requests`, `tokens`, `project-tokens` and others | none: buckets |
+//! | [`anthropic`](Provider::anthropic) | `anthropic-ratelimit-NAME-{limit,remaining}`, `anthropic-priority-…` | `requests`, `tokens`, `input-tokens`, `output-tokens`; `priority-input-tokens` and others | none: buckets |
+//! | | `anthropic-ratelimit-unified-{5h,7d}-{utilization,reset}`, `anthropic-ratelimit-unified-{status,reset}` | `unified-5h`, `unified-7d`, and `unified` of a rejected call; nothing remains at a utilization of 1, unless the status is `allowed` | in Unix time |
+//! | [`github`](Provider::github) | `x-ratelimit-{limit,remaining,reset,resource}` | the resource, or `core` | in Unix time |
+//! | `github_graphql` | `data.rateLimit` of the body | `graphql` | `resetAt`, an instant of RFC 3339 |
 //!
 //! A server that writes `X-RateLimit-Reset` for a bucket, as this crate does under [`RateLimitHeaders::x_ratelimit`](crate::RateLimitHeaders::x_ratelimit), means
 //! when it is full: a policy that counts such a limit waits for that once nothing remains.
 //!
 //! Numbers are whole, or rounded down, and may have commas between thousands. A field that cannot be read is [`Unread`], and
-//! changes nothing. Fields that are sent several times count once: the smallest number, and the latest reset.
+//! changes nothing. Fields that are sent several times count once: the smallest number, and the latest end.
 //!
 //! # Refusals
 //!
@@ -66,7 +62,7 @@
 //!    `grpc-retry-pushback-ms`, then the `RetryInfo` of `grpc-status-details-bin`; in bodies Gemini's `retryDelay`, and the time in
 //!    which Shopify restores the points that the query requests.
 //! 2. The latest end of a window of which nothing remains. When a bucket is *full* again says nothing about the next call,
-//!    so it is not taken.
+//!    so it is not read.
 //! 3. [`Provider::default_block`].
 //!
 //! # Sources
@@ -94,5 +90,5 @@ mod text;
 
 #[cfg(feature = "provider-json")]
 pub use body::{gemini, github_graphql, shopify};
-pub use feedback::{Feedback, Refusal, ReportedLimit, Reset, Unread};
+pub use feedback::{Feedback, Refusal, ReportedLimit, Unread};
 pub use provider::Provider;

@@ -1,17 +1,12 @@
-//! `x-ratelimit-{limit,remaining,reset}-NAME`, of OpenAI and Azure OpenAI.
+//! `x-ratelimit-{limit,remaining}-NAME`, of OpenAI and Azure OpenAI, whose limits are buckets.
 
 use http::StatusCode;
 
-use super::{
-    feedback::Reset,
-    reading::{Part, Reading},
-    text::{Instant, go_duration},
-};
+use super::reading::{Part, Reading};
 
-const PREFIXES: [(&str, Part); 3] = [
+const PREFIXES: [(&str, Part); 2] = [
     ("x-ratelimit-limit-", Part::Limit),
     ("x-ratelimit-remaining-", Part::Remaining),
-    ("x-ratelimit-reset-", Part::Reset),
 ];
 
 pub(super) fn read(reading: &mut Reading<'_>, status: StatusCode) {
@@ -27,12 +22,7 @@ fn read_limits(reading: &mut Reading<'_>) {
             .iter()
             .find_map(|(prefix, part)| Some((field.as_str().strip_prefix(prefix)?, *part)));
         if let Some((name, part)) = part {
-            reading.read_part(name, part, (field, value), parse_reset);
+            reading.read_units(name, part, (field, value));
         }
     }
-}
-
-/// A duration of Go, after which the bucket is full.
-fn parse_reset(text: &str, _: Instant) -> Option<Reset> {
-    go_duration(text).map(Reset::Full)
 }

@@ -166,7 +166,7 @@ impl Provider {
     /// Returns how long this feedback blocks the key, at most [`max_block`](Self::max_block); `None` if it does not.
     ///
     /// A refusal blocks for the time that it names. If it names none, it blocks until the latest
-    /// [end of a window](super::Reset::WindowEnd) of which nothing remains, or else for
+    /// [end of a window](super::ReportedLimit::window_end) of which nothing remains, or else for
     /// [`default_block`](Self::default_block). Without a refusal a window of which nothing remains blocks until its end, if a
     /// [policy](Self::limit) counts it. A time of zero that a response names is
     /// ignored; a time below a millisecond is one millisecond.

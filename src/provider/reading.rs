@@ -8,22 +8,18 @@ use http::{
 };
 
 use super::{
-    feedback::{Feedback, Refusal, Reset},
+    feedback::{Feedback, Refusal},
     text::{Instant, millis, seconds, units},
 };
 
 const RETRY_AFTER_MS: &str = "retry-after-ms";
 
-/// What one field says of a limit.
+/// What the units of a field are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Limit,
     Remaining,
-    Reset,
 }
-
-/// How a provider writes a reset: its text, and the time of the response.
-pub(super) type ParseReset = fn(&str, Instant) -> Option<Reset>;
 
 pub(super) struct Reading<'a> {
     pub(super) headers: &'a HeaderMap,
@@ -45,47 +41,42 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads a value as a part of the limit `name`.
-    pub(super) fn read_part(
+    /// Reads a value as units of the limit `name`.
+    pub(super) fn read_units(
         &mut self,
         name: &str,
         part: Part,
         (field, value): (&HeaderName, &HeaderValue),
-        parse_reset: ParseReset,
     ) {
-        let now = self.now;
-        let merged = text(value).and_then(|text| match part {
-            Part::Limit => {
-                let limit = units(text)?;
-                self.feedback.limit_mut(name)?.merge_limit(limit);
-                Some(())
-            }
-            Part::Remaining => {
-                let remaining = units(text)?;
-                self.feedback.limit_mut(name)?.merge_remaining(remaining);
-                Some(())
-            }
-            Part::Reset => {
-                let reset = parse_reset(text, now)?;
-                self.feedback.limit_mut(name)?.merge_reset(reset);
-                Some(())
-            }
-        });
-        if merged.is_none() {
-            self.feedback.add_unread(field.as_str(), value);
+        let units = text(value).and_then(units);
+        match units.and_then(|units| Some((self.feedback.limit_mut(name)?, units))) {
+            Some((limit, units)) => match part {
+                Part::Limit => limit.merge_limit(units),
+                Part::Remaining => limit.merge_remaining(units),
+            },
+            None => self.feedback.add_unread(field.as_str(), value),
         }
     }
 
-    /// Reads all values of fields that are parts of the limit `name`.
-    pub(super) fn read_fields(
+    /// Reads all values of a field as units of the limit `name`.
+    pub(super) fn read_units_of(&mut self, name: &str, part: Part, field: &HeaderName) {
+        for value in self.headers.get_all(field) {
+            self.read_units(name, part, (field, value));
+        }
+    }
+
+    /// Reads all values of a field as ends of a window of the limit `name`.
+    pub(super) fn read_window_ends(
         &mut self,
         name: &str,
-        fields: &[(HeaderName, Part)],
-        parse_reset: ParseReset,
+        field: &HeaderName,
+        parse: fn(&str, Instant) -> Option<Duration>,
     ) {
-        for (field, part) in fields {
-            for value in self.headers.get_all(field) {
-                self.read_part(name, *part, (field, value), parse_reset);
+        for value in self.headers.get_all(field) {
+            let time = text(value).and_then(|text| parse(text, self.now));
+            match time.and_then(|time| Some((self.feedback.limit_mut(name)?, time))) {
+                Some((limit, time)) => limit.merge_window_end(time),
+                None => self.feedback.add_unread(field.as_str(), value),
             }
         }
     }
@@ -148,9 +139,9 @@ fn parse_retry_after(text: &str, now: Instant) -> Option<Duration> {
     seconds(text).or_else(|| Some(Instant::parse_http_date(text)?.from(now)))
 }
 
-/// The end of a window in Unix seconds.
-pub(super) fn parse_window_end(text: &str, now: Instant) -> Option<Reset> {
-    Some(Reset::WindowEnd(Instant::parse_unix(text)?.from(now)))
+/// The time until an instant in Unix seconds.
+pub(super) fn parse_unix(text: &str, now: Instant) -> Option<Duration> {
+    Some(Instant::parse_unix(text)?.from(now))
 }
 
 /// The value, if it is visible ASCII.

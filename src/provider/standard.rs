@@ -12,7 +12,6 @@ use sfv::{
 };
 
 use super::{
-    feedback::Reset,
     reading::{Part, Reading, text},
     text::{Decimal, Instant, MAX_TIME, units},
 };
@@ -51,11 +50,8 @@ fn read_limits(reading: &mut Reading<'_>) {
     }
     for [limit, remaining, reset] in [&DRAFT_06, &X_RATELIMIT] {
         read_limit(reading, limit);
-        let fields = [
-            (remaining.clone(), Part::Remaining),
-            (reset.clone(), Part::Reset),
-        ];
-        reading.read_fields(UNNAMED, &fields, parse_reset);
+        reading.read_units_of(UNNAMED, Part::Remaining, remaining);
+        reading.read_window_ends(UNNAMED, reset, parse_reset);
     }
 }
 
@@ -76,16 +72,15 @@ fn read_limit(reading: &mut Reading<'_>, field: &HeaderName) {
 }
 
 /// Seconds from now on, or an instant if the number is too large for that.
-fn parse_reset(text: &str, now: Instant) -> Option<Reset> {
+fn parse_reset(text: &str, now: Instant) -> Option<Duration> {
     let number = Decimal::parse(text)?;
-    let time = if number.whole <= MAX_SECONDS {
+    Some(if number.whole <= MAX_SECONDS {
         number.seconds().min(MAX_TIME)
     } else if number.whole <= MAX_UNIX_SECONDS {
         Instant(number.seconds()).from(now)
     } else {
         Instant(number.millis()).from(now)
-    };
-    Some(Reset::WindowEnd(time))
+    })
 }
 
 /// Reads a list of named limits, `"default";q=100;r=50;t=30`, or the parts of one, `limit=100, remaining=50, reset=30`.
@@ -114,11 +109,18 @@ fn read_structured(reading: &mut Reading<'_>, value: &HeaderValue) -> Option<()>
             limit.merge_remaining(remaining);
         }
         if let Some(seconds) = item.reset {
-            let time = Duration::from_secs(seconds).min(MAX_TIME);
-            limit.merge_reset(Reset::WindowEnd(time));
+            limit.merge_window_end(Duration::from_secs(seconds).min(MAX_TIME));
         }
     }
     Some(())
+}
+
+/// What a number of an item is.
+#[derive(Clone, Copy)]
+enum Number {
+    Quota,
+    Remaining,
+    Reset,
 }
 
 /// What the members of a list or dictionary say.
@@ -128,8 +130,8 @@ struct Items(Vec<Item>);
 #[derive(Default)]
 struct Item {
     limit: String,
-    /// Of a dictionary: the part that the member's value is.
-    part: Option<Part>,
+    /// Of a dictionary: what the member's value is.
+    value: Option<Number>,
     quota: Option<u64>,
     remaining: Option<u64>,
     /// In seconds.
@@ -138,13 +140,13 @@ struct Item {
 }
 
 impl Items {
-    fn push(&mut self, part: Option<Part>) -> Option<&mut Item> {
+    fn push(&mut self, value: Option<Number>) -> Option<&mut Item> {
         if self.0.len() == MAX_ITEMS {
             return None;
         }
         self.0.push(Item {
             limit: UNNAMED.to_owned(),
-            part,
+            value,
             ..Item::default()
         });
         self.0.last_mut()
@@ -152,7 +154,7 @@ impl Items {
 }
 
 impl Item {
-    fn set(&mut self, part: Part, value: &BareItemFromInput<'_>) {
+    fn set(&mut self, which: Number, value: &BareItemFromInput<'_>) {
         let number = match value {
             BareItemFromInput::Integer(number) => u64::try_from(*number).ok(),
             BareItemFromInput::Decimal(number) => {
@@ -161,10 +163,10 @@ impl Item {
             _ => None,
         };
         self.malformed |= number.is_none();
-        match part {
-            Part::Limit => self.quota = number,
-            Part::Remaining => self.remaining = number,
-            Part::Reset => self.reset = number,
+        match which {
+            Number::Quota => self.quota = number,
+            Number::Remaining => self.remaining = number,
+            Number::Reset => self.reset = number,
         }
     }
 }
@@ -181,13 +183,13 @@ impl<'de> DictionaryVisitor<'de> for Items {
     type Error = Infallible;
 
     fn entry(&mut self, key: &'de KeyRef) -> Result<impl EntryVisitor<'de>, Infallible> {
-        let part = match key.as_str() {
-            "limit" => Part::Limit,
-            "remaining" => Part::Remaining,
-            "reset" => Part::Reset,
+        let value = match key.as_str() {
+            "limit" => Number::Quota,
+            "remaining" => Number::Remaining,
+            "reset" => Number::Reset,
             _ => return Ok(None),
         };
-        Ok(self.push(Some(part)))
+        Ok(self.push(Some(value)))
     }
 }
 
@@ -198,8 +200,8 @@ impl<'de> ItemVisitor<'de> for &mut Item {
         self,
         value: BareItemFromInput<'de>,
     ) -> Result<impl ParameterVisitor<'de>, Infallible> {
-        match (self.part, &value) {
-            (Some(part), value) => self.set(part, value),
+        match (self.value, &value) {
+            (Some(which), value) => self.set(which, value),
             (None, BareItemFromInput::String(name)) => name.as_str().clone_into(&mut self.limit),
             (None, BareItemFromInput::Token(name)) => name.as_str().clone_into(&mut self.limit),
             // A quota without a name, in `RateLimit-Policy` of drafts up to 07: the limit is in `RateLimit` too.
@@ -225,14 +227,14 @@ impl<'de> ParameterVisitor<'de> for &mut Item {
         key: &'de KeyRef,
         value: BareItemFromInput<'de>,
     ) -> Result<(), Infallible> {
-        let part = match key.as_str() {
-            "q" => Part::Limit,
-            "r" => Part::Remaining,
-            "t" => Part::Reset,
+        let which = match key.as_str() {
+            "q" => Number::Quota,
+            "r" => Number::Remaining,
+            "t" => Number::Reset,
             _ => return Ok(()),
         };
-        if self.part.is_none() {
-            self.set(part, &value);
+        if self.value.is_none() {
+            self.set(which, &value);
         }
         Ok(())
     }

@@ -60,8 +60,8 @@ fn is_within_bounds(feedback: &Feedback) {
         let printable = |c: char| c == ' ' || c.is_ascii_graphic();
         assert!(limit.name.chars().all(printable), "{feedback:?}");
         assert!((1..=64).contains(&limit.name.len()), "{feedback:?}");
-        let reset = limit.reset.map_or(Duration::ZERO, |reset| reset.time());
-        assert!(reset <= MAX_TIME, "{feedback:?}");
+        let end = limit.window_end.unwrap_or_default();
+        assert!(end <= MAX_TIME, "{feedback:?}");
     }
     assert!(feedback.unread.len() <= 16, "{feedback:?}");
     for unread in &feedback.unread {

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use http::response;
 use tokio::time::{Instant, sleep};
-use tollgate::provider::{Feedback, Provider, ReportedLimit, Reset};
+use tollgate::provider::{Feedback, Provider, ReportedLimit};
 use tollgate_tests::prelude::*;
 
 use super::{
@@ -161,9 +161,9 @@ async fn a_block_is_logged_with_the_limit_or_the_field_that_causes_it() {
     }
 }
 
-fn reported(remaining: u64, reset: Option<Reset>) -> Feedback {
+fn reported(remaining: u64, window_end: Option<Duration>) -> Feedback {
     let mut limit = ReportedLimit::new("requests");
-    (limit.remaining, limit.reset) = (Some(remaining), reset);
+    (limit.remaining, limit.window_end) = (Some(remaining), window_end);
     let mut feedback = Feedback::default();
     feedback.limits.push(limit);
     feedback
@@ -254,14 +254,14 @@ fn a_provider_that_the_limiter_cannot_obey_is_an_error_when_the_layer_is_built()
 async fn a_window_that_a_policy_counts_blocks_until_its_end_once_nothing_is_left_of_it() {
     let (limiter, _) = limiter(calls_of("100/h"));
     let counted = Provider::github().limit("requests", "calls");
-    let window = |seconds| Some(Reset::WindowEnd(secs(seconds)));
-    for (provider, remaining, reset, blocked_for) in [
-        (&counted, 40, window(600), None),
+    let end = Some(secs(600));
+    for (provider, remaining, window_end, blocked_for) in [
+        (&counted, 40, end, None),
         (&counted, 0, None, None),
-        (&counted, 0, window(600), Some(secs(600))),
-        (&Provider::github(), 0, window(600), None),
+        (&counted, 0, end, end),
+        (&Provider::github(), 0, end, None),
     ] {
-        let feedback = reported(remaining, reset);
+        let feedback = reported(remaining, window_end);
         let heeded = provider.heed(&limiter, "account", &feedback).await;
         assert_eq!(heeded.expect("a response"), blocked_for, "{feedback:?}");
         // No count changes.
