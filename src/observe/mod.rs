@@ -69,14 +69,15 @@ pub(crate) mod counts;
 mod decision;
 mod event;
 mod observers;
+#[cfg(feature = "redis")]
+mod shared_observers;
 mod stats;
 
 use std::fmt;
 
-pub(crate) use self::{
-    decision::EventStatus,
-    observers::{Observers, SharedObservers},
-};
+#[cfg(feature = "redis")]
+pub(crate) use self::shared_observers::SharedObservers;
+pub(crate) use self::{decision::EventStatus, observers::Observers};
 pub use self::{
     decision::{
         DecisionEvent, DecisionOutcome, DecisionSource, NEAR_PERCENT, PolicyEvent, PolicyEvents,

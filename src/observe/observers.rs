@@ -1,20 +1,14 @@
-//! The observers of a limiter, and of what several limiters share.
+//! The observers of a limiter.
 
 use std::{
     panic::{self, AssertUnwindSafe},
-    sync::{
-        Arc, RwLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 #[cfg(any(feature = "admin", feature = "metrics"))]
 use super::counts::Counts;
 use super::{Observer, event::Event};
-use crate::{
-    log::LogThrottle,
-    sync::{read, write},
-};
+use crate::log::LogThrottle;
 
 /// The observers of a limiter, at least one.
 #[derive(Debug)]
@@ -23,14 +17,6 @@ pub(crate) struct Observers {
     /// Whether each has [`Observer::counts`].
     #[cfg(any(feature = "admin", feature = "metrics"))]
     all_count: bool,
-}
-
-/// The observers of a store that several limiters may share: each is called once, and none is kept alive.
-#[derive(Debug, Default)]
-pub(crate) struct SharedObservers {
-    /// Whether there were any.
-    any: AtomicBool,
-    observers: RwLock<Arc<[Weak<dyn Observer>]>>,
 }
 
 impl Observers {
@@ -79,46 +65,12 @@ impl Observers {
     }
 }
 
-impl SharedObservers {
-    pub(crate) fn add(&self, observer: &Arc<dyn Observer>) {
-        let mut observers = write(&self.observers);
-        // A reference keeps the memory, so a dead observer is no other one's. None is upgraded: it could be dropped under the lock.
-        let mut known = observers.iter().map(Weak::as_ptr);
-        if known.any(|other| std::ptr::addr_eq(other, Arc::as_ptr(observer))) {
-            return;
-        }
-        let alive = observers.iter().filter(|other| other.strong_count() > 0);
-        let added = Arc::downgrade(observer);
-        *observers = alive.cloned().chain([added]).collect();
-        self.any.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.any.load(Ordering::Relaxed)
-    }
-
-    /// Calls each observer, under no lock.
-    pub(crate) fn notify(&self, call: impl Fn(&dyn Observer)) {
-        if self.is_empty() {
-            return;
-        }
-        let observers = Arc::clone(&read(&self.observers));
-        for observer in observers.iter().filter_map(Weak::upgrade) {
-            notify(&*observer, &call);
-        }
-    }
-
-    pub(crate) fn on_event(&self, event: &Event<'_>) {
-        self.notify(|observer| observer.on_event(event));
-    }
-}
-
 fn is_same(a: &Arc<dyn Observer>, b: &Arc<dyn Observer>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
 #[inline]
-fn notify(observer: &dyn Observer, call: impl Fn(&dyn Observer)) {
+pub(super) fn notify(observer: &dyn Observer, call: impl Fn(&dyn Observer)) {
     // A request that is charged must not be lost in a panic of code that only watches it; nor may one begin in a destructor that
     // runs while another unwinds, where it would abort the process.
     if panic::catch_unwind(AssertUnwindSafe(|| call(observer))).is_err() {
