@@ -308,8 +308,8 @@ impl Limiter {
     /// Explains the decision that a request with this head would get from a layer of this limiter now: which policies apply,
     /// with which key, cost and quota, whether it would be admitted, and when; and why the other policies don't apply.
     ///
-    /// The policies are evaluated as for a request, by the same code: access lists, conditions, functions of the application
-    /// and lookups of quotas included, and a rejection that the store has cached. But nothing is charged, recorded, logged or
+    /// The policies are evaluated as for a request, by the same code: access lists, conditions and functions of the application
+    /// included, and a rejection that the store has cached. But nothing is charged, recorded, logged or
     /// changed: no key, no TTL, no statistics of shadow policies, no ban. Other layers and middlewares of the service are
     /// not asked.
     ///

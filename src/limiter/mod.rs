@@ -9,7 +9,7 @@
 // 2. `resolve` lets `access` decide what needs no store: access lists, skip rules and invalid calls. Then it adds an entry with
 //    key, cost and quota for each policy that applies to a `DecisionBuilder` (`decide`).
 // 3. It makes one operation of the store for all entries. `PendingDecision` awaits a response that is not
-//    ready, and quotas that have to be looked up before.
+//    ready.
 // 4. `decide` sets each entry's status and receipt from the response, and adds shadows (`shadow`), bans and permits (`permits`).
 //    After a store error, `fallback` decides. The result is a `Decision`, or an `Admission` or `Rejected` made of one.
 // 5. The decision refers to the limiter, which charges, refunds and settles for it later (`adjust`, `settle`).

@@ -110,7 +110,7 @@ impl LimiterRef {
         self.report_summary(summary, &builder.entries);
     }
 
-    /// Reports a call that was dropped before it was decided, and before or after it was sent to the store.
+    /// Reports a call that was dropped before it was decided, and after it was sent to the store.
     pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, elapsed: Duration) {
         match builder.op {
             Op::ForceAcquire => self.report_charge_by_hand(builder, false),

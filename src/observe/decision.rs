@@ -33,7 +33,7 @@ pub struct DecisionEvent<'a> {
     pub uncounted: bool,
     /// Whether the request was allowed to wait: [`Limiter::wait`](crate::Limiter::wait), or a layer of outgoing calls.
     pub waits: bool,
-    /// How long the decision took, or how long it was until the request was dropped. If it had to wait for the store or a lookup:
+    /// How long the decision took, or how long it was until the request was dropped. If it had to wait for the store:
     /// since that was called. If the request was allowed to wait: since its first poll. Of decisions that are ready at once, one in
     /// 64 is timed, chosen at random; the others have `None`.
     pub elapsed: Option<Duration>,
