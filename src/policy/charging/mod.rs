@@ -334,15 +334,13 @@ impl Policy {
     ///   [cluster](crate::store::RedisStoreBuilder::cluster) the request's keys must be in one slot. All others are counted one by one, and so
     ///   is a request that costs more than each of the held leases has left.
     /// - **Size**: the units that the key's requests in this process use in half a TTL, under each policy. At most
-    ///   [`Lease::max_units`], and at most a quarter of the process's share of what remains, by an estimate of how many processes charge
-    ///   the key. So the last units of a quota are charged one by one, by the processes that need them. Together, a key's leases hold
+    ///   [`Lease::max_units`], and at most a quarter of what remains. So the last units of a quota are charged one by one, by the processes that need them. Together, a key's leases hold
     ///   at most what its requests use in 5/8 of a TTL, and no more than four times
-    ///   [`Lease::max_units`]. From 200,000 requests per second in this process, each of
-    ///   up to 16 groups of threads has leases of its own, as if it were a process.
+    ///   [`Lease::max_units`].
     /// - **What is left** when traffic stops is refunded within the TTL. If a process is killed, or the reply with a lease is lost, its
     ///   units lapse: they can be used again when they have refilled.
-    /// - **[`remaining`](crate::limiter::PolicyDecision::remaining)** is the store's number at its last response plus what this process holds, or
-    ///   this group of threads. Units that others hold count as used, as in [`Limiter::peek`](crate::Limiter::peek).
+    /// - **[`remaining`](crate::limiter::PolicyDecision::remaining)** is the store's number at its last response plus what this process holds.
+    ///   Units that others hold count as used, as in [`Limiter::peek`](crate::Limiter::peek).
     /// - **[`Limiter::reset`](crate::Limiter::reset), [`block`](crate::Limiter::block) and bans** take effect in other processes within
     ///   the TTL. After a reset, or a restart that loses counts, what was leased before is spent in addition to the fresh quota: at
     ///   most one more burst.

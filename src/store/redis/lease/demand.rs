@@ -115,12 +115,12 @@ pub(super) struct Demand {
 }
 
 impl Rate {
-    /// The rate of a key that is requested at least `per_second` times a second.
-    pub(super) fn at_least(per_second: f64, now: Timestamp) -> Self {
+    /// The rate of a key that has become hot.
+    pub(super) fn hot(now: Timestamp) -> Self {
         Self {
             since: now,
             requests: 0,
-            per_second,
+            per_second: MIN_RATE,
             is_assumed: true,
         }
     }
@@ -172,15 +172,9 @@ impl Rate {
         }
     }
 
-    /// Whether an interval has just ended.
-    #[inline]
-    pub(super) fn has_interval_ended(&self) -> bool {
-        self.requests == 0
-    }
-
-    /// Whether the key was requested at this rate, per second, within the last two seconds.
-    pub(super) fn was_at_least(&self, rate: f64, now: Timestamp) -> bool {
-        self.per_second >= rate && now.since(self.since) < Duration::from_secs(2)
+    /// Whether the key was hot within the last two seconds.
+    pub(super) fn is_hot(&self, now: Timestamp) -> bool {
+        self.per_second >= MIN_RATE && now.since(self.since) < Duration::from_secs(2)
     }
 }
 
@@ -242,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_that_of_the_last_interval() {
-        let (mut rate, mut demand) = (Rate::at_least(MIN_RATE, NOW), Demand::default());
+        let (mut rate, mut demand) = (Rate::hot(NOW), Demand::default());
         request(&mut rate, &mut demand, 1..=10);
         assert_eq!(
             rate.units_per_second(demand),
@@ -253,11 +247,11 @@ mod tests {
         assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
         let ratio = rate.units_per_second(demand) / rate.per_second();
         assert!((2.99..=3.01).contains(&ratio), "{rate:?}");
-        assert!(rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(1)));
-        assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(4)));
+        assert!(rate.is_hot(NOW + Duration::from_secs(1)));
+        assert!(!rate.is_hot(NOW + Duration::from_secs(4)));
         // A pause is part of the interval.
         request(&mut rate, &mut demand, [11_000]);
         assert!(rate.per_second() < 10.0, "{rate:?}");
-        assert!(!rate.was_at_least(MIN_RATE, NOW + Duration::from_secs(11)));
+        assert!(!rate.is_hot(NOW + Duration::from_secs(11)));
     }
 }

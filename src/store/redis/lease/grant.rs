@@ -5,7 +5,6 @@ use std::sync::{Arc, atomic::Ordering};
 use super::{
     held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::Granted,
-    stripes::KeyLocation,
     table::Leases,
 };
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::store::redis) struct DueLease {
     pub(super) leases: Arc<Leases>,
-    pub(super) location: KeyLocation,
+    pub(super) hash: u64,
     pub(super) request: LeaseRequest,
 }
 
@@ -63,7 +62,7 @@ impl DueLease {
         leases.totals.grant(request, result);
         // A lease that is late counts as unsettled until its refund does.
         let _unsettled = UnsettledGuard::new(leases);
-        let granted = leases.with_key(self.location, request.key_id, |key| {
+        let granted = leases.with_key(self.hash, request.key_id, |key| {
             // Under the lock, so that no thread holds it up after this.
             let now = ClockReading::read();
             let granted = key.grant(request, result, now);
@@ -80,7 +79,7 @@ impl DueLease {
             Granted::Discarded => leases.totals.lapse_charge(request, result),
         }
         if let Some(refund_at) = refund_at {
-            leases.schedule_refund(refund_at, request.key_id, self.location);
+            leases.schedule_refund(refund_at, request.key_id, self.hash);
         }
     }
 
@@ -90,7 +89,7 @@ impl DueLease {
         let (key_id, number) = (self.request.key_id, self.request.number);
         let now = ClockReading::read().monotonic;
         self.leases
-            .with_key(self.location, key_id, |key| key.fail(number, now));
+            .with_key(self.hash, key_id, |key| key.fail(number, now));
     }
 }
 

@@ -9,14 +9,14 @@ use std::{
 
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
-use super::{grant::UnsettledGuard, held_lease::ClockReading, stripes::KeyLocation, table::Leases};
+use super::{grant::UnsettledGuard, held_lease::ClockReading, table::Leases};
 use crate::{background::background_runtime, clock::Timestamp, sync::lock};
 
 /// The keys with leases that are due to be refunded, and the task that waits for them.
 #[derive(Debug, Default)]
 pub(super) struct Housekeeper {
-    /// By the instant and the ID of the key.
-    due: Mutex<BTreeMap<(Timestamp, u64), KeyLocation>>,
+    /// The hash of each key, by the instant and its ID.
+    due: Mutex<BTreeMap<(Timestamp, u64), u64>>,
     /// Notified when a key is due before all others, and when the store is dropped.
     changed: Arc<Notify>,
     /// Started with the first lease that is requested.
@@ -57,11 +57,11 @@ impl Leases {
     }
 
     /// Has the housekeeper look at a key at an instant.
-    pub(super) fn schedule_refund(&self, at: Timestamp, key_id: u64, location: KeyLocation) {
+    pub(super) fn schedule_refund(&self, at: Timestamp, key_id: u64, hash: u64) {
         let mut due = lock(&self.housekeeper.due);
         let first = due.first_key_value();
         let is_first = first.is_none_or(|((first, _), _)| at < *first);
-        due.insert((at, key_id), location);
+        due.insert((at, key_id), hash);
         drop(due);
         if is_first {
             self.housekeeper.changed.notify_one();
@@ -79,12 +79,12 @@ impl Leases {
             }
             // A flush meanwhile waits for these, too.
             let _unsettled = UnsettledGuard::new(self);
-            let location = first.remove();
+            let hash = first.remove();
             drop(due);
-            let reclaimed = self.with_key(location, key_id, |key| key.reclaim_due(now));
+            let reclaimed = self.with_key(hash, key_id, |key| key.reclaim_due(now));
             let (unspent, next) = reclaimed.unwrap_or_default();
             if let Some(next) = next {
-                self.schedule_refund(next, key_id, location);
+                self.schedule_refund(next, key_id, hash);
             }
             unspent.into_iter().for_each(|unspent| self.refund(unspent));
         }

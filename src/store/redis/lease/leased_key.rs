@@ -10,7 +10,6 @@ use super::{
     },
     requested::RequestedLeases,
     size::{LastResponse, Sizing},
-    stripes::MIN_STRIPING_RATE,
 };
 use crate::{
     clock::Timestamp,
@@ -63,25 +62,11 @@ impl LeasedKey {
         let leases = counters.iter().filter_map(|own| own.limit.info().lease);
         let ttl = leases.map(|lease| lease.lifetime()).min();
         let sizing = Sizing::new(ttl.unwrap_or_default(), now);
-        let counters = counters.iter().map(OwnedCounterOp::of).collect();
-        Self::without_leases((id, hash), counters, sizing)
-    }
-
-    /// The same key for the threads of one stripe, without leases.
-    pub(super) fn for_stripe(&self, id: u64, now: Timestamp) -> Self {
-        let (counters, sizing) = (self.counters.clone(), self.sizing.of_stripe(now));
-        Self {
-            last_response: self.last_response.clone(),
-            ..Self::without_leases((id, self.hash), counters, sizing)
-        }
-    }
-
-    fn without_leases((id, hash): (u64, u64), counters: CounterOps, sizing: Sizing) -> Self {
         Self {
             id,
             hash,
             units: vec![LeasedUnits::default(); counters.len()],
-            counters,
+            counters: counters.iter().map(OwnedCounterOp::of).collect(),
             leases: VecDeque::new(),
             last_response: None,
             sizing,
@@ -90,13 +75,6 @@ impl LeasedKey {
             reset_number: 0,
             refund_at: None,
         }
-    }
-
-    /// Whether the key has so many requests that threads should not share its lock. True once per interval at most.
-    #[inline]
-    pub(super) fn is_contended(&self) -> bool {
-        let rate = &self.sizing.rate;
-        rate.has_interval_ended() && rate.per_second() >= MIN_STRIPING_RATE
     }
 
     /// Whether this is the key of a request with these counters and this hash.
@@ -306,7 +284,6 @@ impl LeasedKey {
         let lease = HeldLease::new(request, result, now.monotonic);
         let has_window = last.is_some_and(|last| last.window_ids == lease.charge.window_ids);
         if is_waiting {
-            self.sizing.record_lease(&self.counters, result);
             self.set_last_response(requested_at, result, now.monotonic);
         }
         if result.admitted == 0 {
@@ -337,7 +314,6 @@ impl LeasedKey {
             return;
         }
         self.sizing.end_wait();
-        self.sizing.record_own(&self.counters, result);
         let charged = self.counters.iter().zip(&result.counters);
         // No lease is for requests that cost more than the largest one.
         let is_leasable = charged.clone().all(|(own, charged)| {

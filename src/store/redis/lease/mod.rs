@@ -2,10 +2,8 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all
 //! others; no script knows of leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, each lease in a
-//! `held_lease`. `size` says when a lease is due and how large it is, by the processes that share the key; `requested` has those without
-//! a response, `grant` requests them, hands what is charged to their key, and refunds units. `housekeeper` has what is left of leases
-//! refunded when it is due. Very hot keys have leases for each of up to 16 groups of threads, in `stripes`. `table` counts units for
-//! [`StoreStats`](crate::observe::StoreStats).
+//! `held_lease`. `size` says when a lease is due and how large it is; `requested` has those without a response, `grant` requests them, hands what is charged to their key, and refunds units. `housekeeper` has what is left of leases
+//! refunded when it is due. `table` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
@@ -27,7 +25,6 @@ mod requested;
 #[cfg(test)]
 mod simulation;
 mod size;
-mod stripes;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,6 @@ use super::{
     held_lease::{ClockReading, LeaseRequest, Unspent},
     housekeeper::Housekeeper,
     leased_key::LeasedKey,
-    stripes::{ALL_SHARDS, KeyLocation},
 };
 use crate::{
     clock::Timestamp,
@@ -48,7 +47,7 @@ pub(in crate::store::redis) struct LeaseDecision {
 #[derive(Debug)]
 pub(in crate::store::redis) struct ResponseRecorder {
     leases: Arc<Leases>,
-    location: KeyLocation,
+    hash: u64,
     key_id: u64,
     requested_at: Timestamp,
 }
@@ -62,7 +61,7 @@ impl Recorder for ResponseRecorder {
 
 impl ResponseRecorder {
     pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
-        self.leases.with_key(self.location, self.key_id, |key| {
+        self.leases.with_key(self.hash, self.key_id, |key| {
             key.record_response(self.requested_at, result, now);
         });
     }
@@ -74,14 +73,20 @@ impl ResponseRecorder {
         counters: &[CounterOp<'_>],
     ) -> Option<DueLease> {
         let lease = |key: &mut LeasedKey| key.lease_of_one(counters, ClockReading::read());
-        let request = self.leases.with_key(self.location, self.key_id, lease)??;
+        let request = self.leases.with_key(self.hash, self.key_id, lease)??;
         Some(DueLease {
             leases: self.leases,
-            location: self.location,
+            hash: self.hash,
             request,
         })
     }
 }
+
+/// Shards of the keys, each under a lock of its own.
+const SHARDS: usize = 16;
+
+/// The most keys of a shard: 4,096 in all.
+const MAX_SHARD_KEYS: usize = 256;
 
 /// How often a full shard is searched for idle keys.
 pub(super) const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
@@ -95,11 +100,9 @@ pub(in crate::store::redis) struct Leases {
     /// The ID of the next key.
     pub(super) next_id: AtomicU64,
     pub(super) hasher: DefaultHashBuilder,
-    pub(super) shards: [CachePadded<Mutex<Shard>>; ALL_SHARDS],
+    pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
     /// The keys in all shards.
     pub(super) keys: AtomicUsize,
-    /// The keys in stripes.
-    pub(super) striped_keys: AtomicUsize,
     pub(super) housekeeper: Housekeeper,
     /// Refunds without a response, and those that are about to be sent.
     pub(super) unsettled: AtomicU64,
@@ -127,7 +130,6 @@ impl Leases {
             hasher: DefaultHashBuilder::default(),
             shards: std::array::from_fn(|_| CachePadded::default()),
             keys: AtomicUsize::new(0),
-            striped_keys: AtomicUsize::new(0),
             housekeeper: Housekeeper::default(),
             unsettled: AtomicU64::new(0),
             settled: Notify::new(),
@@ -170,16 +172,10 @@ impl Leases {
         clock: impl Fn() -> ClockReading,
     ) -> LeaseDecision {
         let hash = self.hash(counters);
-        if self.keys.load(Ordering::Relaxed) > 0 {
-            let mut decision = None;
-            if self.striped_keys.load(Ordering::Relaxed) > 0 {
-                decision = self.decide_in(KeyLocation::of_thread(hash), counters, &clock);
-            }
-            let shared = || self.decide_in(KeyLocation::shared(hash), counters, &clock);
-            let decision = decision.or_else(shared);
-            if let Some(decision) = decision {
-                return decision;
-            }
+        if self.keys.load(Ordering::Relaxed) > 0
+            && let Some(decision) = self.decide_by_key(hash, counters, &clock)
+        {
+            return decision;
         }
         let now = clock().monotonic;
         if self.hot_keys.record(hash, now) {
@@ -188,40 +184,32 @@ impl Leases {
         LeaseDecision::default()
     }
 
-    /// Decides a request by its key at a location; `None` if the key is not there.
+    /// Decides a request by its key; `None` if the key has no leases.
     #[inline]
-    pub(super) fn decide_in(
+    fn decide_by_key(
         self: &Arc<Self>,
-        location: KeyLocation,
+        hash: u64,
         counters: &[CounterOp<'_>],
         clock: impl Fn() -> ClockReading,
     ) -> Option<LeaseDecision> {
-        let mut shard = self.shard(location.shard);
+        let mut shard = self.shard(hash);
         let key = shard
             .keys
-            .find_mut(location.hash, |key| key.matches(location.hash, counters))?;
+            .find_mut(hash, |key| key.matches(hash, counters))?;
         // Under the lock, so that no thread spends a unit late because it waited for the lock.
         let now = clock();
         let (result, request) = key.decide(counters, now);
         let key_id = key.id;
-        if location.is_striped() {
-            if result.is_none() && key.is_idle(now.monotonic) {
-                self.remove_where(&mut shard, location, |key| key.id == key_id);
-                return None;
-            }
-        } else if key.is_contended() {
-            self.add_to_stripe(key, now.monotonic);
-        }
+        drop(shard);
         let recorder = result.is_none().then(|| ResponseRecorder {
             leases: self.clone(),
-            location,
+            hash,
             key_id,
             requested_at: now.monotonic,
         });
-        drop(shard);
         let due = request.map(|request| DueLease {
             leases: self.clone(),
-            location,
+            hash,
             request,
         });
         Some(LeaseDecision {
@@ -231,7 +219,7 @@ impl Leases {
         })
     }
 
-    /// Adds a hot key.
+    /// Adds a hot key, if its shard has room.
     #[cold]
     fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
         let workers = self.workers.upgrade();
@@ -239,84 +227,42 @@ impl Leases {
         if workers.is_none_or(|workers| workers.spans_slots(keys)) {
             return;
         }
-        let location = KeyLocation::shared(hash);
-        let mut shard = self.shard(location.shard);
-        let is_there = shard.keys.find(hash, |key| key.matches(hash, counters));
-        if is_there.is_none() {
-            let new = || LeasedKey::new((self.new_id(), hash), counters, now);
-            self.insert(&mut shard, location, new, now);
+        let mut shard = self.shard(hash);
+        if shard
+            .keys
+            .find(hash, |key| key.matches(hash, counters))
+            .is_some()
+        {
+            return;
         }
-    }
-
-    /// Adds a key to the stripe of this thread. The caller has locked the shared shard of the key: a call that ends the key's leases
-    /// there finds those of the stripe afterwards.
-    #[cold]
-    fn add_to_stripe(&self, key: &LeasedKey, now: Timestamp) {
-        let location = KeyLocation::of_thread(key.hash);
-        let mut shard = self.shard(location.shard);
-        let is_there = shard.keys.find(key.hash, |own| own.hash == key.hash);
-        if is_there.is_none() {
-            let new = || key.for_stripe(self.new_id(), now);
-            self.insert(&mut shard, location, new, now);
+        if shard.keys.len() >= MAX_SHARD_KEYS {
+            self.evict(&mut shard, now);
         }
-    }
-
-    pub(super) fn new_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Adds a key, if its shard has room.
-    pub(super) fn insert(
-        &self,
-        shard: &mut Shard,
-        location: KeyLocation,
-        key: impl FnOnce() -> LeasedKey,
-        now: Timestamp,
-    ) {
-        if shard.keys.len() >= location.max_keys() {
-            self.evict(shard, location, now);
-        }
-        if shard.keys.len() < location.max_keys() {
-            shard
-                .keys
-                .insert_unique(location.hash, key(), |key| key.hash);
+        if shard.keys.len() < MAX_SHARD_KEYS {
+            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+            let key = LeasedKey::new((id, hash), counters, now);
+            shard.keys.insert_unique(hash, key, |key| key.hash);
             self.keys.fetch_add(1, Ordering::Relaxed);
-            if location.is_striped() {
-                self.striped_keys.fetch_add(1, Ordering::Relaxed);
-            }
         }
     }
 
     /// Removes idle keys of a full shard.
-    pub(super) fn evict(&self, shard: &mut Shard, location: KeyLocation, now: Timestamp) {
+    pub(super) fn evict(&self, shard: &mut Shard, now: Timestamp) {
         let last = shard.last_eviction;
         if last.is_some_and(|last| now.since(last) < EVICTION_INTERVAL) {
             return;
         }
         shard.last_eviction = Some(now);
-        self.remove_where(shard, location, |key| key.is_idle(now));
-    }
-
-    fn remove_where(
-        &self,
-        shard: &mut Shard,
-        location: KeyLocation,
-        is_removed: impl Fn(&LeasedKey) -> bool,
-    ) {
         let Shard { keys, spent, .. } = shard;
         let before = keys.len();
         keys.retain(|key| {
-            let is_removed = is_removed(key);
-            if is_removed {
+            let is_idle = key.is_idle(now);
+            if is_idle {
                 add_units(spent, key);
             }
-            !is_removed
+            !is_idle
         });
-        let removed = before - keys.len();
-        self.keys.fetch_sub(removed, Ordering::Relaxed);
-        if location.is_striped() {
-            self.striped_keys.fetch_sub(removed, Ordering::Relaxed);
-        }
+        self.keys.fetch_sub(before - keys.len(), Ordering::Relaxed);
     }
 
     /// Takes the leases of some keys.
@@ -381,17 +327,18 @@ impl Leases {
     /// Calls `f` with the key of this ID, under its lock, if it is there.
     pub(super) fn with_key<T>(
         &self,
-        location: KeyLocation,
+        hash: u64,
         key_id: u64,
         f: impl FnOnce(&mut LeasedKey) -> T,
     ) -> Option<T> {
-        let mut shard = self.shard(location.shard);
-        let mut keys = shard.keys.iter_hash_mut(location.hash);
+        let mut shard = self.shard(hash);
+        let mut keys = shard.keys.iter_hash_mut(hash);
         keys.find(|key| key.id == key_id).map(f)
     }
 
-    pub(super) fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[index])
+    /// The shard of keys with this hash.
+    pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[(hash >> 40) as usize % SHARDS])
     }
 }
 

@@ -1,4 +1,4 @@
-//! The units of leases are counted, whatever becomes of them, and threads have leases of their own.
+//! The units of leases are counted, whatever becomes of them.
 
 use std::{
     collections::VecDeque,
@@ -14,18 +14,15 @@ use super::{
     grant::{DueLease, UnsettledGuard},
     held_lease::{ClockReading, LeaseRequest},
     leased_key::{Granted, LeasedKey},
-    stripes::KeyLocation,
     table::{EVICTION_INTERVAL, Leases},
 };
 use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    store::{CounterOp, CounterResult, LimitHandle, Op, OpResult, Units},
+    store::{CounterOp, CounterResult, LimitHandle, OpResult, Units},
     strategy::{FixedWindow, Lease, Snapshot, Strategy, Terms},
 };
-
-const LOCATION: KeyLocation = KeyLocation { shard: 0, hash: 0 };
 
 fn leases() -> Arc<Leases> {
     let leases = Leases::new(Weak::new());
@@ -92,12 +89,12 @@ fn the_count_of_spent_units_never_falls_while_keys_are_evicted() {
         let first = ClockReading::read().monotonic + Duration::from_secs(3);
         for number in 0..KEYS {
             let key = spent_key(&[counter(&limit)]);
-            let mut shard = leases.shard(LOCATION.shard);
+            let mut shard = leases.shard(0);
             shard.keys.insert_unique(0, key, |key| key.hash);
             leases.keys.fetch_add(1, Ordering::Relaxed);
             drop(shard);
             let later = first + EVICTION_INTERVAL * (number as u32);
-            leases.evict(&mut leases.shard(LOCATION.shard), LOCATION, later);
+            leases.evict(&mut leases.shard(0), later);
         }
     };
     let spent = || leases.stats().first().map_or(0, |stats| stats.spent);
@@ -141,7 +138,7 @@ async fn a_flush_waits_until_leases_and_refunds_have_settled_and_no_longer() {
         assert!(!is_granted());
         let due = DueLease {
             leases: leases.clone(),
-            location: LOCATION,
+            hash: 0,
             request: request.expect("a lease is due"),
         };
         // The store is gone, so the request fails.
@@ -163,7 +160,7 @@ async fn what_is_left_of_a_lease_is_refunded_when_it_is_due_before_all_others() 
     let (leases, limit) = (leases(), limit(Duration::from_millis(50)));
     let (counter, now) = (counter(&limit), ClockReading::read());
     let (start, hour) = (Instant::now(), Duration::from_secs(3_600));
-    leases.schedule_refund(now.monotonic + hour * 2, 1, LOCATION);
+    leases.schedule_refund(now.monotonic + hour * 2, 1, 0);
     let mut housekeeping = pin!(leases.refund_when_due());
     assert!(housekeeping.as_mut().now_or_never().is_none());
 
@@ -181,7 +178,7 @@ async fn what_is_left_of_a_lease_is_refunded_when_it_is_due_before_all_others() 
     while ClockReading::read().monotonic < due {
         std::thread::yield_now();
     }
-    leases.schedule_refund(due, id, LOCATION);
+    leases.schedule_refund(due, id, 0);
     let stats = || leases.stats().first().cloned().expect("units");
     let refunded = leases.wait_until(start + hour, || stats().held == 0);
     tokio::select! {
@@ -189,78 +186,6 @@ async fn what_is_left_of_a_lease_is_refunded_when_it_is_due_before_all_others() 
         () = refunded => {}
     }
     assert_eq!((stats().held, stats().lapsed), (0, units_of(&request)));
-}
-
-/// Requests of a key that all threads share, or of this thread's stripe, one in so long; returns those that a lease decided, and
-/// the last lease that was due.
-fn decide_for(
-    leases: &Arc<Leases>,
-    location: KeyLocation,
-    counters: &[CounterOp<'_>],
-    (now, interval, requests): (ClockReading, Duration, u32),
-) -> (usize, Option<LeaseRequest>) {
-    let (mut decided, mut last) = (0, None);
-    for request in 0..requests {
-        let now = now + interval * request;
-        let decision = leases.decide_in(location, counters, || now);
-        let Some(decision) = decision else {
-            continue;
-        };
-        decided += usize::from(decision.result.is_some());
-        last = decision.due.map(|due| due.request).or(last);
-        if let Some(recorder) = decision.recorder {
-            recorder.record_at(now.monotonic, &granted(1, now));
-        }
-    }
-    (decided, last)
-}
-
-#[test]
-fn a_contended_key_has_leases_for_a_thread_until_requests_are_rare_or_it_is_reset() {
-    let (leases, limit) = (leases(), limit(Duration::from_millis(100)));
-    let counter = counter(&limit);
-    let counters = [counter];
-    let (shared, own) = (KeyLocation::shared(7), KeyLocation::of_thread(7));
-    let us = Duration::from_micros;
-    let striped = || leases.striped_keys.load(Ordering::Relaxed);
-    let mut now = ClockReading::read();
-    let new = || LeasedKey::new((leases.new_id(), 7), &counters, now.monotonic);
-    leases.insert(&mut leases.shard(shared.shard), shared, new, now.monotonic);
-    decide_for(&leases, shared, &counters, (now, us(1_250), 100));
-    assert_eq!(striped(), 0, "800 per second");
-    // Begins with a pause, which the first interval includes; the next one ends with the last request.
-    let request_often = |now: ClockReading| {
-        let (decided, _) = decide_for(&leases, shared, &counters, (now, us(500), 101));
-        assert_eq!((decided, striped()), (0, 1), "2,000 per second");
-        let now = now + us(51_000);
-        let (decided, due) = decide_for(&leases, own, &counters, (now, us(500), 2));
-        assert_eq!(decided, 0);
-        let request = due.expect("a lease of the thread");
-        let (now, units) = (now + us(500), units_of(&request));
-        let mut shard = leases.shard(own.shard);
-        let key = shard.keys.iter_mut().next().expect("a key");
-        drop(key.grant(&request, &granted(units, now), now));
-        (now, units)
-    };
-    let units_of_all = || leases.stats().first().cloned().expect("units");
-
-    // The stripe spends what it holds, and is no more, once 100 per second come.
-    let (last, units) = request_often(now + us(200_000));
-    assert_eq!(units_of_all().held, units);
-    let (decided, _) = decide_for(&leases, own, &counters, (last, us(10_000), 1_200));
-    assert_eq!((decided as u64, striped()), (units, 0));
-    assert_eq!((units_of_all().spent, units_of_all().held), (units, 0));
-
-    // A reset ends what the thread holds, and no lease is requested for a second, in which the instant before it is on any machine.
-    now = last + us(20_000_000);
-    let (_, units) = request_often(now);
-    assert_eq!(units_of_all().held, units);
-    let before_reset = ClockReading::read();
-    leases.invalidate_on(Op::Reset, &counters);
-    assert_eq!((units_of_all().held, units_of_all().lapsed), (0, units));
-    let mut shard = leases.shard(own.shard);
-    let key = shard.keys.iter_mut().next().expect("a key");
-    assert!(key.decide(&counters, before_reset).1.is_none());
 }
 
 #[test]

@@ -1,15 +1,14 @@
-//! One process with more hot keys than may have leases, or with a key that each thread has leases of.
+//! One process with more hot keys than may have leases.
 
 use std::{
     collections::HashSet,
     sync::{Arc, atomic::Ordering},
-    thread,
     time::Duration,
 };
 
 use super::super::{Leases, grant::DueLease, held_lease::ClockReading};
 use crate::{
-    FixedWindow, Gcra, ManualClock, MemoryStore, Quota, RedisStore,
+    FixedWindow, ManualClock, MemoryStore, Quota, RedisStore,
     key::Key,
     store::{
         CounterOp, LimitHandle, Op, OpResult, Store as _, StoreResponse,
@@ -39,14 +38,14 @@ struct Process {
 }
 
 impl Process {
-    fn new(strategy: &dyn Strategy, units: u64) -> Self {
+    fn new() -> Self {
         let redis = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let now = ClockReading::read();
         let clock = ManualClock::at(now.wall);
         let store = MemoryStore::builder().clock(clock.clone()).build();
         let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
-        let quota = Quota::requests(units).per(Duration::from_secs(100 * 86_400));
-        let rule = strategy.bind(&quota, &Terms::default().with_lease(lease));
+        let quota = Quota::requests(UNITS).per(Duration::from_secs(100 * 86_400));
+        let rule = FixedWindow.bind(&quota, &Terms::default().with_lease(lease));
         let limit = store.register("p", rule.expect("a rule"));
         let limit = limit.expect("a strategy that counts in process");
         redis.inner.leases.record_limit(&limit);
@@ -75,10 +74,10 @@ impl Process {
         }
     }
 
-    /// Sends so many requests of a key at intervals; returns how many were admitted, and how many of them by leases.
-    fn send(&mut self, key: Key, requests: u64, interval: Duration) -> (u64, u64) {
+    /// Sends the requests of a key; returns how many were admitted, and how many of them by leases.
+    fn send(&self, key: Key) -> (u64, u64) {
         let (mut admitted, mut by_lease) = (0, 0);
-        for _ in 0..requests {
+        for _ in 0..REQUESTS {
             let counters = [CounterOp::new(&self.limit, key)];
             let decision = self.leases().decide_by(&counters, || self.now);
             match decision.result {
@@ -97,7 +96,6 @@ impl Process {
             if let Some(due) = decision.due {
                 self.grant(&due);
             }
-            self.pass(interval);
         }
         (admitted, by_lease)
     }
@@ -111,8 +109,8 @@ impl Process {
             .collect();
         let result = self.execute(Op::Acquire(1), &counters);
         self.leases().totals.grant(&due.request, &result);
-        let mut shard = self.leases().shard(due.location.shard);
-        let mut keys = shard.keys.iter_hash_mut(due.location.hash);
+        let mut shard = self.leases().shard(due.hash);
+        let mut keys = shard.keys.iter_hash_mut(due.hash);
         let key = keys.find(|key| key.id == due.request.key_id);
         let _ = key.expect("a key").grant(&due.request, &result, self.now);
     }
@@ -165,11 +163,11 @@ fn keys(name: &str) -> impl Iterator<Item = Key> {
 
 #[test]
 fn ten_thousand_hot_keys_are_decided_right_and_at_most_4096_of_them_have_leases() {
-    let mut process = Process::new(&FixedWindow, UNITS);
+    let mut process = Process::new();
     let mut by_leases = 0;
     for name in ["first", "second"] {
         for key in keys(name) {
-            let (admitted, by_lease) = process.send(key, REQUESTS, Duration::ZERO);
+            let (admitted, by_lease) = process.send(key);
             assert_eq!(admitted, UNITS);
             by_leases += by_lease;
             assert!(process.leases().keys.load(Ordering::Relaxed) <= CAPACITY);
@@ -184,32 +182,4 @@ fn ten_thousand_hot_keys_are_decided_right_and_at_most_4096_of_them_have_leases(
         assert_eq!(stats.granted, stats.spent + stats.lapsed, "{name}");
     }
     assert!(by_leases > 2 * CAPACITY as u64, "{by_leases}");
-}
-
-#[test]
-fn threads_with_leases_of_their_own_share_a_quota() {
-    const SHARED: u64 = 10_000;
-    for strategy in [&FixedWindow as &dyn Strategy, &Gcra] {
-        let mut process = Process::new(strategy, SHARED);
-        let (mut admitted, mut by_lease, mut stripes) = (0, 0, 0);
-        for _ in 0..SHARED / 100 {
-            // Each new thread has the next stripe. 2,500 requests per second get leases there.
-            let interval = Duration::from_micros(400);
-            let send = || process.send(Key::global(), 200, interval);
-            let sent = thread::scope(|scope| scope.spawn(send).join().expect("no panic"));
-            (admitted, by_lease) = (admitted + sent.0, by_lease + sent.1);
-            let striped = process.leases().striped_keys.load(Ordering::Relaxed);
-            stripes = stripes.max(striped);
-        }
-        assert!(stripes > 1, "{stripes}");
-        let stats = process.leases().stats();
-        let stats = stats.first().expect("leases");
-        assert_eq!(stats.spent, by_lease);
-        let sum = stats.spent + stats.refunded + stats.lapsed + stats.held;
-        assert_eq!(sum, stats.granted);
-        // What was not admitted is held, or has lapsed, or is what GCRA's burst is smaller by.
-        let rest = stats.granted - stats.spent + 1;
-        let is_whole = admitted <= SHARED && SHARED <= admitted + rest;
-        assert!(is_whole, "{admitted} and {rest}");
-    }
 }

@@ -8,18 +8,21 @@ use super::{
     demand::{Demand, MIN_RATE, RATE_INTERVAL, Rate},
     held_lease::{LeasedUnits, charged_units},
     requested::RequestedLeases,
-    stripes::MIN_STRIPE_LEASE_RATE,
 };
 use crate::{
     clock::Timestamp,
     store::{
         CounterOp, CounterResult, LimitHandle, OpResult, Units, redis::request::op::CounterOps,
     },
-    strategy::{Lease, QuotaStatus, Snapshot},
+    strategy::{Lease, QuotaStatus},
 };
 
-/// A lease is at most this part of what remains for each process, so that the last units are charged one by one.
-const REMAINING_DIVISOR: f64 = 4.0;
+/// A lease is at most this part of what remains, so that the last units are charged one by one.
+///
+/// A quarter is what a process by itself can take without others noticing, and its leases are no smaller than its requests need
+/// until the quota is nearly used up. After four processes that each take their part at once, a third still remains. With a
+/// smaller part each of them would call the store more often while the quota is short.
+const REMAINING_DIVISOR: u64 = 4;
 
 /// The fewest requests of a lease.
 const MIN_LEASE_REQUESTS: f64 = 2.0;
@@ -31,9 +34,6 @@ const MAX_LEASES: u64 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct Sizing {
     pub(super) rate: Rate,
-    processes: Processes,
-    /// At a lower rate, in requests per second, no lease is requested.
-    min_rate: f64,
     /// The shortest TTL of the counters' leases.
     ttl: Duration,
     /// No lease is requested before.
@@ -45,29 +45,16 @@ pub(super) struct Sizing {
 impl Sizing {
     pub(super) fn new(ttl: Duration, now: Timestamp) -> Self {
         Self {
-            rate: Rate::at_least(MIN_RATE, now),
-            processes: Processes::default(),
-            min_rate: MIN_RATE,
+            rate: Rate::hot(now),
             ttl,
             not_before: now,
             awaits_response: false,
         }
     }
 
-    /// The initial sizing of a stripe.
-    pub(super) fn of_stripe(&self, now: Timestamp) -> Self {
-        Self {
-            rate: Rate::at_least(MIN_STRIPE_LEASE_RATE, now),
-            processes: self.processes.of_stripe(),
-            min_rate: MIN_STRIPE_LEASE_RATE,
-            awaits_response: false,
-            ..self.clone()
-        }
-    }
-
     /// Whether leases are requested at the current rate.
     pub(super) fn is_hot(&self, now: Timestamp) -> bool {
-        self.rate.was_at_least(self.min_rate, now)
+        self.rate.is_hot(now)
     }
 
     /// Ends the wait for a response: leases may be requested again.
@@ -95,26 +82,6 @@ impl Sizing {
         now >= self.not_before && self.is_hot(now)
     }
 
-    /// Records what this process was charged.
-    pub(super) fn record_own(&mut self, counters: &CounterOps, result: &OpResult) {
-        if let Some((index, _)) = first_leased(counters) {
-            self.processes.record_own(result.counters[index].units);
-        }
-    }
-
-    /// Records the response to the request of a lease.
-    pub(super) fn record_lease(&mut self, counters: &CounterOps, result: &OpResult) {
-        self.record_own(counters, result);
-        if let Some((index, limit)) = first_leased(counters) {
-            let counter = &result.counters[index];
-            let state = CounterState {
-                at: result.time_of(counter),
-                snapshot: counter.snapshot,
-            };
-            self.processes.record_state(limit, state);
-        }
-    }
-
     /// The units of the next lease under each counter, for which a request is due; `None` if none is requested for now.
     ///
     /// A lease fills up each counter to what the key's requests use in 5/8 of a TTL. So no more is ever held, and it is spent before
@@ -127,7 +94,7 @@ impl Sizing {
         last_response: &LastResponse,
         now: Timestamp,
     ) -> Option<SmallVec<[u64; 2]>> {
-        if self.rate.per_second() < self.min_rate {
+        if self.rate.per_second() < MIN_RATE {
             // Until the next interval ends.
             self.pause(now, RATE_INTERVAL.min(self.ttl / 2));
             return None;
@@ -185,7 +152,7 @@ impl Sizing {
         (size, most.max(size))
     }
 
-    /// This process's share of what remains under a counter; `None` if that is not known.
+    /// The part of what remains under a counter that a lease may have; `None` if what remains is not known.
     fn share(
         &self,
         last_response: &LastResponse,
@@ -197,16 +164,9 @@ impl Sizing {
         let age = now.since(last_response.received_at);
         let has_window = !limit.info().refills_gradually;
         let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
-        let divisor = REMAINING_DIVISOR * self.processes.estimate();
         let is_known = age <= self.ttl && !has_reset;
-        is_known.then(|| (status.remaining as f64 / divisor) as u64)
+        is_known.then(|| status.remaining / REMAINING_DIVISOR)
     }
-}
-
-/// The first counter with leases, by which processes are estimated.
-fn first_leased(counters: &CounterOps) -> Option<(usize, &LimitHandle)> {
-    let mut limits = counters.iter().map(|own| &own.limit).enumerate();
-    limits.find(|(_, limit)| limit.info().lease.is_some())
 }
 
 /// The state of the counters by the last response of the store.
@@ -253,150 +213,5 @@ impl LastResponse {
         let result = &self.results[index];
         let at = self.at.shifted(result.clock_skew_us);
         limit.status(&result.snapshot, at, Units::ONE)
-    }
-}
-
-/// The most processes that are assumed.
-const MAX_PROCESSES: f64 = 64.0;
-
-/// The processes that are assumed before the first estimate.
-const INITIAL_PROCESSES: f64 = 4.0;
-
-/// An estimate of the processes that charge a key, by the units that are charged altogether while this one charges some.
-#[derive(Clone, Debug)]
-pub(super) struct Processes {
-    estimate: f64,
-    /// The units that this process was charged since the response to the last lease.
-    own: u64,
-    /// The state by the response to the last lease.
-    last: Option<CounterState>,
-}
-
-/// The state of a counter by one response of the store.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CounterState {
-    pub(super) at: Timestamp,
-    pub(super) snapshot: Snapshot,
-}
-
-impl Default for Processes {
-    fn default() -> Self {
-        Self {
-            estimate: INITIAL_PROCESSES,
-            own: 0,
-            last: None,
-        }
-    }
-}
-
-impl Processes {
-    /// The estimate alone, for a stripe.
-    pub(super) fn of_stripe(&self) -> Self {
-        Self {
-            estimate: self.estimate,
-            ..Self::default()
-        }
-    }
-
-    /// Records units that this process was charged.
-    pub(super) fn record_own(&mut self, units: u64) {
-        self.own = self.own.saturating_add(units);
-    }
-
-    /// Records the state after a lease.
-    pub(super) fn record_state(&mut self, limit: &LimitHandle, state: CounterState) {
-        // Another worker has received a later response before.
-        if self.last.is_some_and(|last| state.at < last.at) {
-            return;
-        }
-        let own = std::mem::take(&mut self.own);
-        let all = self.last.replace(state);
-        let all = all.and_then(|last| charged_between(limit, last, state));
-        let Some(all) = all.filter(|_| own > 0) else {
-            return;
-        };
-        let processes = (all / own as f64).clamp(1.0, MAX_PROCESSES);
-        self.estimate = (3.0 * self.estimate + processes) / 4.0;
-    }
-
-    pub(super) fn estimate(&self) -> f64 {
-        self.estimate
-    }
-}
-
-/// The units that were charged between two states; `None` if a window has ended between them.
-fn charged_between(limit: &LimitHandle, before: CounterState, after: CounterState) -> Option<f64> {
-    let rule = limit.rule();
-    let window = |state: CounterState| rule.window_id(&state.snapshot, state.at);
-    if window(before) != window(after) {
-        return None;
-    }
-    let status = |state: CounterState| limit.status(&state.snapshot, state.at, Units::ONE);
-    let (first, last) = (status(before), status(after));
-    let used = |remaining: u64| limit.info().capacity.saturating_sub(remaining) as f64;
-    let mut refilled = 0.0;
-    if limit.info().refills_gradually && used(last.remaining) > 0.0 {
-        let per_unit = last.reset_after.as_secs_f64() / used(last.remaining);
-        let elapsed = after.at.since(before.at).as_secs_f64();
-        // No more can have refilled than was used.
-        refilled = (elapsed / per_unit).min(used(first.remaining));
-    }
-    Some(first.remaining as f64 - last.remaining as f64 + refilled)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{
-        ManualClock, MemoryStore,
-        key::Key,
-        quota::Quota,
-        store::{CounterOp, Op, Store, StoreResponse},
-        strategy::{FixedWindow, Gcra, Lease, Strategy, Terms},
-    };
-
-    /// The estimate of one of some processes that each charge ten units every millisecond.
-    fn estimate(strategy: &dyn Strategy, processes: u32) -> f64 {
-        let clock = ManualClock::default();
-        let store = MemoryStore::builder().clock(clock.clone()).build();
-        let quota = Quota::requests(100_000).per_second();
-        let rule = strategy.bind(&quota, &Terms::default().with_lease(Lease::max_units(64)));
-        let limit = store.register("p", rule.expect("a rule")).expect("a limit");
-        let charge = || {
-            let op = CounterOp::new(&limit, Key::global());
-            match store.execute(Op::Acquire(10), &[op]) {
-                StoreResponse::Ready(Ok(result)) => CounterState {
-                    at: result.at,
-                    snapshot: result.counters[0].snapshot,
-                },
-                other => panic!("{other:?}"),
-            }
-        };
-        let mut estimated = Processes::default();
-        for _ in 0..50 {
-            clock.advance(Duration::from_millis(1));
-            for _ in 1..processes {
-                charge();
-            }
-            estimated.record_own(10);
-            estimated.record_state(&limit, charge());
-        }
-        estimated.estimate()
-    }
-
-    #[test]
-    fn processes_are_seen_by_what_they_charge() {
-        for strategy in [&Gcra as &dyn Strategy, &FixedWindow] {
-            for processes in [1, 2, 8, 64] {
-                let estimate = estimate(strategy, processes);
-                let ratio = estimate / f64::from(processes);
-                assert!(
-                    (0.8..1.25).contains(&ratio),
-                    "{strategy:?} {processes}: {estimate}"
-                );
-            }
-        }
     }
 }
