@@ -135,7 +135,7 @@
 //! let changes = limiter.reconfigure(Limiter::builder().policy(api))?;
 //! assert_eq!(
 //!     changes.to_string().trim_end(),
-//!     "api: altered: quota 10/min -> 20/min (the used share stays: 6 of 10 are 12 of 20)"
+//!     "api: altered: quota 10/min -> 20/min (the used share stays)"
 //! );
 //! # Ok::<(), tollgate::ConfigError>(())
 //! ```

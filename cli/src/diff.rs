@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tollgate::changes::{Changes, SettingChange};
+use tollgate::changes::Changes;
 
 use crate::{
     document::{Code, InProcess, invalid},
@@ -65,13 +65,12 @@ pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
 }
 
 fn as_json(differs: bool, others: &[(&str, String)], changes: &Changes) -> Value {
-    let setting = |change: &SettingChange| json!({ "setting": change.setting(), "from": change.from(), "to": change.to() });
-    let settings = |list: &[SettingChange]| list.iter().map(setting).collect::<Vec<_>>();
     let policies = changes.policies().map(|policy| {
         json!({
             "policy": policy.name(),
-            "change": policy.kind().to_string(),
-            "settings": settings(policy.settings()),
+            "change": policy.kind().as_str(),
+            "quota_before": policy.quota_before().map(|quota| quota.to_string()),
+            "quota_after": policy.quota_after().map(|quota| quota.to_string()),
             "counts": policy.counts(),
         })
     });
@@ -80,7 +79,7 @@ fn as_json(differs: bool, others: &[(&str, String)], changes: &Changes) -> Value
     json!({
         "differs": differs,
         "policies": policies.collect::<Vec<_>>(),
-        "settings": settings(changes.settings()),
+        "settings": changes.settings().collect::<Vec<_>>(),
         "other": others.collect::<Vec<_>>(),
     })
 }

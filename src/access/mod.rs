@@ -8,7 +8,7 @@ use crate::{
     error::InvalidValue,
     extract::{Extracted, NO_PEER},
     log::LogThrottle,
-    setting::Difference,
+    setting::different,
 };
 
 use self::file::Content;
@@ -199,20 +199,18 @@ impl<F: Fn(&str) -> Extracted> ListSubject for HttpSubject<'_, F> {
 }
 
 impl Lists {
-    /// The settings in which two sets of lists differ.
-    pub(crate) fn differences(before: Option<&Self>, after: Option<&Self>) -> Vec<Difference> {
+    /// The names of the settings in which two sets of lists differ.
+    pub(crate) fn differences(before: Option<&Self>, after: Option<&Self>) -> Vec<&'static str> {
         let none = Self::default();
         let [before, after] = [before, after].map(|lists| lists.unwrap_or(&none));
-        let differences = [
-            Difference::between("deny", &contents(&before.deny), &contents(&after.deny)),
-            Difference::between("allow", &contents(&before.allow), &contents(&after.allow)),
-            Difference::between(
+        different([
+            ("deny", contents(&before.deny) != contents(&after.deny)),
+            ("allow", contents(&before.allow) != contents(&after.allow)),
+            (
                 "on_unknown_address",
-                &before.on_unknown_address,
-                &after.on_unknown_address,
+                before.on_unknown_address != after.on_unknown_address,
             ),
-        ];
-        differences.into_iter().flatten().collect()
+        ])
     }
 
     /// What happens to a request whose address can't be found.

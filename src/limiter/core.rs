@@ -30,7 +30,7 @@ use crate::{
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::{Conditions, SkipRules},
     },
-    setting::Difference,
+    setting::different,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units, memory::MemoryStore},
     sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };
@@ -217,40 +217,36 @@ impl LimiterCore {
         }
     }
 
-    /// The settings outside of policies in which `after` differs.
-    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
-        let preflights = [self, after].map(|core| core.counts_preflights);
-        let misconfiguration = [self, after].map(|core| core.on_misconfiguration);
-        let own = [
+    /// The names of the settings outside of policies in which `after` differs.
+    pub(crate) fn differences(&self, after: &Self) -> Vec<&'static str> {
+        let mut names = different([
             // Unset, it differs for outgoing calls.
-            Difference::between(
+            (
                 "on_store_error",
-                &self.on_store_error,
-                &after.on_store_error,
+                self.on_store_error != after.on_store_error,
             ),
-            Difference::between(
+            (
                 "on_misconfiguration",
-                &misconfiguration[0],
-                &misconfiguration[1],
+                self.on_misconfiguration != after.on_misconfiguration,
             ),
-            Difference::between("count_preflights", &preflights[0], &preflights[1]),
-            Difference::between("skip", &self.skip, &after.skip),
-            Difference::between("only", &self.only, &after.only),
-        ];
+            (
+                "count_preflights",
+                self.counts_preflights != after.counts_preflights,
+            ),
+            ("skip", self.skip != after.skip),
+            ("only", self.only != after.only),
+        ]);
         let lists = [self, after].map(|core| core.lists.as_deref());
-        let lists = Lists::differences(lists[0], lists[1]);
+        names.extend(Lists::differences(lists[0], lists[1]));
         #[cfg(feature = "config")]
-        let shared = {
+        {
             let (from, to) = (&self.shared_by_keys, &after.shared_by_keys);
-            [
-                Difference::between("client_ip", &from.client_ip, &to.client_ip),
-                Difference::between("bearer", &from.bearer, &to.bearer),
-            ]
-        };
-        #[cfg(not(feature = "config"))]
-        let shared: [Option<Difference>; 0] = [];
-        let differences = own.into_iter().flatten().chain(lists);
-        differences.chain(shared.into_iter().flatten()).collect()
+            names.extend(different([
+                ("client_ip", from.client_ip != to.client_ip),
+                ("bearer", from.bearer != to.bearer),
+            ]));
+        }
+        names
     }
 }
 

@@ -28,7 +28,6 @@ use crate::{
     error::{CallError, ConfigError, UnknownPolicy},
     observe::{Event, LimiterStats, ShadowStats, StatsHandle},
     policy::Policy,
-    setting::Difference,
     store::{Op, health::HealthReport},
     sync::{Replaceable, lock},
 };
@@ -780,12 +779,12 @@ impl Limiter {
     /// Replaces the policies, and with them the settings of a layer, if it is called for one. `LimiterBuilder::build_core` decides
     /// what the new policies take over from the old ones.
     ///
-    /// `layer_differences` returns those of the layer's settings, for the [`Changes`]. `publish` puts the new ones in force
+    /// `layer_differences` returns the names of the layer's settings that differ, for the [`Changes`]. `publish` puts the new ones in force
     /// in the layer, together with the new policies; the limiter's other callers get the new policies right after it.
     pub(crate) fn replace<T>(
         &self,
         builder: LimiterBuilder<T>,
-        layer_differences: impl FnOnce() -> Vec<Difference>,
+        layer_differences: impl FnOnce() -> Vec<&'static str>,
         publish: impl FnOnce(&LimiterRefs),
     ) -> Result<Changes, ConfigError> {
         let _replacing = lock(&self.shared.replacing);

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     extract::{self, KeyExtractor, MissingKey},
     quota::Quota,
-    setting::{CodeId, Difference, Named, Slot, to_text, values::forms},
+    setting::{CodeId, Named, Slot, to_text, values::forms},
     strategy::{Concurrency, Gcra, Lease, Strategy},
 };
 
@@ -162,29 +162,6 @@ impl Policy {
         }
     }
 
-    /// The settings in which `after` differs from this policy. A default that follows from another setting, such as `missing_key`
-    /// from `key`, is no difference.
-    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
-        let [from, to] = [self, after].map(|policy| (policy.settings(), policy.defaults()));
-        let mut differences = Vec::new();
-        macro_rules! compare {
-            (() $($field:ident),+) => {
-                $(if from.0.$field != to.0.$field {
-                    let text = |(set, defaults): &(PolicySettings, PolicySettings)| {
-                        to_text(if is_unset(&set.$field) { &defaults.$field } else { &set.$field })
-                    };
-                    differences.push(Difference {
-                        setting: stringify!($field),
-                        from: text(&from),
-                        to: text(&to),
-                    });
-                })+
-            };
-        }
-        each_field!(compare!());
-        differences
-    }
-
     /// The settings that are no defaults, with the texts of their values.
     pub(crate) fn setting_texts(&self) -> Vec<(&'static str, String)> {
         let settings = self.settings();
@@ -312,8 +289,8 @@ mod tests {
         };
         let (one, another) = (build(1), build(1));
         assert_eq!(one.settings(), one.clone().settings());
-        let differences = one.differences(&another).into_iter();
-        let different: Vec<_> = differences.map(|difference| difference.setting).collect();
-        assert_eq!(different, ["cost"]);
+        let (one, another) = (one.settings(), another.settings());
+        assert_ne!(one.cost, another.cost);
+        assert_eq!(one.quota_with, another.quota_with);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     limiter::{Admission, Decision, Rejected},
     log::LogThrottle,
     rejections::Rejections,
-    setting::{CodeId, Difference, Slot},
+    setting::{CodeId, Slot, different},
 };
 
 mod body;
@@ -99,23 +99,19 @@ where
 }
 
 impl LayerSettings {
-    /// The settings in which `after` differs.
-    pub(crate) fn differences(&self, after: &Self) -> Vec<Difference> {
-        let enabled = [self, after].map(|settings| settings.is_enabled());
-        let headers = [self, after].map(|settings| settings.headers());
-        let rejections = [self, after].map(|settings| settings.rejections());
-        let refunds = [self, after].map(|settings| settings.refunds_handler_rejections());
-        [
-            Difference::between("enabled", &enabled[0], &enabled[1]),
-            Difference::between("headers", headers[0], headers[1]),
-            Difference::between("rejections", &rejections[0], &rejections[1]),
-            Difference::between("rejection", &self.rejection, &after.rejection),
-            Difference::between("on_rejection", &self.on_rejection, &after.on_rejection),
-            Difference::between("refund_handler_rejections", &refunds[0], &refunds[1]),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+    /// The names of the settings in which `after` differs.
+    pub(crate) fn differences(&self, after: &Self) -> Vec<&'static str> {
+        different([
+            ("enabled", self.is_enabled() != after.is_enabled()),
+            ("headers", self.headers() != after.headers()),
+            ("rejections", self.rejections() != after.rejections()),
+            ("rejection", self.rejection != after.rejection),
+            ("on_rejection", self.on_rejection != after.on_rejection),
+            (
+                "refund_handler_rejections",
+                self.refunds_handler_rejections() != after.refunds_handler_rejections(),
+            ),
+        ])
     }
 
     /// Sets settings by code.

@@ -46,27 +46,11 @@ enum SlotName {
     Code(CodeId),
 }
 
-/// A setting that differs between two configurations, with the text of each one's value.
-#[derive(Debug)]
-pub(crate) struct Difference {
-    pub(crate) setting: &'static str,
-    pub(crate) from: String,
-    pub(crate) to: String,
-}
-
-impl Difference {
-    /// The difference between two values; `None` if they are equal.
-    pub(crate) fn between<T: PartialEq + Serialize>(
-        setting: &'static str,
-        from: &T,
-        to: &T,
-    ) -> Option<Self> {
-        (from != to).then(|| Self {
-            setting,
-            from: to_text(from),
-            to: to_text(to),
-        })
-    }
+/// The names of the settings that differ between two configurations.
+pub(crate) fn different<const N: usize>(settings: [(&'static str, bool); N]) -> Vec<&'static str> {
+    let settings = settings.into_iter();
+    let different = settings.filter_map(|(name, differs)| differs.then_some(name));
+    different.collect()
 }
 
 impl CodeId {

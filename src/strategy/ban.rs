@@ -110,7 +110,7 @@ impl Ban {
         settings: "nothing more, or the longest ban: ban 10min max 1day",
         rule: TypeId::of::<BanRule>,
         state_format: "x1",
-        counts: Counts::Other(
+        counts: Counts::Kept(
             "counted rejections and bans stay, and the next ban follows the new settings",
         ),
     };

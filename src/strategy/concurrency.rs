@@ -94,7 +94,7 @@ impl Concurrency {
         settings: "nothing more, or a permit TTL: concurrency ttl 30s",
         rule: TypeId::of::<ConcurrencyRule>,
         state_format: "p2",
-        counts: Counts::Permits,
+        counts: Counts::Kept("requests in flight keep their permits"),
     };
 }
 

@@ -23,19 +23,17 @@ pub(crate) struct BuiltIn {
 /// What a mistake says may follow the name of a strategy without settings.
 pub(crate) const NO_SETTINGS: &str = "nothing more: this strategy has no settings";
 
-/// What a strategy counts, and so what becomes of its counts under another quota or other settings.
+/// What becomes of a strategy's counts under another quota, or other settings of the strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counts {
-    /// The time until all units are back.
+    /// They are the time until all units are back, and change with the quota.
     Time,
-    /// Units, which stay, and what else is to say: of a longer period, of a shorter one, and of other settings of the strategy
-    /// under the same period. Nothing if it is empty.
-    Units([&'static str; 3]),
-    /// Requests in flight.
-    Permits,
-    /// Something else, with all that is to say of it.
-    Other(&'static str),
+    /// They stay, as this text says.
+    Kept(&'static str),
 }
+
+/// The counts of strategies that count units.
+pub(crate) const UNITS: Counts = Counts::Kept("the count stays");
 
 impl BuiltIn {
     /// A strategy without settings, whose rules are of type `R`.

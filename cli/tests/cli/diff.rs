@@ -16,8 +16,8 @@ fn changes_are_printed_with_what_becomes_of_the_counts() {
     assert_eq!((run.code, &*run.stderr), (Some(0), ""));
     assert_eq!(
         run.stdout,
-        "on_store_error: none -> reject\n\
-         api: altered: quota 10/min -> 20/min (the used share stays: 6 of 10 are 12 of 20)\n\
+        "on_store_error: altered\n\
+         api: altered: quota 10/min -> 20/min (the used share stays)\n\
          login: kept\n\
          uploads: removed (its counts expire by themselves)\n"
     );
@@ -28,7 +28,7 @@ fn changes_are_printed_with_what_becomes_of_the_counts() {
     let json: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(json["differs"], true);
     assert_eq!(json["policies"][0]["change"], "altered");
-    assert_eq!(json["policies"][0]["settings"][0]["to"], "20/min");
+    assert_eq!(json["policies"][0]["quota_after"], "20/min");
 }
 
 #[test]

@@ -301,12 +301,9 @@ impl Reloader {
 
 /// What has changed, without the policies that were kept.
 fn in_one_line(changes: &Changes) -> String {
-    if changes.is_empty() {
+    let lines = changes.lines(|policy| policy.kind() != PolicyChangeKind::Kept);
+    if lines.is_empty() {
         return "none".to_owned();
     }
-    let policies = changes.policies();
-    let policies = policies.filter(|policy| policy.kind() != PolicyChangeKind::Kept);
-    let settings = changes.settings().iter().map(ToString::to_string);
-    let changes: Vec<_> = settings.chain(policies.map(ToString::to_string)).collect();
-    changes.join("; ")
+    lines.join("; ")
 }

@@ -18,7 +18,7 @@ use crate::{
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
         Snapshot, State, Strategy, Terms,
-        entry::{BuiltIn, Counts},
+        entry::{BuiltIn, UNITS},
         rule::table::thousandths,
     },
 };
@@ -191,9 +191,6 @@ const YEAR: i64 = 365 * DAY;
 /// The day of the week of 1970-01-01.
 const EPOCH_WEEKDAY: Weekday = Weekday::Thursday;
 
-/// What becomes of the counts under other windows.
-const CURRENT_COUNT: &str = "the current window's count counts in the new one";
-
 impl CalendarWindow {
     pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
         text: "calendar_window",
@@ -201,7 +198,7 @@ impl CalendarWindow {
         settings: "from_epoch, or utc, east_of_utc 2h, west_of_utc 5h or zone Europe/Berlin, and week_starts_on sunday",
         rule: TypeId::of::<CalendarRule>,
         state_format: "c1",
-        counts: Counts::Units([CURRENT_COUNT; 3]),
+        counts: UNITS,
     };
 
     fn parse(tokens: &mut Scanner<'_>) -> Result<Self, InvalidValue> {

@@ -8,7 +8,9 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, entry::BuiltIn, rule::table::thousandths,
+        Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, UNITS},
+        rule::table::thousandths,
     },
 };
 
@@ -50,11 +52,8 @@ use crate::{
 pub struct FixedWindow;
 
 impl FixedWindow {
-    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, FixedWindowRule>(
-        "fixed_window",
-        "f1",
-        OpenedWindows::COUNTS,
-    );
+    pub(crate) const BUILT_IN: BuiltIn =
+        BuiltIn::without_settings::<Self, FixedWindowRule>("fixed_window", "f1", UNITS);
 }
 
 impl Strategy for FixedWindow {

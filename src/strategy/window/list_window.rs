@@ -8,7 +8,9 @@ use crate::{
     quota::Quota,
     strategy::{
         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
-        Snapshot, State, Strategy, Terms, entry::BuiltIn, rule::table::thousandths,
+        Snapshot, State, Strategy, Terms,
+        entry::{BuiltIn, UNITS},
+        rule::table::thousandths,
     },
 };
 
@@ -50,11 +52,8 @@ pub struct ListWindow;
 const MAX_ENTRIES: u64 = 100_000;
 
 impl ListWindow {
-    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, ListWindowRule>(
-        "list_window",
-        "r2",
-        OpenedWindows::COUNTS,
-    );
+    pub(crate) const BUILT_IN: BuiltIn =
+        BuiltIn::without_settings::<Self, ListWindowRule>("list_window", "r2", UNITS);
 }
 
 impl Strategy for ListWindow {

@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
-    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms, entry::Counts},
+    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Snapshot, Terms},
 };
 
 pub(crate) mod calendar_window;
@@ -233,12 +233,6 @@ struct OpenedWindows {
 }
 
 impl OpenedWindows {
-    const COUNTS: Counts = Counts::Units([
-        "an open window ends when it would have, and the next lasts for the new period",
-        "an open window ends one new period after the next access, or earlier",
-        "",
-    ]);
-
     fn new(quota: &Quota, terms: &Terms, kind: &str, max_count: u64) -> Result<Self, InvalidValue> {
         Ok(Self {
             requests: quota.amount(),

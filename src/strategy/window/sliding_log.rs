@@ -9,7 +9,7 @@ use crate::{
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
         RuleInfo, Snapshot, State, Strategy, Terms,
-        entry::{BuiltIn, Counts},
+        entry::{BuiltIn, UNITS},
         rule::table::thousandths,
     },
 };
@@ -57,15 +57,9 @@ const MIN_TTLS_PER_PERIOD: u32 = 100;
 /// The largest quota: each unit may be an entry of the log.
 const MAX_ENTRIES: u64 = 100_000;
 
-/// What becomes of the counts under another period.
-const EACH_CHARGE: &str = "each stored charge counts for the new period";
-
 impl SlidingLog {
-    pub(crate) const BUILT_IN: BuiltIn = BuiltIn::without_settings::<Self, SlidingLogRule>(
-        "sliding_log",
-        "l2",
-        Counts::Units([EACH_CHARGE, EACH_CHARGE, ""]),
-    );
+    pub(crate) const BUILT_IN: BuiltIn =
+        BuiltIn::without_settings::<Self, SlidingLogRule>("sliding_log", "l2", UNITS);
 }
 
 impl Strategy for SlidingLog {

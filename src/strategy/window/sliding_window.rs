@@ -11,7 +11,7 @@ use crate::{
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule,
         RuleInfo, Snapshot, State, Strategy, Terms,
-        entry::{BuiltIn, Counts},
+        entry::{BuiltIn, UNITS},
         rule::table::thousandths,
     },
 };
@@ -86,9 +86,6 @@ impl Default for SlidingWindow {
     }
 }
 
-/// What becomes of the counts under other buckets.
-const EACH_BUCKET: &str = "each old bucket counts in the new one in which it ends";
-
 impl SlidingWindow {
     pub(crate) const BUILT_IN: BuiltIn = BuiltIn {
         text: "sliding_window",
@@ -106,7 +103,7 @@ impl SlidingWindow {
         settings: "nothing more, or a number of buckets: sliding_window buckets 10",
         rule: TypeId::of::<SlidingWindowRule>,
         state_format: "s1",
-        counts: Counts::Units([EACH_BUCKET; 3]),
+        counts: UNITS,
     };
 }
 

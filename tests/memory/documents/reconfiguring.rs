@@ -29,8 +29,9 @@ async fn a_document_changes_the_policies_of_a_running_limiter() {
     let next =
         document("[policies.api]\nquota = '20/day'\n[policies.new]\nquota = '5/s'\ncost = 3");
     let changes = next.reconfigure(&limiter, &registry).expect("valid");
-    let quota = &changes.policy("api").expect("a change").settings()[0];
-    assert_eq!((quota.from(), quota.to()), ("10/day", "20/day"));
+    let api = changes.policy("api").expect("a change");
+    assert_eq!(api.quota_before(), Some(quota("10/day")));
+    assert_eq!(api.quota_after(), Some(quota("20/day")));
     let status = limiter.peek("alice").await.expect("a status");
     assert_eq!(status.left("api"), 10);
     let changes = next.reconfigure(&limiter, &registry).expect("valid");
@@ -45,8 +46,11 @@ fn a_layer_is_reconfigured_with_its_responses() {
     let text = "enabled = false\nheaders = 'none'\nrejections = 'openai'\non_rejection = 'page'\n[policies.api]\nquota = '10/min'";
     let changes = document(text).reconfigure_layer(&layer, &registry);
     let changes = changes.expect("valid");
-    let settings = changes.settings().iter().map(|change| change.setting());
-    assert!(settings.eq(["enabled", "headers", "rejections", "on_rejection"]));
+    assert!(
+        changes
+            .settings()
+            .eq(["enabled", "headers", "rejections", "on_rejection"])
+    );
     assert_eq!(layer.document(), document(text));
 }
 
@@ -131,7 +135,7 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         write(file, rotated);
         let changes = reload().expect(rotated).to_string();
         let expected = format!(
-            "store: credentials in {field} -> others, in force when the process is restarted\n\
+            "store: other credentials in {field}, in force when the process is restarted\n\
              api: altered: quota 10/min -> 20/min"
         );
         assert!(changes.starts_with(&expected), "{changes}");

@@ -43,8 +43,10 @@ async fn what_code_has_set_stays_beside_the_documents_settings() {
         renamed(folder.path(), &with(&format!("headers = '{headers}'")));
         let changes = watcher.reload().await.expect("a document");
         // The watch may have loaded the file by itself already.
-        let mut changed = changes.settings().iter();
-        assert!(changed.all(|it| it.setting() == "headers"), "{changes}");
+        assert!(
+            changes.settings().all(|name| name == "headers"),
+            "{changes}"
+        );
         let written = layer.document();
         assert_eq!(written.headers, Some(fields));
         assert_eq!(written.enabled, Some(false));

@@ -138,10 +138,7 @@ async fn a_burst_that_leases_make_smaller_leaves_a_debt_and_comes_back_without_t
             limiter.reset(KEY).await.expect("a response");
             assert!(limiter.check(KEY).cost(97).await.is_admitted());
             let changes = replace(&limiter, [policy(Some(8))]);
-            assert_eq!(
-                changes.to_string(),
-                "p: altered: lease none -> { max_units = 8, ttl = 50ms } (the counts stay; the burst in force is 94 rather than 100)"
-            );
+            assert_eq!(changes.to_string(), "p: altered (the counts stay)");
             let status = limiter.peek(KEY).await.expect("a response");
             let status = status.policy("p").expect("p");
             assert_eq!((status.limit(), status.remaining()), (94, 0));

@@ -83,10 +83,9 @@ fn changes_by_several_threads_are_made_one_after_the_other() {
                     let changes = replace(limiter, [policy("p", &quota)]);
                     let change = changes.policy("p").expect("p");
                     // The sum of all steps is the way from the first to the last.
-                    let amount =
-                        |text: &str| text.trim_end_matches("/h").parse::<u64>().expect("a quota");
-                    let setting = change.settings().first().expect("another quota");
-                    let step = amount(setting.to()).wrapping_sub(amount(setting.from()));
+                    let quotas = [change.quota_before(), change.quota_after()];
+                    let [from, to] = quotas.map(|quota| quota.expect("a quota").amount());
+                    let step = to.wrapping_sub(from);
                     total.fetch_add(step, Ordering::Relaxed);
                 }
             });

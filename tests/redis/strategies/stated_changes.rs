@@ -1,5 +1,5 @@
-//! What `Changes` says of bans, and of the counts of policies that are removed, is what happens to them. Of other edits this is
-//! tested by `reconfigure::counts`.
+//! What `Changes` says of bans, and of the counts of policies that are removed, is what happens to them. What becomes of the
+//! counts under other quotas is tested by `changed_quotas` and `changed_policies`.
 
 use tollgate::changes::PolicyChangeKind;
 use tollgate_tests::prelude::*;
