@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use serde::Serialize;
-
 use crate::{error::ConfigError, file::read_text};
 
 /// The largest list that is read: some four million addresses.
@@ -39,38 +37,6 @@ pub(super) fn not_from_file() -> ConfigError {
         "a list that was not read from a file",
         "a list made by from_file",
     )
-}
-
-/// What a list has, as [`Changes`](crate::changes::Changes) show it.
-#[derive(PartialEq, Serialize)]
-#[serde(untagged)]
-pub(super) enum Content {
-    Entries(Vec<String>),
-    Hashed(HashedContent),
-}
-
-/// What was read from a file, or set by the application: the number of entries, and a hash of them, by which two lists can be
-/// compared.
-#[derive(PartialEq, Serialize)]
-pub(super) struct HashedContent {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
-    entries: usize,
-    hash: String,
-}
-
-impl Content {
-    pub(super) fn hashed(file: Option<&Path>, entries: &[String]) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        for entry in entries {
-            hasher.update(entry.as_bytes()).update(b"\n");
-        }
-        Self::Hashed(HashedContent {
-            file: file.map(|file| file.display().to_string()),
-            entries: entries.len(),
-            hash: hasher.finalize().to_hex()[..8].to_owned(),
-        })
-    }
 }
 
 fn entry(line: &str) -> &str {

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::file::{Content, entries, not_from_file};
+use super::file::{entries, not_from_file};
 #[cfg(feature = "config")]
 use super::section::{AddressesSection, FileSection};
 use crate::{
@@ -57,7 +57,7 @@ struct Shared {
 }
 
 /// The networks of each family, sorted; none contains another.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct Networks {
     v4: Box<[IpNet]>,
     v6: Box<[IpNet]>,
@@ -170,14 +170,13 @@ impl AddressList {
         }
     }
 
-    /// The networks, or the file with a hash of what was read.
-    pub(super) fn content(&self) -> Content {
-        match &self.shared.file {
-            Some(path) => Content::hashed(Some(path), &self.networks()),
-            None => Content::Entries(self.networks()),
-        }
+    /// Whether both list the same networks, from the same file if from any.
+    pub(super) fn has_same_entries(&self, other: &Self) -> bool {
+        self.shared.file == other.shared.file
+            && *self.shared.networks.load() == *other.shared.networks.load()
     }
 
+    #[cfg(feature = "config")]
     fn networks(&self) -> Vec<String> {
         let networks = self.shared.networks.load();
         let networks = networks.v4.iter().chain(&networks.v6);

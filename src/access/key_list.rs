@@ -9,7 +9,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::file::{Content, entries, not_from_file};
+use super::file::{entries, not_from_file};
 #[cfg(feature = "config")]
 use super::section::{FileSection, KeyText, KeysSection};
 use crate::{error::ConfigError, key::Key};
@@ -201,13 +201,12 @@ impl KeyList {
         }
     }
 
-    /// The file, and a hash of the keys, which may be credentials.
-    pub(super) fn content(&self) -> Content {
-        let keys = self.shared.keys.load();
-        let mut keys: Vec<String> = keys.iter().map(Key::to_string).collect();
-        keys.sort_unstable();
-        let file = self.shared.file.as_ref().map(|(path, _)| path.as_path());
-        Content::hashed(file, &keys)
+    /// Whether both list the same keys of the same policy, from the same file if from any.
+    pub(super) fn has_same_entries(&self, other: &Self) -> bool {
+        let file = |list: &Self| list.shared.file.as_ref().map(|(path, _)| path.clone());
+        self.policy == other.policy
+            && file(self) == file(other)
+            && *self.shared.keys.load() == *other.shared.keys.load()
     }
 }
 

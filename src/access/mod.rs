@@ -11,7 +11,6 @@ use crate::{
     setting::different,
 };
 
-use self::file::Content;
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
 #[cfg(feature = "config")]
@@ -49,31 +48,15 @@ impl AccessList {
             },
         }
     }
-
-    /// Its entries, or the file that it was read from with a hash of what was read.
-    fn content(&self) -> ListContent<'_> {
-        match &self.0 {
-            Kind::Addresses(list) => ListContent::Addresses {
-                addresses: list.content(),
-            },
-            Kind::Keys(list) => ListContent::Keys {
-                policy: list.policy(),
-                keys: list.content(),
-            },
-        }
-    }
 }
 
-fn contents(lists: &[AccessList]) -> Vec<ListContent<'_>> {
-    lists.iter().map(AccessList::content).collect()
-}
-
-/// What a list has, as [`Changes`](crate::changes::Changes) show it.
-#[derive(PartialEq, serde::Serialize)]
-#[serde(untagged)]
-enum ListContent<'a> {
-    Addresses { addresses: Content },
-    Keys { policy: &'a str, keys: Content },
+fn have_same_entries(before: &[AccessList], after: &[AccessList]) -> bool {
+    let is_same = |(before, after): (&AccessList, &AccessList)| match (&before.0, &after.0) {
+        (Kind::Addresses(before), Kind::Addresses(after)) => before.has_same_entries(after),
+        (Kind::Keys(before), Kind::Keys(after)) => before.has_same_entries(after),
+        _ => false,
+    };
+    before.len() == after.len() && before.iter().zip(after).all(is_same)
 }
 
 impl From<AddressList> for AccessList {
@@ -204,8 +187,8 @@ impl Lists {
         let none = Self::default();
         let [before, after] = [before, after].map(|lists| lists.unwrap_or(&none));
         different([
-            ("deny", contents(&before.deny) != contents(&after.deny)),
-            ("allow", contents(&before.allow) != contents(&after.allow)),
+            ("deny", !have_same_entries(&before.deny, &after.deny)),
+            ("allow", !have_same_entries(&before.allow, &after.allow)),
             (
                 "on_unknown_address",
                 before.on_unknown_address != after.on_unknown_address,
