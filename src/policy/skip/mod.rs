@@ -321,7 +321,7 @@ impl Policy {
     ///
     /// The policy applies to paths that servers read differently. So a path is never skipped that has segments `.` or `..`, a
     /// `;`, a backslash, one of these or a `/`, `%` or NUL in percent-encoding, or percent-encoding of invalid UTF-8; and
-    /// `only_path("/login")` applies to `/%6Cogin`, `/login;a=b` and every path with `..` in it. A condition whose own path has
+    /// `only_path("/login")` applies to `/%6Cogin`, and to every path with `;` or `..` in it. A condition whose own path has
     /// any of these, or the parameters of a router's pattern (`/users/{id}`, `/users/:id`), is a
     /// [`ConfigError`](crate::ConfigError) when the limiter is built.
     ///

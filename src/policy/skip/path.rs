@@ -24,18 +24,8 @@ pub struct PathPattern {
 /// The path of a request, which is decoded when a condition first needs it, and then once for all conditions.
 pub(crate) struct RequestPath<'a> {
     path: &'a str,
-    reading: OnceCell<Reading<'a>>,
-}
-
-/// How servers may read a path.
-struct Reading<'a> {
-    /// Whether all of them read it alike.
-    is_unambiguous: bool,
-    /// Whether some may read it as any other path.
-    may_be_any: bool,
-    decoded: Cow<'a, str>,
-    /// Without the parameters of its segments, if it has any.
-    without_parameters: Option<String>,
+    /// Decoded, if all servers read it alike; `None` if some may read it as any other path.
+    decoded: OnceCell<Option<Cow<'a, str>>>,
 }
 
 impl PathPattern {
@@ -72,24 +62,20 @@ impl PathPattern {
         match self.text.strip_suffix('*') {
             None => *self.text == *path.path,
             // The prefix ends with a slash and is unambiguous itself.
-            Some(prefix) => path.path.starts_with(prefix) && path.reading().is_unambiguous,
+            Some(prefix) => path.path.starts_with(prefix) && path.decoded().is_some(),
         }
     }
 
     /// Whether some server may read `path` as this one.
     pub(in crate::policy) fn may_match(&self, path: &RequestPath<'_>) -> bool {
-        let Reading {
-            may_be_any,
-            decoded,
-            without_parameters,
-            ..
-        } = path.reading();
-        let at = |path: &str| match self.decoded.strip_suffix('*') {
+        let Some(path) = path.decoded() else {
+            return true;
+        };
+        match self.decoded.strip_suffix('*') {
             None => *self.decoded == *path,
             // `/*` is every request, also one whose target is no path, such as `*`.
             Some(prefix) => prefix == "/" || path.starts_with(prefix),
-        };
-        *may_be_any || at(decoded) || without_parameters.as_deref().is_some_and(at)
+        }
     }
 }
 
@@ -130,36 +116,16 @@ impl<'a> RequestPath<'a> {
     fn new(path: &'a str) -> Self {
         Self {
             path,
-            reading: OnceCell::new(),
+            decoded: OnceCell::new(),
         }
     }
 
-    fn reading(&self) -> &Reading<'a> {
-        self.reading.get_or_init(|| Reading::of(self.path))
-    }
-}
-
-impl<'a> Reading<'a> {
-    fn of(path: &'a str) -> Self {
-        if path.len() > MAX_DECODED_BYTES {
-            return Self {
-                is_unambiguous: false,
-                may_be_any: true,
-                decoded: Cow::Borrowed(""),
-                without_parameters: None,
-            };
-        }
-        let is_unambiguous = is_unambiguous(path);
-        let without_parameters = without_parameters(path);
-        Self {
-            is_unambiguous,
-            may_be_any: match &without_parameters {
-                Some(plain) => !self::is_unambiguous(plain),
-                None => !is_unambiguous,
-            },
-            decoded: decoded(path),
-            without_parameters: without_parameters.map(|plain| decoded(&plain).into_owned()),
-        }
+    fn decoded(&self) -> Option<&str> {
+        let decode = || {
+            let is_short = self.path.len() <= MAX_DECODED_BYTES;
+            (is_short && is_unambiguous(self.path)).then(|| decoded(self.path))
+        };
+        self.decoded.get_or_init(decode).as_deref()
     }
 }
 
@@ -195,26 +161,6 @@ fn decoded(path: &str) -> Cow<'_, str> {
     percent_decode_str(path)
         .decode_utf8()
         .unwrap_or(Cow::Borrowed(path))
-}
-
-/// `path` without the parameters of its segments, which follow a `;`; `None` if it has none.
-fn without_parameters(path: &str) -> Option<String> {
-    if !path.contains(';') {
-        return None;
-    }
-    let mut plain = String::with_capacity(path.len());
-    for segment in path.split_inclusive('/') {
-        match segment.split_once(';') {
-            None => plain.push_str(segment),
-            Some((name, parameters)) => {
-                plain.push_str(name);
-                if parameters.ends_with('/') {
-                    plain.push('/');
-                }
-            }
-        }
-    }
-    Some(plain)
 }
 
 #[cfg(test)]
@@ -288,6 +234,7 @@ mod tests {
             "/login",
             "/%6Cogin",
             "/login;jsessionid=1",
+            "/a;b",
             "/x/../login",
             "/x/%2e%2e/login",
             "/static/..;/login",
@@ -296,7 +243,7 @@ mod tests {
         ] {
             assert!(path_may_match("/login", path), "{path}");
         }
-        for path in ["/", "/logins", "/login/", "/a;b", "/caf%C3%A9", "/login%20"] {
+        for path in ["/", "/logins", "/login/", "/caf%C3%A9", "/login%20"] {
             assert!(!path_may_match("/login", path), "{path}");
         }
         assert!(path_may_match("/caf%C3%A9", "/caf\u{e9}"));
