@@ -148,7 +148,6 @@ mod tests {
                         "log_with(|suppressed|",
                         "if begins {",
                         ".swap(true,",
-                        "is_suspect()",
                         "fn log_reload(",
                         "fn log_recovery(",
                         "fn log_failure(",
