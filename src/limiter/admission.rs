@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::{
-    core::LimiterCore,
     decision::Decision,
     permits::HeldPermits,
     policy_admission::{PolicyAdmission, UnitMeter},
@@ -238,17 +237,9 @@ impl Admission {
         Self::default()
     }
 
-    /// Adds the decision of an inner layer, and logs if an outer one has charged the request to the same counter.
+    /// Adds the decision of an inner layer.
     pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
-        let mut state = self.lock();
-        let twice = state.double_counted_policy(&decision);
-        let twice = twice.map(|policy| (policy, decision.limiter.clone()));
-        let joined = state.add(decision);
-        drop(state);
-        if let Some((policy, limiter)) = twice {
-            log_double_counting(&limiter, &policy);
-        }
-        joined
+        self.lock().add(decision)
     }
 
     /// Calls `read` with each layer's decision, and its index.
@@ -437,25 +428,6 @@ impl AdmissionState {
         added
     }
 
-    /// The name of a policy of `decision` that has charged the request to the same counter before.
-    pub(super) fn double_counted_policy(&self, decision: &Decision) -> Option<String> {
-        let again = |limiter: &LimiterCore, policy: u32| {
-            let location = limiter.counter_location(policy)?;
-            let mut locations = decision
-                .entries
-                .iter()
-                .map(|entry| decision.limiter.counter_location(entry.policy));
-            let twice = locations.any(|other| other == Some(location));
-            twice.then(|| location.1.to_owned())
-        };
-        let of = |outer: &Decision| {
-            let mut entries = outer.entries.iter();
-            entries.find_map(|entry| again(&outer.limiter, entry.policy))
-        };
-        let outer = self.first.as_ref().and_then(of);
-        outer.or_else(|| self.rare.as_ref()?.inner.iter().find_map(of))
-    }
-
     fn rare(&mut self) -> &mut RareState {
         self.rare.get_or_insert_default()
     }
@@ -490,16 +462,4 @@ impl AdmissionState {
     pub(super) fn settle_lock(&mut self) -> Arc<SettleLock> {
         self.rare().settle_lock.get_or_insert_default().clone()
     }
-}
-
-/// Logs that an outer layer has charged the request to the same counter.
-#[cold]
-fn log_double_counting(limiter: &LimiterCore, policy: &str) {
-    limiter.double_counting_log.log_with(|suppressed| {
-        tracing::warn!(
-            policy,
-            suppressed,
-            "two layers around a request have a policy of this name over one store: the same key is charged twice"
-        );
-    });
 }

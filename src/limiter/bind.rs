@@ -91,7 +91,6 @@ impl<T> LimiterBuilder<T> {
             shared_by_keys: self.shared_by_keys,
             outage_log: LogThrottle::default(),
             misconfiguration_log: LogThrottle::default(),
-            double_counting_log: LogThrottle::default(),
             permits: PermitRegistry::default(),
             generation: old.map_or(0, |old| old.generation + 1),
             wait_queues: old.map_or_else(Arc::default, |old| old.wait_queues.clone()),

@@ -71,7 +71,6 @@ pub(crate) struct LimiterCore {
     pub(crate) health_checks: Arc<HealthChecks>,
     pub(crate) outage_log: LogThrottle,
     pub(crate) misconfiguration_log: LogThrottle,
-    pub(crate) double_counting_log: LogThrottle,
     /// Throttles the errors about invalid calls.
     pub(crate) misuse_log: LogThrottle,
 }
@@ -144,13 +143,6 @@ impl LimiterCore {
     #[inline]
     pub(crate) fn bound(&self, policy: u32) -> &BoundPolicy {
         &self.policies[policy as usize]
-    }
-
-    /// Where a policy's counters are, if that is known: the store's id, the policy's name and its state format.
-    pub(super) fn counter_location(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
-        let bound = self.bound(policy);
-        let format = bound.limit.info().state_format;
-        Some((self.store.id()?, bound.policy.name(), format))
     }
 
     /// The limit of a policy, or of a request's own quota under it.

@@ -338,9 +338,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Box::pin(std::future::ready(HealthReport::default()))
     }
 
-    /// Returns a number that identifies this store in this process, the same for stores that share their counts, as clones do.
-    /// The limiter uses it to log requests that two layers charge under the same policy. Default: `None`, for an unknown
-    /// store.
+    /// Returns a number that identifies this store in this process, the same for its clones, by which
+    /// [`Limiter::reconfigure`](crate::Limiter::reconfigure) knows the limiter's own store. Default: `None`, for an unknown store.
     fn id(&self) -> Option<u64> {
         None
     }

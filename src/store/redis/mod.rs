@@ -398,7 +398,7 @@ impl Store for RedisStore {
     }
 
     fn id(&self) -> Option<u64> {
-        Some(self.inner.shared.id)
+        Some(Arc::as_ptr(&self.inner) as usize as u64)
     }
 
     fn flush(&self) -> FlushFuture {

@@ -49,8 +49,6 @@ impl Clock for ServerClock {
 /// The state that the workers of a store share.
 #[derive(Debug)]
 pub(crate) struct StoreState {
-    /// Equal for stores with the same servers and prefix.
-    pub(super) id: u64,
     pub(super) topology: Topology,
     pub(super) prefix: String,
     pub(super) scripts: RwLock<ScriptRegistry>,

@@ -1,7 +1,6 @@
 //! A layer around everything, and another around one route.
 
 use crate::http::support::*;
-use tollgate::store::Store;
 
 struct Stack {
     app: Router,
@@ -131,48 +130,5 @@ async fn a_disabled_layer_changes_nothing_for_the_others() {
         let app = app.layer(inner).layer(outer);
         assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
         assert_eq!(status(&app, "/").await, 429);
-    }
-}
-
-/// What is logged while one request passes two layers, one within the other.
-pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
-    let (log, guard) = Log::of_warnings();
-    let app = hello(inner).layer(outer.clone());
-    assert_eq!(statuses(&app, 3).await, [200; 3]);
-    drop(guard);
-    log.text()
-}
-
-pub(crate) fn layer_on(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
-    let layer = RateLimitLayer::builder().store(store.clone());
-    layer.policy(policy).built()
-}
-
-#[tokio::test]
-async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
-    let store = MemoryStore::new();
-    let [outer, inner] = [(), ()].map(|()| layer_on(&store, shared("twice", "10/h")));
-    let text = logged(&outer, &inner).await;
-    assert_eq!(text.lines().count(), 1, "{text}");
-    let parts = ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"];
-    assert_contains(&text, parts);
-    assert_eq!(charged(&outer, "twice").await, 6);
-    // The same layer, around itself.
-    let layer = layer_on(&store, shared("thrice", "9/h"));
-    let text = logged(&layer, &layer).await;
-    assert!(text.contains(r#"policy="thrice""#), "{text}");
-}
-
-#[tokio::test]
-async fn layers_with_different_stores_log_nothing() {
-    let store = MemoryStore::new();
-    let policy = || shared("burst", "10/h");
-    let outer = layer_on(&store, policy());
-    for inner in [
-        layer_on(&MemoryStore::new(), policy()),
-        layer_on(&store, shared("other", "10/h")),
-        layer_on(&store, policy().strategy(FixedWindow)),
-    ] {
-        assert_eq!(logged(&outer, &inner).await, "");
     }
 }

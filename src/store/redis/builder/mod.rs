@@ -388,7 +388,7 @@ impl RedisStoreBuilder {
         if let Some(error) = first {
             return Err(error);
         }
-        let (workers, id) = (self.connect.workers, self.connect.id(&self.prefix));
+        let workers = self.connect.workers;
         let topology = self.connect.servers()?;
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
@@ -400,7 +400,6 @@ impl RedisStoreBuilder {
             RedisOverrides::new(&self.prefix, topology.tags(), clock, self.timeout)
         });
         let shared = Arc::new(StoreState {
-            id,
             server_clock,
             topology,
             prefix: self.prefix,

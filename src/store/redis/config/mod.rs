@@ -1,13 +1,6 @@
 //! Which servers a store counts on, and how it connects to them.
 
-use std::{
-    fmt,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
@@ -97,25 +90,6 @@ impl Default for ConnectConfig {
 type Setter = fn(&mut ConnectConfig, &ConnectConfig);
 
 impl ConnectConfig {
-    /// Equal for stores with the same servers and prefix.
-    pub(crate) fn id(&self, prefix: &str) -> u64 {
-        static STORES: AtomicU64 = AtomicU64::new(0);
-        let mut hasher = DefaultHasher::new();
-        prefix.hash(&mut hasher);
-        match &self.servers {
-            Some(ServerConfig::Url(url)) => url.hash(&mut hasher),
-            Some(ServerConfig::Cluster(urls)) => {
-                let mut urls: Vec<_> = urls.iter().collect();
-                urls.sort_unstable();
-                urls.hash(&mut hasher);
-            }
-            Some(ServerConfig::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
-            // A pool or a configuration of the application's own.
-            _ => STORES.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
-        }
-        hasher.finish()
-    }
-
     /// Reports each mistake. Servers that are one leave what depends on them unchecked.
     pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
         if !(1..=64).contains(&self.workers) {
@@ -298,31 +272,5 @@ mod without_tls {
             let error = built.expect_err("it is not built in").to_string();
             assert!(error.contains("feature `redis-tls`"), "{error}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stores_with_the_same_servers_and_prefix_have_the_same_id() {
-        let id = |servers, prefix| {
-            let connect = ConnectConfig {
-                servers: Some(servers),
-                ..ConnectConfig::default()
-            };
-            connect.id(prefix)
-        };
-        let url = |url: &str| ServerConfig::Url(url.to_owned());
-        let cluster = |urls: &[&str]| {
-            ServerConfig::Cluster(urls.iter().map(|url| (*url).to_owned()).collect())
-        };
-        assert_eq!(id(url("redis://a"), "tg:"), id(url("redis://a"), "tg:"));
-        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://b"), "tg:"));
-        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://a"), "other:"));
-        assert_eq!(id(cluster(&["a", "b"]), ""), id(cluster(&["b", "a"]), ""));
-        let config = || ServerConfig::Config(Box::default());
-        assert_ne!(id(config(), ""), id(config(), ""), "they can't be compared");
     }
 }
