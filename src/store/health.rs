@@ -42,8 +42,8 @@ pub enum HealthIssue {
         /// Why.
         error: StoreError,
     },
-    /// The Redis user lacks permission for commands that a policy needs; the message names them. Some are needed rarely, such
-    /// as for refunds or to repair a missing TTL.
+    /// The Redis user lacks permission for a command that counting under a policy needs, which servers from Redis 7.2 on
+    /// name.
     #[error("policy {policy:?} lacks a permission on {server}: {}", Escaped(.message))]
     MissingPermission {
         /// The policy's name.
@@ -148,8 +148,8 @@ impl HealthReport {
         &self.warnings
     }
 
-    /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction` and `role`; and
-    /// `blocks`, if the limiter has a ban and the user may not list [blocked keys](crate::Limiter::blocks) (`+scan` on Redis).
+    /// The checks that were skipped, because the server refuses commands that counting doesn't need: `version`, `eviction` and
+    /// `role` (`INFO`), `clock` (`TIME`); and `blocks`, if the limiter has a ban and the user may not list [blocked keys](crate::Limiter::blocks) (`+scan` on Redis).
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
     }

@@ -8,10 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     RedisStore,
     batch::{Batch, wire},
-    request::{
-        PendingRequest, RefundRetry, RequestState, ended, limit::RedisLimit, op::OwnedCounterOp,
-        response_handle::RollbackGuard,
-    },
+    request::{PendingRequest, RefundRetry, RequestState, ended, op::OwnedCounterOp},
     topology::Topology,
 };
 use crate::{
@@ -20,7 +17,7 @@ use crate::{
     key::Key,
     runtime::runtime_with_io,
     store::{
-        CounterOp, LimitHandle, Op, OpResult, Store,
+        CounterOp, LimitHandle, Op,
         health::{HealthIssue, HealthReport},
     },
 };
@@ -78,7 +75,7 @@ impl RedisStore {
                 self.try_scan(server.tag, &mut health).await;
             }
             for limit in limits {
-                if !self.self_test_policy(server, limit, &mut health).await {
+                if !self.try_policy(server, limit, &mut health).await {
                     break;
                 }
             }
@@ -90,11 +87,11 @@ impl RedisStore {
     async fn try_scan(&self, tag: usize, health: &mut HealthReport) {
         let mut scan = cmd("SCAN");
         scan.arg(0).arg("COUNT").arg(1);
-        let denied = matches!(
-            self.run::<Value>(tag, scan).await,
-            Err(StoreError::Server { code, .. }) if &*code == "NOPERM"
-        );
-        if denied {
+        if self
+            .run::<Value>(tag, scan)
+            .await
+            .is_err_and(|error| is_refused(&error))
+        {
             health.add_unchecked("blocks");
         }
     }
@@ -107,13 +104,16 @@ impl RedisStore {
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
         let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.timeout);
-        let ping = self.run::<String>(server.tag, cmd("PING"));
-        let _ = timeout(first, ping)
-            .await
-            .map_err(|_| StoreError::Timeout)??;
+        let ping = self.run::<Value>(server.tag, cmd("PING"));
+        // An error reply is an answer, too.
+        match timeout(first, ping).await {
+            Ok(Err(error)) if !is_refused(&error) => return Err(error),
+            Ok(_) => {}
+            Err(_) => return Err(StoreError::Timeout),
+        }
         let name = || server.name.clone();
         match self.run::<String>(server.tag, cmd("INFO")).await {
-            Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {
+            Err(error) if is_refused(&error) => {
                 for what in ["version", "eviction", "role"] {
                     health.add_unchecked(what);
                 }
@@ -128,16 +128,21 @@ impl RedisStore {
             }
         }
         let before = SystemClock.wall();
-        if let Ok((secs, micros)) = self.run::<(i64, i64)>(server.tag, cmd("TIME")).await {
-            let (after, theirs) = (
-                SystemClock.wall(),
-                Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
-            );
-            let ahead = theirs > after;
-            let by = theirs.since(after).max(before.since(theirs));
-            if by > MAX_CLOCK_SKEW {
-                let server = name();
-                health.add_issue(HealthIssue::ClockSkew { server, by, ahead });
+        match self.run::<(i64, i64)>(server.tag, cmd("TIME")).await {
+            Err(error) if is_refused(&error) => health.add_unchecked("clock"),
+            Err(error) => return Err(error),
+            Ok((secs, micros)) => {
+                let (after, theirs) = (
+                    SystemClock.wall(),
+                    Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
+                );
+                self.inner.shared.server_clock.set(theirs);
+                let ahead = theirs > after;
+                let by = theirs.since(after).max(before.since(theirs));
+                if by > MAX_CLOCK_SKEW {
+                    let server = name();
+                    health.add_issue(HealthIssue::ClockSkew { server, by, ahead });
+                }
             }
         }
         Ok(())
@@ -187,150 +192,61 @@ fn version_of(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// Redis's error in a script that runs a command without the right to.
-const ACL_ERROR: &str = "user executing the script can't run this command";
+/// Whether the server answered that it does not run a command for this user.
+fn is_refused(error: &StoreError) -> bool {
+    matches!(error, StoreError::Server { code, .. } if matches!(&**code, "NOPERM" | "ERR"))
+}
 
 impl RedisStore {
-    /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
-    /// the key, which also expires by itself. Returns whether the server still responds.
-    pub(crate) async fn self_test_policy(
+    /// Charges a request under a limit to a key of its own. Returns whether the server still responds.
+    async fn try_policy(
         &self,
         server: &ServerRef,
         limit: &LimitHandle,
         health: &mut HealthReport,
     ) -> bool {
-        let Some(context) = limit.context::<RedisLimit>() else {
+        let counter = OwnedCounterOp::of(&CounterOp::new(limit, self.key_at(server)));
+        let Err(error) = self.charge_and_reset(server, &counter).await else {
             return true;
         };
-        let key = self.key_at(server);
-        let outcome = self.try_operations(server, limit, key).await;
-        if let Err(error @ StoreError::Timeout) = outcome {
-            health.add_issue(HealthIssue::PolicyFailed {
-                policy: limit.policy().into(),
-                server: server.name.clone(),
-                error,
-            });
-            return false;
-        }
-        let script = limit.rule().script();
-        let commands = script.map_or_else(Vec::new, |script| commands(script.source));
-        let missing_commands = self.missing_commands(server, context.names.of(&key), &commands);
-        let (policy, server): (Arc<str>, _) = (limit.policy().into(), server.name.clone());
-        let permission_issue = |message: Arc<str>| HealthIssue::MissingPermission {
-            policy: policy.clone(),
-            server: server.clone(),
-            message,
-        };
-        let named = match missing_commands.await {
-            Ok(missing_commands) if missing_commands.is_empty() => None,
-            Ok(missing_commands) => Some(permission_issue(missing_message(&missing_commands))),
-            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => {
-                Some(permission_issue(message))
-            }
-            // Whatever that is, the operations report it, too.
-            Err(_) => None,
-        };
-        let problem = match outcome {
-            Ok(()) => named,
-            Err(StoreError::Server { code, message })
-                if &*code == "NOPERM" || message.contains(ACL_ERROR) =>
-            {
-                Some(named.unwrap_or_else(|| permission_issue(message)))
-            }
-            Err(error) => {
-                let (policy, server) = (policy.clone(), server.clone());
-                health.add_issue(HealthIssue::PolicyFailed {
+        let responds = !matches!(error, StoreError::Timeout);
+        let (policy, server) = (limit.policy().into(), server.name.clone());
+        health.add_issue(match error {
+            StoreError::Server { code, message } if &*code == "NOPERM" => {
+                HealthIssue::MissingPermission {
                     policy,
                     server,
-                    error,
-                });
-                named
+                    message,
+                }
             }
-        };
-        if let Some(problem) = problem {
-            health.add_issue(problem);
-        }
-        true
+            error => HealthIssue::PolicyFailed {
+                policy,
+                server,
+                error,
+            },
+        });
+        responds
     }
 
-    /// Peeks as a request does, with a request's timeout, so that no request in the same batch is delayed.
-    async fn peek(&self, counter: &OwnedCounterOp) -> Result<OpResult, StoreError> {
-        let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
-        loop {
-            let counters = [counter.clone()].into();
-            let response = workers.execute(
-                Op::Peek,
-                counters,
-                workers.deadline(),
-                Default::default(),
-                RefundRetry::IfUnread,
-            )?;
-            match response.into_rollback_guard().await {
-                Err(StoreError::Timeout) if Instant::now() < until => {}
-                result => return read(result?),
-            }
-        }
-    }
-
-    /// Peeks, and then executes all other operations on connections of its own.
-    async fn try_operations(
+    /// Executes the script once, beside the workers: it charges the key, and resets it.
+    async fn charge_and_reset(
         &self,
         server: &ServerRef,
-        limit: &LimitHandle,
-        key: Key,
-    ) -> Result<(), StoreError> {
-        let brief = self.brief_ban(limit)?;
-        let limit = brief.as_ref().unwrap_or(limit);
-        let counter = OwnedCounterOp::of(&CounterOp::new(limit, key));
-        self.peek(&counter).await?;
-        let acquired = self
-            .execute_direct(server, Op::Acquire(1), &counter)
-            .await?;
-        let charged = charged(&counter, &acquired);
-        if limit.info().permit_ttl.is_some() {
-            self.execute_direct(server, Op::Renew, &charged).await?;
-        }
-        self.execute_direct(server, Op::Refund, &charged).await?;
-        let forced = self
-            .execute_direct(server, Op::ForceAcquire, &counter)
-            .await?;
-        let charged = self::charged(&counter, &forced);
-        self.execute_direct(server, Op::Refund, &charged).await?;
-        self.execute_direct(server, Op::Peek, &counter).await?;
-        self.execute_direct(server, Op::Reset, &counter).await?;
-        Ok(())
-    }
-
-    /// A copy, with blocks of one millisecond, of a limit that blocks on the first charge; `None` for other limits.
-    fn brief_ban(&self, limit: &LimitHandle) -> Result<Option<LimitHandle>, StoreError> {
-        let blocks = limit.info().counts_rejections && limit.info().capacity == 1;
-        let brief = limit.rule().manual_ban(Duration::from_millis(1));
-        let Some(brief) = brief.filter(|_| blocks) else {
-            return Ok(None);
-        };
-        const NO_BAN: StoreError = StoreError::Unsupported("a ban of a millisecond");
-        let registered = brief.and_then(|rule| self.register(limit.policy(), rule));
-        registered.map(Some).map_err(|_| NO_BAN)
-    }
-
-    /// Executes an operation beside the workers, without invalidating cached rejections. Its key expires after ten seconds.
-    async fn execute_direct(
-        &self,
-        server: &ServerRef,
-        op: Op,
         counter: &OwnedCounterOp,
-    ) -> Result<OpResult, StoreError> {
-        let mut batch = Batch::default();
-        let (counters, deadline) = ([counter.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
-        let (mut request, response) =
-            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
-        // It is not sent again, nor later: by then its key would live longer.
-        (request.time_synced, request.send_alone) = (true, true);
-        request.refund_retry = RefundRetry::Never;
-        batch.push(request).map_err(|_| ended())?;
+    ) -> Result<(), StoreError> {
+        let (mut batch, mut responses) = (Batch::default(), Vec::new());
+        let deadline = Instant::now() + RESPONSE_TIMEOUT;
+        for op in [Op::Acquire(1), Op::Reset] {
+            let state = RequestState::new(op, [counter.clone()].into(), deadline, 0);
+            let (mut request, response) = PendingRequest::with_response(state, None);
+            // It is not sent again.
+            request.time_synced = true;
+            request.refund_retry = RefundRetry::Never;
+            batch.push(request).map_err(|_| ended())?;
+            responses.push(response);
+        }
         let shared = &self.inner.shared;
-        let script = shared.script().within(include_str!("temporary.lua"));
-        let now = shared.server_clock.now();
+        let (script, now) = (shared.script(), shared.server_clock.now());
         let mut call = |with_text| batch.call(&script, with_text, now);
         let reply = match self.run::<Value>(server.tag, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
@@ -339,19 +255,11 @@ impl RedisStore {
             reply => reply,
         };
         let _ = wire::decode_and_complete(&mut batch, reply?)?;
-        read(response.into_rollback_guard().await?)
-    }
-
-    /// The commands that the user may not run on a key.
-    async fn missing_commands(
-        &self,
-        server: &ServerRef,
-        key: String,
-        commands: &[&str],
-    ) -> Result<Vec<String>, StoreError> {
-        let mut eval = cmd("EVAL");
-        eval.arg(include_str!("acl_check.lua")).arg(1).arg(key);
-        self.run(server.tag, eval.arg(commands).clone()).await
+        for response in responses {
+            let mut response = response.into_rollback_guard().await?;
+            response.read().ok_or_else(ended)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn run<T: redis::FromRedisValue>(
@@ -372,42 +280,6 @@ impl RedisStore {
             }
         }
     }
-}
-
-fn read(mut guard: RollbackGuard) -> Result<OpResult, StoreError> {
-    guard.read().ok_or_else(ended)
-}
-
-/// The counter that refunds what was charged.
-fn charged(counter: &OwnedCounterOp, result: &OpResult) -> OwnedCounterOp {
-    let mut counter = counter.clone();
-    if let Some(snapshot) = result.counters.first().map(|counter| &counter.snapshot) {
-        counter.set_refund(1, snapshot, result.at);
-    }
-    counter
-}
-
-fn missing_message(commands: &[String]) -> Arc<str> {
-    let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
-    format!("the user may not run {}", names.join(", ")).into()
-}
-
-/// The commands that the functions of a strategy call, and those that the driver calls for them. A fast path leaves requests
-/// to the functions if it may not run a command.
-fn commands(source: &'static str) -> Vec<&'static str> {
-    let calls = source.split("call(").skip(1);
-    let calls = calls.chain(source.split("call, ").skip(1));
-    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
-    let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
-    if source.contains("expiry(") || source.contains("cap_ttl(") {
-        names.push("PEXPIRETIME");
-    }
-    if source.contains("cap_ttl(") {
-        names.push("PEXPIREAT");
-    }
-    names.sort_unstable();
-    names.dedup();
-    names
 }
 
 #[cfg(test)]
@@ -454,14 +326,5 @@ mod tests {
             let found = problems(&info(policy, "5000000"));
             assert!(found.len() == 1 && found[0].contains(policy), "{found:?}");
         }
-    }
-
-    #[test]
-    fn commands_are_found_in_the_functions_of_a_strategy() {
-        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
-        assert_eq!(commands(source), ["DEL", "GET", "SET", "TIME"]);
-        let source = "call('GET', key)\ncap_ttl(key, 5)";
-        let found = commands(source);
-        assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
     }
 }

@@ -216,7 +216,7 @@ async fn is_master(connection: &mut MultiplexedConnection) -> Result<bool, Store
     match role {
         Ok(Value::Array(role)) => Ok(role.first() == Some(&Value::BulkString(b"master".to_vec()))),
         Ok(_) => Ok(true),
-        Err(error) if error.code() == Some("NOPERM") => Ok(true),
+        Err(error) if matches!(error.code(), Some("NOPERM" | "ERR")) => Ok(true),
         Err(error) => Err(error_class::to_store_error(&error)),
     }
 }

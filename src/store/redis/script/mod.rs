@@ -161,17 +161,9 @@ impl Script {
         let general = fill(&general, "operations", &operations);
         let general = format!("evaluate = (function()\n{general}\nend)()\n");
         let text = fill(MAIN, "fast paths", &fast_paths);
-        Self::new(fill(&text, "general path", &general))
-    }
-
-    fn new(text: String) -> Self {
+        let text = fill(&text, "general path", &general);
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }
-    }
-
-    /// This script as the part of another one in place of its slot.
-    pub(super) fn within(&self, text: &str) -> Self {
-        Self::new(fill(text, "script", &self.text))
     }
 }
 
