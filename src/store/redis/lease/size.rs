@@ -165,7 +165,7 @@ impl Sizing {
         let has_window = !limit.info().refills_gradually;
         let has_reset = has_window && !status.reset_after.is_zero() && age >= status.reset_after;
         let is_known = age <= self.ttl && !has_reset;
-        is_known.then(|| status.remaining / REMAINING_DIVISOR)
+        is_known.then_some(status.remaining / REMAINING_DIVISOR)
     }
 }
 
