@@ -223,12 +223,6 @@ impl Key {
         Self::readable(&text)
     }
 
-    /// The key that is `text` in the store.
-    #[cfg(feature = "redis")]
-    pub(crate) fn from_stored(text: &[u8]) -> Option<Self> {
-        Self::readable(text).filter(|_| text.is_ascii())
-    }
-
     /// The key that is `text` in the store; `None` if no key is.
     pub(crate) fn parse_stored(text: &[u8]) -> Option<Self> {
         let is_part = |part: &[u8]| match part {

@@ -232,7 +232,7 @@ fn callers_in(list: &[Vec<u8>]) -> Vec<Key> {
                 let room = MAX_LISTED_UNITS.saturating_sub(callers.len());
                 callers.extend(repeat_n(last, units.saturating_sub(1).min(room)));
             }
-            _ => callers.extend(Key::from_stored(element)),
+            _ => callers.extend(Key::parse_stored(element)),
         }
     }
     callers

@@ -202,7 +202,7 @@ pub fn other_reply(bytes: &[u8]) {
     let mut health = HealthReport::default();
     health::InfoReply(&info).check(&"server".into(), &mut health);
     let _ = health.issues().iter().map(ToString::to_string).count();
-    if let Some(key) = Key::from_stored(bytes) {
+    if let Some(key) = Key::parse_stored(bytes) {
         assert_eq!(key.as_str().as_bytes(), bytes);
     }
 }
