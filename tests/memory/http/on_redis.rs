@@ -7,32 +7,18 @@ use tollgate::{
     strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy},
 };
 
-use crate::http::{
-    responses::fields,
-    service::six_requests_of_which_four_pass,
-    stacked_layers::{layer_on, logged},
-    support::*,
-};
+use crate::http::{responses::fields, service::six_requests_of_which_four_pass, support::*};
+
+fn layer_on(store: &RedisStore, policy: Policy) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder().store(store.clone());
+    layer.policy(policy).built()
+}
 
 #[tokio::test]
 async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
     let server = Server::start();
     let layer = layer_on(&redis(&server), shared("four", "4/h"));
     six_requests_of_which_four_pass(layer).await;
-}
-
-#[tokio::test]
-async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
-    let server = Server::start();
-    // Each layer has opened the store by itself, as two parts of an application do.
-    let layer = |policy| layer_on(&redis(&server), policy);
-    let policy = || shared("twice", "10/h");
-    let text = logged(&layer(policy()), &layer(policy())).await;
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert_contains(&text, ["WARN", "charged twice", r#"policy="twice""#]);
-    let other = Server::start();
-    let elsewhere = layer_on(&redis(&other), policy());
-    assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
 }
 
 #[tokio::test]
