@@ -62,33 +62,3 @@ async fn an_unnamed_proxy_logs_a_warning_also_beside_named_ones() {
     send(&hello(&counted_by(trusting)), via("10.0.0.7:1", list)).await;
     assert_eq!(nothing.text(), "");
 }
-
-#[derive(Clone)]
-struct User;
-
-fn by_user() -> RateLimitLayer {
-    counted_by(extract::extension::<User>(|_| Key::new("alice")))
-}
-
-#[tokio::test]
-async fn a_key_that_every_request_lacks_logs_one_warning() {
-    let (log, start) = (Log::default(), Instant::now());
-    let _guard = log.warnings();
-    let app = hello(&by_user());
-    assert_eq!(statuses(&app, 50).await, [400; 50]);
-    let line = log.throttled("", start);
-    let remedy = ["outside the limiter", "`.layer(..)`"];
-    assert_contains(
-        line,
-        ["WARN", "policy=\"p\"", "User"].into_iter().chain(remedy),
-    );
-}
-
-#[tokio::test]
-async fn a_key_that_some_requests_lack_logs_no_warning() {
-    let (log, _guard) = Log::of_warnings();
-    let app = hello(&by_user());
-    assert_eq!(send(&app, from(User)).await.status, 200);
-    assert_eq!(statuses(&app, 50).await, [400; 50]);
-    assert_eq!(log.text(), "");
-}
