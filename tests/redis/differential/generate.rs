@@ -145,10 +145,10 @@ impl Generator {
     }
 
     fn vary_roles(&mut self, policies: &mut [PolicySpec]) {
-        for place in 1..policies.len() {
-            policies[place].role = match self.below(12) {
-                _ if policies[place].is_ban() => Role::Live,
-                0 if !matches!(policies[place].strategy, StrategyKind::Permits(_)) => Role::Charged,
+        for policy in &mut policies[1..] {
+            policy.role = match self.below(12) {
+                _ if policy.is_ban() => Role::Live,
+                0 if !matches!(policy.strategy, StrategyKind::Permits(_)) => Role::Charged,
                 1 => Role::OnResponse,
                 2 | 3 => Role::Shadow,
                 _ => Role::Live,

@@ -273,7 +273,7 @@ async fn a_reload_keeps_them_and_lists_what_it_makes_uncountable() {
     assert_eq!(limit(&limiter, ALICE).await, 100);
     let unused = async || {
         let listed = limiter.overrides().await.expect("a list");
-        let first = listed.iter().next().expect("one");
+        let first = listed.first().expect("one");
         first.unused.clone().unwrap_or_default()
     };
     assert_contains(unused().await, ["a tier whose period is not that of"]);
