@@ -19,7 +19,7 @@ use super::{
     other_quotas::OtherQuota,
 };
 use crate::{
-    error::{ConfigError, InvalidValue, StoreError, overrides::OverrideError},
+    error::{ConfigError, InvalidValue, overrides::OverrideError},
     key::Key,
     policy::stored_text,
     quota::Quota,
@@ -246,7 +246,7 @@ impl Limiter {
     pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
         let limiter = self.local_ref();
         let table = limiter.store.overrides();
-        let table = table.ok_or(StoreError::Unsupported("overrides"))?;
+        let table = table.ok_or(crate::error::StoreError::Unsupported("overrides"))?;
         Ok(table.now())
     }
 
