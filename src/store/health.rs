@@ -24,8 +24,8 @@ const MAX_ISSUES: usize = 100;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthIssue {
-    /// The store can't be reached, or does not respond.
-    #[error("{server} can't be reached: {error}")]
+    /// The store can't be reached, does not respond, or refuses the connection.
+    #[error("{server} can't be used: {error}{}", remedy_of(.error))]
     Unreachable {
         /// The store, or one of its servers.
         server: Arc<str>,
@@ -120,6 +120,12 @@ pub enum HealthWarning {
         /// Calls of the store, each of up to 128 keys, since the last health check.
         calls: u64,
     },
+}
+
+/// The end of a problem's text: what to do about an error, if that is known.
+fn remedy_of(error: &StoreError) -> String {
+    let remedy = error.remedy().map(|remedy| format!("; {remedy}"));
+    remedy.unwrap_or_default()
 }
 
 /// What to do about a process that is held up.

@@ -71,7 +71,7 @@ fn the_health_of_the_store_is_an_exit_code() {
         let (code, health) = answer(&run);
         assert_eq!((code, &health["healthy"]), (Some(1), &false.into()));
         let issue = health["issues"][0].as_str().expect("an issue");
-        assert!(issue.contains("can't be reached"), "{issue}");
+        assert!(issue.contains("can't be used"), "{issue}");
     }
     let run = world.direct(&["health"]);
     run.assert_stdout("unhealthy\nissue: ");

@@ -125,7 +125,10 @@ impl OverrideTable {
             return known.clone();
         }
         let mut policies = write(&self.policies);
-        policies.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
+        // Before the map grows, so that the work for each of many policies does not grow with their number.
+        if policies.len() == policies.capacity() {
+            policies.retain(|_, known| known.is_used() || Arc::strong_count(known) > 1);
+        }
         let new = || {
             Arc::new(PolicyOverrides {
                 clock: self.clock.clone(),

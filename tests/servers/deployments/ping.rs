@@ -184,7 +184,7 @@ async fn a_server_that_is_down_is_reported() {
     };
     // It is named, in case there are several, and its password isn't.
     let text = issue.to_string();
-    assert!(text.starts_with("127.0.0.1:1 can't be reached:"), "{text}");
+    assert!(text.starts_with("127.0.0.1:1 can't be used:"), "{text}");
     assert!(!text.contains("hush"), "{text}");
 }
 
