@@ -153,7 +153,6 @@ mod tests {
                         "fn log_failure(",
                         "fn log(&self, before:",
                         "fn log_override(&self, before:",
-                        "fn log_restored(",
                         "let outcome = kind.outcome(",
                     ];
                     let throttles = |line: &&str| throttles.iter().any(|by| line.contains(by));

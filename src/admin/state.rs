@@ -11,7 +11,7 @@ use crate::{
     store::health::HealthReport,
 };
 
-/// How long a report answers further requests. A check costs about ten round trips per policy, and needs no token.
+/// How long a report answers further requests. A check costs a round trip per policy, and needs no token.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(2);
 
 /// The most streams of events at once. Each costs a report a second.

@@ -263,7 +263,7 @@ impl StoreError {
     }
 }
 
-const RIGHTS: &str = "grant the user the commands and keys that Limiter::health_check names";
+const RIGHTS: &str = "grant the user the commands and keys that the operations page lists";
 const PASSWORD: &str = "correct the user and the password of the connection";
 const CLUSTER: &str = "the server is a node of a cluster: use RedisStore::cluster";
 const NO_CLUSTER: &str = "the server is not a node of a cluster: use RedisStore::open";

@@ -1,11 +1,8 @@
 //! A policy of a limiter, bound to its limit in the store.
 
-use std::{
-    iter,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use http::request::Parts;
@@ -219,12 +216,6 @@ impl BoundPolicy {
                 Enforcement::Live | Enforcement::Ban => None,
             },
         }
-    }
-
-    /// The limit of the policy's own quota, and those of quotas by request.
-    pub(super) fn limits(&self) -> Vec<LimitHandle> {
-        let others = self.other_quotas.limits();
-        iter::once(self.limit.clone()).chain(others).collect()
     }
 }
 

@@ -97,7 +97,7 @@ impl LimiterCore {
     /// The report of a health check that ended less than `max_age` ago, or else of a new one.
     pub(super) async fn recent_health(&self, max_age: Duration) -> HealthReport {
         let check = || {
-            let limits = self.policies.iter().flat_map(BoundPolicy::limits);
+            let limits = self.policies.iter().map(|bound| bound.limit.clone());
             self.store.health_check(&limits.collect::<Vec<_>>())
         };
         let report = self.health_checks.report(max_age, check).await;

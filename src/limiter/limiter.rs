@@ -664,9 +664,9 @@ impl Limiter {
         self.local_ref().stats()
     }
 
-    /// Checks the store's servers, and tries every operation of every policy, with each command it needs, on a key of its own,
-    /// which is removed at the end, or after ten seconds if the check is cut off. For the start of an application and its health
-    /// checks: it costs about ten round trips per policy.
+    /// Checks the store's servers, and charges and resets a key of its own under each policy, in one call. For the start of an
+    /// application and its health checks: it costs a few round trips per server, and one per policy. Commands that only a key
+    /// in use needs, such as `ZREM` for releases of permits, are not tried.
     ///
     /// It waits one second for the first response of a Redis server, or the store's timeout if that is longer; on a cluster for
     /// each node in turn, and up to five seconds for the slot map. A server that has responded gets up to five seconds for each

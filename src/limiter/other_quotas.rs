@@ -95,7 +95,8 @@ impl OtherQuotas {
     }
 
     /// The limits of all cached quotas.
-    pub(crate) fn limits(&self) -> Vec<LimitHandle> {
+    #[cfg(test)]
+    fn limits(&self) -> Vec<LimitHandle> {
         let kept = read(&self.quotas);
         let cached = kept.values().flatten();
         cached.map(|quota| quota.limit.clone()).collect()

@@ -42,7 +42,6 @@ pub struct RedisStoreBuilder {
     rejection_cache: Duration,
     rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
-    /// `None` if they are switched off.
     overrides: bool,
     /// What a document says in place of each secret, if it opens the store.
     #[cfg(feature = "config")]

@@ -49,11 +49,20 @@ pub(crate) struct RedisOverrides {
     reply_timeout: Duration,
     /// Whether a task polls.
     is_polled: AtomicBool,
-    /// The version of the overrides that were read last; `None` if there was none. Held for each reading and change, so that none
-    /// is overtaken by another.
-    version: Mutex<Option<Vec<u8>>>,
+    /// What [`read`](Self::read) has read last. Held for each reading and change, so that none is overtaken by another.
+    known: Mutex<KnownVersion>,
     failed_log: LogThrottle,
     unreadable_log: LogThrottle,
+}
+
+/// Which overrides the table has.
+#[derive(Debug, Default, PartialEq)]
+enum KnownVersion {
+    /// None yet, or others may have changed since they were read.
+    #[default]
+    Unread,
+    /// Those of this version; without one, the server has none.
+    Read(Option<Vec<u8>>),
 }
 
 impl RedisOverrides {
@@ -69,7 +78,7 @@ impl RedisOverrides {
             keys: OverrideKeys::new(prefix, tags),
             reply_timeout: store_timeout.max(MIN_REPLY_TIMEOUT),
             is_polled: AtomicBool::new(false),
-            version: Mutex::default(),
+            known: Mutex::default(),
             failed_log: LogThrottle::default(),
             unreadable_log: LogThrottle::default(),
         })
@@ -90,7 +99,7 @@ impl RedisOverrides {
         key: &Key,
         setting: Option<Override>,
     ) -> Result<Option<Override>, OverrideError> {
-        let _version = self.lock_version().await?;
+        let mut known = self.lock_known().await?;
         let value = setting.as_ref().map(stored::value).unwrap_or_default();
         // As other processes will read it.
         let read_back = stored::parse_value(value.as_bytes());
@@ -110,17 +119,19 @@ impl RedisOverrides {
             "full" => return Err(OverrideError::TooMany { max: MAX_OVERRIDES }),
             _ => self.table.apply([(policy.into(), *key, read_back)]),
         }
+        *known = KnownVersion::Unread;
         let before = before.and_then(|before| stored::parse_value(&before));
         Ok(before.filter(|before| !before.has_ended(self.table.now())))
     }
 
     /// Reads all overrides into the table, if their version is not the one that was read last.
     pub(super) async fn read(&self, topology: &Topology) -> Result<(), StoreError> {
-        let mut known = self.lock_version().await?;
+        let mut known = self.lock_known().await?;
         let mut get = cmd("GET");
         get.arg(&self.keys.version);
         // Before the overrides, so that a change in between is read the next time.
         let version: Option<Vec<u8>> = self.query(topology, &get).await?;
+        let version = KnownVersion::Read(version);
         if version == *known {
             return Ok(());
         }
@@ -140,8 +151,8 @@ impl RedisOverrides {
     }
 
     /// Waits for other readings and changes, no longer than for a reply.
-    async fn lock_version(&self) -> Result<MutexGuard<'_, Option<Vec<u8>>>, StoreError> {
-        let locked = timeout(self.reply_timeout, self.version.lock()).await;
+    async fn lock_known(&self) -> Result<MutexGuard<'_, KnownVersion>, StoreError> {
+        let locked = timeout(self.reply_timeout, self.known.lock()).await;
         locked.map_err(|_| StoreError::Timeout)
     }
 
