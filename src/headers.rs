@@ -303,6 +303,11 @@ impl RateLimitHeaders {
         Self::of(HeaderFormat::Custom(WriteFields(Arc::new(write))))
     }
 
+    /// Whether a closure of the application writes the fields.
+    pub(crate) fn is_custom(&self) -> bool {
+        matches!(self.format, HeaderFormat::Custom(_))
+    }
+
     /// The fields of OpenAI's API, for the policies that [`requests`](Self::requests) and [`tokens`](Self::tokens) name:
     /// `x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests` and `x-ratelimit-reset-requests`, and the same with
     /// `-tokens`.

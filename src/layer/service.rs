@@ -64,7 +64,7 @@ where
         }
         let (mut parts, body) = request.into_parts();
         let limiter = Arc::clone(&snapshot.limiter);
-        let mut builder = DecisionBuilder::request();
+        let mut builder = DecisionBuilder::check();
         let pending = limiter.decide(&mut builder, |builder| {
             limiter.evaluate_request(builder, &parts)
         });

@@ -137,6 +137,16 @@ impl AdmittedRequest {
             return;
         };
         let fields = context.snapshot.settings.headers();
+        if fields.is_custom() {
+            // A copy, since the closure is not called under the admission's lock.
+            let copy = decision
+                .admission
+                .with_decision(decision.index, |decision| decision.clone());
+            if let Some(copy) = copy {
+                write_headers(&copy, fields, RetryDelay::NONE, response);
+            }
+            return;
+        }
         let write =
             |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
         decision.admission.with_last_decision(decision.index, write);

@@ -65,12 +65,6 @@ impl DecisionBuilder {
         Self::new(Op::Acquire(1), Mode::CHECK)
     }
 
-    /// One request of a layer.
-    #[inline]
-    pub(crate) fn request() -> Self {
-        Self::new(Op::Acquire(1), Mode::CHECK)
-    }
-
     /// A call with this operation.
     #[inline]
     pub(crate) fn new(op: Op, mode: Mode) -> Self {

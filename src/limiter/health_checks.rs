@@ -10,7 +10,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{bound_policy::BoundPolicy, core::LimiterCore};
+use super::core::LimiterCore;
 use crate::{
     store::{
         HealthFuture,

@@ -1,7 +1,7 @@
 //! Metrics, by the [`::metrics`] facade: for Prometheus, and whatever else has a recorder for it.
 //!
 //! [`Metrics`] is an [`Observer`]. Without the calls of [`collect`](Metrics::collect) there are histograms only: requests are
-//! counted by each thread for itself, and summed when the metrics are read. So a request takes a few plain stores, no lock and no
+//! counted in shards, which are summed when the metrics are read. So a request takes a few relaxed atomic additions, no lock and no
 //! allocation.
 //!
 #![doc = include_str!("../../docs/metrics.md")]

@@ -218,7 +218,7 @@ impl Policy {
     }
 
     /// Reports a quota, strategy or lease that can't be counted, and puts one that can in its place. The mistake is the strategy's
-    /// if it was set on this policy itself (`is_own_strategy`), not inherited, and the default one can count the quota.
+    /// if one was set (`is_own_strategy`), and the default one can count the quota.
     fn validate_quota(
         &mut self,
         is_own_strategy: bool,

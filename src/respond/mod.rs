@@ -312,8 +312,9 @@ impl RateLimitHeaders {
     /// # }
     /// ```
     pub fn add_to<B>(&self, response: &mut Response<B>, admission: &Admission) {
-        admission.for_each_decision(|_, decision| {
-            write_headers(decision, self, RetryDelay::NONE, response)
-        });
+        // Copies, since a closure that writes fields is not called under the admission's lock.
+        for decision in admission.decisions() {
+            write_headers(&decision, self, RetryDelay::NONE, response);
+        }
     }
 }
