@@ -35,7 +35,7 @@ async fn an_explanation_of_a_request_without_address_and_keys_logs_nothing() {
     for event in [
         "can't find a request's address",
         "has no key",
-        "own quota can't be counted",
+        "can't be counted; the policy's own quota is used",
     ] {
         assert!(text.contains(event), "{event}: {text}");
     }

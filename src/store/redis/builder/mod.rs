@@ -59,7 +59,8 @@ impl RedisStore {
         Self::builder().url(url).build()
     }
 
-    /// A store on an existing pool. The store's workers hold at most a quarter of its connections.
+    /// A store on an existing pool. The store's workers hold at most a quarter of its connections. Each reading of overrides, once a
+    /// second, and each health check takes one more: while the pool has none to give, overrides of other processes wait.
     ///
     /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does for a pool of its
     /// own. A connection of the pool depends on the tokio runtime that opened it: in an application with several of them, whose

@@ -48,7 +48,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "82185653ce4a0c42e7ee702ee4d38e34e6e6dc3b" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "4b6da10cd8d062fdb56f57acff96bf3e19c1923f" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
