@@ -8,7 +8,10 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::{CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, ManualClock, MemoryStore, Policy, Quota, SlidingLog, SlidingWindow, TokenBucket, clock::Timestamp};
+use tollgate::{
+    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, ManualClock, MemoryStore, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket, clock::Timestamp,
+};
 
 const KEY: Key = Key::global();
 

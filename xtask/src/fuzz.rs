@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::run::{Outcome, capture, cargo, succeed, target_directory};
+use crate::run::{Outcome, capture, cargo, succeed};
 
 const SECONDS: &str = "60";
 
@@ -53,23 +53,6 @@ fn one(root: &Path, name: &str, seconds: &str) -> Outcome {
     words.extend(["--", &limit, "-print_final_stats=1", "-verbosity=0"]);
     words.extend(["-timeout=10", "-max_len=4096"]);
     succeed(&mut cargo_fuzz(root, "run", &words))
-}
-
-/// That all targets compile, with the very dependencies of the workspace. They aren't linked, so libFuzzer needn't be built:
-/// any file stands for it.
-pub(crate) fn check(root: &Path) -> Outcome {
-    let folder = root.join(FOLDER);
-    let (ours, theirs) = (root.join("Cargo.lock"), folder.join("Cargo.lock"));
-    fs::copy(&ours, &theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
-    let manifest = folder.join("Cargo.toml");
-    let mut command = cargo(root, &["check", "--bins", "--manifest-path"]);
-    command
-        .arg(&manifest)
-        .arg("--target-dir")
-        .arg(target_directory(root)?.join(FOLDER))
-        .env("CUSTOM_LIBFUZZER_PATH", &manifest)
-        .env("RUSTFLAGS", "--cfg fuzzing");
-    succeed(&mut command)
 }
 
 /// Without a sanitizer, which only a nightly toolchain has: what is looked for are panics and overflows. libFuzzer's

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::run::{Outcome, cargo, command, metadata, succeed};
-use crate::{fuzz, imports, soak, tools, tree};
+use crate::{imports, soak, tools, tree};
 
 /// The library's package. The others depend on it.
 const PACKAGE: &str = "tollgate";
@@ -21,17 +21,16 @@ const fn step(name: &'static str, about: &'static str, run: fn(&Path) -> Outcome
 }
 
 #[rustfmt::skip]
-pub(crate) static STEPS: [Step; 10] = [
+pub(crate) static STEPS: [Step; 9] = [
     step("tools", "the programs the tests need, installed where apt-get can", tools::ready),
     step("fmt", "the formatting of every crate", fmt),
     step("tree", "no foreign paths, unsafe code or ignored tests; folders of src import in one direction", tree),
     step("lua", "every Lua file parses by itself, and luacheck finds nothing in it", lua),
-    step("clippy", "lints, with all features, the default ones and none", clippy),
-    step("features", "the library compiles with each feature alone", features),
+    step("clippy", "lints, with all features, fuzz targets too", clippy),
+    step("features", "lints of the library with few features: none, and each beside one other", features),
     step("tests", "tests, documentation tests and examples, with all features; some of them with few features", tests),
     step("soak", "15 seconds of load on stores that fail in every way", |root| soak::run(root, &["--seconds", "15"])),
     step("docs", "the documentation, without a warning", docs),
-    step("fuzz", "every fuzz target compiles", fuzz::check),
 ];
 
 /// The steps of a list of names, always in the order of [`STEPS`].
@@ -78,19 +77,15 @@ fn lua(root: &Path) -> Outcome {
 }
 
 fn clippy(root: &Path) -> Outcome {
-    let everything: &[&str] = &["--workspace", "--all-targets", "--all-features"];
-    // The library and the examples, as most users build them.
-    let default: &[&str] = &["--all-targets"];
-    // Code that only one feature uses is dead without it, which a build of everything cannot see. The library only: development
-    // dependencies would turn features of shared dependencies on and hide that one is missing.
-    let bare: &[&str] = &["--package", PACKAGE, "--lib", "--no-default-features"];
-    for selection in [everything, default, bare] {
-        let mut clippy = cargo(root, &["clippy"]);
-        succeed(clippy.args(selection).args(["--", "-D", "warnings"]))?;
-    }
-    Ok(())
+    let words = ["clippy", "--workspace", "--all-targets", "--all-features"];
+    let mut clippy = cargo(root, &words);
+    // Fuzz targets are checked, not linked: any file stands for libFuzzer, which needn't be built.
+    clippy.env("CUSTOM_LIBFUZZER_PATH", root.join("fuzz/Cargo.toml"));
+    succeed(clippy.args(["--", "-D", "warnings"]))
 }
 
+/// Code that only one feature uses is dead without it, which a build of everything cannot see. The library only: development
+/// dependencies would turn features of shared dependencies on and hide that one is missing.
 fn features(root: &Path) -> Outcome {
     let metadata = metadata(root, &["--no-deps"])?;
     let mut packages = metadata["packages"].as_array().into_iter().flatten();
@@ -98,22 +93,33 @@ fn features(root: &Path) -> Outcome {
         .find(|package| package["name"] == PACKAGE)
         .and_then(|package| package["features"].as_object())
         .ok_or_else(|| format!("`cargo metadata` tells no features of {PACKAGE}"))?;
-    for feature in features.keys().filter(|name| *name != "default") {
-        println!("    {feature}");
-        let bare = [
-            "check",
-            "--package",
-            PACKAGE,
-            "--lib",
-            "--no-default-features",
-        ];
-        succeed(cargo(root, &bare).args(["--features", feature]))?;
+    let names = features.keys().map(String::as_str);
+    let names: Vec<&str> = names.filter(|name| *name != "default").collect();
+    // In the order of the alphabet, those that need each other are neighbours: each gets a companion from the other half.
+    let (first, second) = names.split_at(names.len().div_ceil(2));
+    let companions = second.iter().copied().chain([""]);
+    let pairs = first
+        .iter()
+        .zip(companions)
+        .map(|(one, other)| format!("{one} {other}"));
+    for few in [String::new()].into_iter().chain(pairs) {
+        println!("    {few}");
+        let words = "clippy --package tollgate --lib --no-default-features --features";
+        let mut clippy = cargo(root, &words.split(' ').collect::<Vec<_>>());
+        succeed(clippy.args([few.trim(), "--", "-D", "warnings"]))?;
     }
-    Ok(())
+    // As the README has it started.
+    succeed(&mut cargo(root, &["check", "--example", "quickstart"]))
 }
 
 fn tests(root: &Path) -> Outcome {
-    let everything = ["--workspace", "--all-features"];
+    // What runs: fuzz targets run by `cargo xtask fuzz`.
+    let everything = [
+        "--workspace",
+        "--exclude",
+        "tollgate-fuzz",
+        "--all-features",
+    ];
     // Tests start the examples and the programs.
     let all_targets = ["build", "--tests", "--bins", "--examples"];
     succeed(cargo(root, &all_targets).args(everything))?;
@@ -127,17 +133,9 @@ fn tests(root: &Path) -> Outcome {
     succeed(test.args(everything))?;
     succeed(cargo(root, &["test", "--doc"]).args(everything))?;
 
-    // Where it counts in process alone. Cargo takes --doc only alone.
-    let bare = [
-        "test",
-        "--package",
-        PACKAGE,
-        "--no-default-features",
-        "--features",
-        "axum",
-    ];
-    succeed(cargo(root, &bare).args(["--test", "smoke"]))?;
-    succeed(cargo(root, &bare).arg("--doc"))
+    // Where it counts in process alone.
+    let words = "test --package tollgate --no-default-features --features axum --test smoke";
+    succeed(&mut cargo(root, &words.split(' ').collect::<Vec<_>>()))
 }
 
 fn docs(root: &Path) -> Outcome {
