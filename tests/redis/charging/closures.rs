@@ -1,47 +1,50 @@
-//! The application's outcome closures, which may do anything.
+//! The application's closures, which may do anything.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{OnceLock, mpsc},
+    sync::OnceLock,
 };
 
 use tollgate::outcome::Outcome;
-use tollgate_tests::prelude::*;
+use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
-use crate::charging::{modes::both_modes, support::*};
+use crate::charging::{outcomes::both_modes, support::*};
 
 async fn closures_use_the_admission(world: &World) {
-    let seen = Arc::new(OnceLock::<Admission>::new());
-    let look = seen.clone();
-    let closure = move |_: &Outcome<'_>| {
-        let admission = look.get().expect("the handler's admission");
-        admission.remaining("p") == Some(9) || admission.remaining("p") == Some(10)
-    };
-    for policy in both_modes(&window("p", "10/min"), closure) {
-        let layer = world.layer([policy]);
+    for mode in [0, 1] {
+        let seen = Arc::new(OnceLock::<Admission>::new());
+        let admission = seen.clone();
+        let left = move || admission.get().and_then(|own| own.remaining("p"));
+        let by_outcome = left.clone();
+        let outcome = move |_: &Outcome<'_>| by_outcome().is_some_and(|left| left >= 9);
+        let policies = both_modes(&window("p", "10/min"), outcome);
+        let fields = RateLimitHeaders::custom(move |_, fields| {
+            fields.insert("x-left", left().expect("the admission").into());
+        });
+        let layer = world.layer([policies[mode].clone()]);
+        let layer = layer.headers(fields.clone());
         forget(&layer).await;
-        let response = serve(&layer, 200, async |admission| drop(seen.set(admission))).await;
+        let keep = async |own: Admission| {
+            let own = seen.get_or_init(|| own);
+            fields.add_to(&mut Response::new(()), own);
+        };
+        let response = serve(&layer, 200, keep).await;
+        assert_eq!(response.headers()["x-left"], ["10", "9"][mode]);
         read(response).await.expect("a body");
         assert_eq!(used(layer.limiter(), "p").await, 1);
     }
 }
 
 #[test]
-fn an_outcome_closure_may_use_the_admission_of_its_request() {
-    let (done, is_done) = mpsc::channel();
-    // Separately: a closure that waits for its own admission would never return.
-    let tested = thread::spawn(move || {
+fn closures_for_the_outcome_and_the_fields_may_use_the_admission_of_their_request() {
+    // One that waits for its own admission would never return.
+    on_bare_thread(|| {
         current_thread().block_on(async {
             for world in World::both() {
                 closures_use_the_admission(&world).await;
             }
         });
-        done.send(()).expect("the test");
     });
-    match is_done.recv_timeout(TEST_TIMEOUT) {
-        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => tested.join().expect("it passes"),
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the closure waits for the admission"),
-    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use tollgate_tests::{prelude::*, script::play_with};
+use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
 
@@ -65,7 +65,15 @@ async fn a_rejection_by_an_inner_layer_is_refunded_once_and_no_failure_to_the_ou
 
 #[tokio::test]
 async fn check_without_a_layer_charges_nothing_under_on_response() {
-    let on_response = |policy: Policy| policy.charge_after(outcome::failure);
-    let script = "2/min, send 5: 5, used: 0, charge 1, charge 1, send 1: 0, used: 2";
-    play_with("fixed", on_response, script).await;
+    for world in World::both() {
+        let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
+        for used in [0, 1, 2] {
+            assert_eq!(
+                limiter.check(KEY).times(5).await.admitted(),
+                if used < 2 { 5 } else { 0 }
+            );
+            assert_eq!(self::used(&limiter, "p").await, used);
+            let _ = limiter.charge(KEY, 1).await.expect("a response");
+        }
+    }
 }

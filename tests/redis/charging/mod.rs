@@ -1,22 +1,14 @@
-//! When a policy charges, and what is refunded: charge modes, settling, charged rejections, tiers.
-mod ban;
-mod ban_by_hand;
-mod ban_states;
+//! When a policy charges, and what is refunded: by outcome, by hand, by a settlement, for a rejection.
+mod bans;
 mod calls;
-mod charged_rejections;
 mod closures;
-mod credits;
 mod layers;
 mod ledger;
 mod meters;
-mod modes;
 mod ocr;
 mod outcomes;
-mod refunds;
+mod rejections;
 mod settle;
-mod settle_each;
 mod settle_responses;
 mod shadow;
-mod shadow_charges;
 mod support;
-mod tiers;

@@ -1,12 +1,9 @@
 //! The OCR service: five successes a minute, with a provider that is slow and fails.
 
-use tokio::{
-    sync::{Barrier, Notify},
-    task::{JoinHandle, yield_now},
-};
+use tokio::{sync::Barrier, task::yield_now};
 use tollgate_tests::prelude::*;
 
-use crate::charging::{modes::both_modes, support::*};
+use crate::charging::{outcomes::both_modes, support::*};
 
 const CALLERS: u64 = 64;
 
@@ -86,89 +83,18 @@ async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
         let (wait, _) = waits(layer.limiter(), "ocr").await;
         assert!(wait <= secs(60), "{wait:?}");
         if let Some(server) = world.redis_server() {
-            let keys = server.keys();
-            assert_eq!(keys.len(), 1, "{keys:?}");
-            let count = server.command(&["GET", &keys[0]]).text();
+            let count = server.command(&["GET", &server.only_key()]).text();
             assert_eq!(count, "10", "twice the capacity");
-            let ttl = server.command(&["PTTL", &keys[0]]).int();
-            assert!((1..=60_000).contains(&ttl), "{ttl}");
         }
+        world.no_key_is_immortal();
         world.advance(wait + secs(1));
         pass_all(&layer, [200]).await;
     }
 }
 
-/// A call whose provider waits until the test decides its response.
-struct Slow {
-    tell: Arc<Notify>,
-    response: JoinHandle<u16>,
-}
-
-impl Slow {
-    async fn start(layer: &RateLimitLayer, status: u16) -> Self {
-        let (started, tell) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (starts, go, layer) = (started.clone(), tell.clone(), layer.clone());
-        let response = tokio::spawn(async move {
-            let provider = move |_| {
-                let (starts, go) = (starts.clone(), go.clone());
-                async move {
-                    starts.notify_one();
-                    go.notified().await;
-                    Ok::<_, Infallible>(text(status))
-                }
-            };
-            let Ok(response) = call(&layer, request(), provider).await;
-            read(response).await.expect("a body")
-        });
-        started.notified().await;
-        Self { tell, response }
-    }
-
-    async fn end(self) -> u16 {
-        self.tell.notify_one();
-        self.response.await.expect("no panic")
-    }
-}
-
-#[tokio::test]
-async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
-    for world in World::both() {
-        for policy in both_modes(&window("ocr", "5/min"), outcome::success) {
-            let layer = world.layer([policy]);
-            for _ in 0..3 {
-                // The window opens, and ends while the provider is at work.
-                assert_eq!(pass(&layer, text(200)).await, 200);
-                let slow = Slow::start(&layer, 200).await;
-                world.advance(secs(61));
-                assert_eq!(slow.end().await, 200);
-                world.no_key_is_immortal();
-                while pass(&layer, text(200)).await == 200 {}
-                world.no_key_is_immortal();
-                let (wait, _) = waits(layer.limiter(), "ocr").await;
-                assert!(wait <= secs(60), "{wait:?}");
-                world.advance(secs(61));
-                assert_eq!(used(layer.limiter(), "ocr").await, 0);
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn an_even_rate_refunds_nothing_that_has_refilled() {
-    for world in World::both() {
-        let layer = world.layer([even("ocr", "5/min").refund_unless(outcome::success)]);
-        let slow = Slow::start(&layer, 502).await;
-        world.advance(secs(12));
-        pass_all(&layer, [200; 5]).await;
-        assert_eq!(slow.end().await, 502);
-        pass_all(&layer, [429]).await;
-        assert_eq!(waits(layer.limiter(), "ocr").await, (secs(12), secs(60)));
-    }
-}
-
 /// A success is charged to the next window if it is charged by its response.
 #[tokio::test]
-async fn a_call_that_outlasts_its_window_refunds_nothing_and_makes_no_key() {
+async fn a_call_that_outlasts_its_window_refunds_nothing_and_locks_no_caller_out() {
     for world in World::both() {
         let modes = |policy: Policy| both_modes(&policy, outcome::success);
         let [by_response, reserved] = modes(window("ocr", "5/min"));
@@ -182,13 +108,15 @@ async fn a_call_that_outlasts_its_window_refunds_nothing_and_makes_no_key() {
         ] {
             let _case = Case(format!("{status} under {policy:?}"));
             let layer = world.layer([policy.clone()]);
-            let slow = Slow::start(&layer, status).await;
+            let under_way = respond(&layer, text(status)).await;
             world.advance(secs(61));
-            assert_eq!(slow.end().await, status);
+            assert_eq!(read(under_way).await.expect("a body"), status);
             assert_eq!(used(layer.limiter(), "ocr").await, expected);
             let keys = world.redis_server().map(Server::keys);
             assert_eq!(keys.map_or(expected, |keys| keys.len() as u64), expected);
+            while pass(&layer, text(200)).await == 200 {}
             world.no_key_is_immortal();
+            assert_eq!(used(layer.limiter(), "ocr").await, 5);
             world.advance(secs(61));
         }
     }

@@ -51,7 +51,7 @@ async fn the_response_shows_what_the_handler_settled() {
 }
 
 #[tokio::test]
-async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
+async fn a_charge_on_response_and_a_settlement_of_the_handler_count_as_one() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         for true_cost in [0, 1, 6] {
@@ -60,14 +60,11 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
             read(response).await.expect("a body");
             assert_eq!(used(layer.limiter(), "p").await, true_cost);
         }
-    }
-}
-
-#[tokio::test]
-async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
-    for world in World::both() {
-        let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-        let admission = served(&layer).await;
+        forget(&layer).await;
+        let kept = Mutex::new(None);
+        let keep = async |own| *kept.lock().expect("a lock") = Some(own);
+        read(serve(&layer, 200, keep).await).await.expect("a body");
+        let admission = kept.into_inner().expect("a lock").expect("an admission");
         // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
         for true_cost in [1, 5, 0] {
             settle(&admission, true_cost).await;
@@ -77,43 +74,19 @@ async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
 }
 
 #[tokio::test]
-async fn an_on_response_charge_of_an_inner_layer_is_refunded_as_its_own() {
+async fn a_response_does_not_refund_again_what_the_handler_refunded() {
     for world in World::both() {
-        let outer = world.layer([window("outer", "10/min")]);
-        let inner = window("inner", "10/min").cost(2);
-        let inner = world.layer([inner.charge_after(outcome::success)]);
-        let (send, receive) = std::sync::mpsc::channel();
-        let handler = service_fn(move |request: Request<()>| {
-            send.send(admission_of(&request)).expect("a test");
-            async { Ok::<_, Infallible>(text(200)) }
-        });
-        let Ok(response) = outer.layer(inner.layer(handler)).oneshot(request()).await;
-        let body = response.into_body().collect().await;
-        let _ = body.expect("a body");
-        let admission = receive.recv().expect("an admission");
-        for true_cost in [5, 1] {
-            settle_each(&admission, &[("inner", true_cost)]).await;
-            assert_eq!(used(inner.limiter(), "inner").await, true_cost);
-        }
-        assert_eq!(used(outer.limiter(), "outer").await, 1);
-    }
-}
-
-#[tokio::test]
-async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
-    for world in World::both() {
-        for strategy in StrategyKind::ALL {
-            let _case = Case(format!("{strategy:?}"));
-            let policy = together(strategy, "p", "10/min").cost(4);
-            let layer = world.layer([policy.refund_unless(outcome::success)]);
-            forget(&layer).await;
-            for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
-                let response = settled(&layer, status, true_cost).await;
-                read(response).await.expect("a body");
-                assert_eq!(used(layer.limiter(), "p").await, expected);
-            }
-            pass_all(&layer, [200, 429]).await;
-        }
+        let policy = window("p", "10/min").cost(4);
+        let layer = world.layer([policy.refund_unless(|_| false)]);
+        let charged = layer.limiter().check(KEY).cost(5).await;
+        assert!(admitted_by_store(&charged));
+        let refunds = async |admission: Admission| {
+            let refunds = admission.decisions()[0].refund(3).await;
+            assert_eq!(refunds.expect("a response")[0].units(), 3);
+        };
+        let response = serve(&layer, 200, refunds).await;
+        read(response).await.expect("a body");
+        assert_eq!(used(layer.limiter(), "p").await, 5);
     }
 }
 

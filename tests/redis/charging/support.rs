@@ -28,13 +28,6 @@ pub(crate) fn even(name: &str, quota: &str) -> Policy {
     together(StrategyKind::Gcra, name, quota)
 }
 
-/// A policy that blocks clients that are rejected more often than this.
-#[track_caller]
-pub(crate) fn ban(name: &str, quota: &str, ban: Ban) -> Policy {
-    let policy = Policy::new(name, quota.parse::<Quota>().expect(quota));
-    policy.strategy(ban).key(extract::global())
-}
-
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     all_used(limiter, [policy]).await[0]
@@ -202,18 +195,6 @@ pub(crate) async fn serve(
     let handler = &handler;
     let Ok(response) = call(layer, request(), handler).await;
     response
-}
-
-/// Sends a request, reads its response, and returns the admission that the handler had.
-pub(crate) async fn served(layer: &RateLimitLayer) -> Admission {
-    let admission = Mutex::new(None);
-    let keep = async |own| *admission.lock().expect("a lock") = Some(own);
-    let response = serve(layer, 200, keep).await;
-    read(response).await.expect("a body");
-    admission
-        .into_inner()
-        .expect("a lock")
-        .expect("an admission")
 }
 
 pub(crate) async fn forget(layer: &RateLimitLayer) {

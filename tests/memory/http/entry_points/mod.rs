@@ -2,10 +2,10 @@
 //!
 //! | column | here | elsewhere |
 //! |---|---|---|
-//! | access lists | [`decisions`] | `access_lists.rs`, `redis/outgoing/access_lists.rs`, `redis/charging/credits.rs`, `redis/admin/changes.rs` |
+//! | access lists | [`decisions`] | `access_lists.rs`, `redis/outgoing/access_lists.rs`, `redis/charging/calls.rs`, `redis/admin/changes.rs` |
 //! | conditions of the limiter and of policies | [`decisions`] | `conditions.rs`, `skip.rs`, `calls_with_request.rs` |
 //! | cost, quota and key of the request | [`closures`] | `calls_with_request.rs`, `peek_request.rs` |
-//! | bans | [`decisions`], [`waits`] | `redis/charging/ban.rs`, `redis/outgoing/bans.rs` |
+//! | bans | [`decisions`], [`waits`] | `redis/charging/bans.rs`, `redis/outgoing/bans.rs` |
 //! | a request without a key | [`decisions`] | `missing_keys.rs` |
 //! | misuse | [`closures`] | `calls.rs`, `calls_with_request.rs` |
 //! | a failed store | [`decisions`], [`waits`] | `call_errors.rs`, `redis/outgoing/rejections.rs` |
