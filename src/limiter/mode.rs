@@ -1,6 +1,6 @@
 //! What applies to a call, by its entry point.
 
-/// What of a limiter applies to a call. Each entry point has one of the constants. `tests/memory/http/entry_points` tests the table.
+/// What of a limiter applies to a call. Each entry point has one of the constants. `tests/memory/http/entry_points.rs` tests the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mode {
     /// Whether access lists apply.

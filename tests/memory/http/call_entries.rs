@@ -1,9 +1,7 @@
-//! Calls by entries of policies' handles.
-
-use std::iter;
+//! Calls by entries of policies' handles, of which several may be of one policy.
 
 use crate::http::{support, support::*};
-use tollgate::limiter::{CallEntry, Keys, PolicyHandle};
+use tollgate::limiter::{CallEntry, PolicyHandle};
 
 fn policy(name: &str, units: u64) -> Policy {
     Policy::new(name, Quota::units(units).per_month())
@@ -13,12 +11,8 @@ fn handle(limiter: &Limiter, policy: &str) -> PolicyHandle {
     limiter.policy(policy).expect("a policy")
 }
 
-/// How many units are used under `p`, by each of these keys.
-async fn used<const N: usize>(limiter: &Limiter, keys: [&str; N]) -> [u64; N] {
-    used_under(limiter, "p", keys).await
-}
-
-async fn used_under<const N: usize>(limiter: &Limiter, policy: &str, keys: [&str; N]) -> [u64; N] {
+/// How many units are used under a policy, by each of these keys.
+async fn used<const N: usize>(limiter: &Limiter, policy: &str, keys: [&str; N]) -> [u64; N] {
     let mut used = [0; N];
     for (used, key) in used.iter_mut().zip(keys) {
         *used = support::used(limiter, policy, Key::new(key)).await;
@@ -27,72 +21,67 @@ async fn used_under<const N: usize>(limiter: &Limiter, policy: &str, keys: [&str
 }
 
 #[tokio::test]
-async fn entries_of_one_counter_are_charged_together() {
-    let limiter = limiter([policy("p", 10)]);
-    let p = handle(&limiter, "p");
+async fn all_keys_are_charged_or_none_and_entries_of_one_counter_together() {
+    let limiter = limiter([policy("p", 10), policy("q", 9)]);
+    let (p, q) = (handle(&limiter, "p"), handle(&limiter, "q"));
     let entries = [p.entry("a").cost(2), p.entry("b"), p.entry("a").cost(4)];
-    let decision = limiter.check(entries).await;
+    let mut decision = limiter.check(entries).await;
     assert!(decision.is_admitted());
     let policies = decision.policies().map(|own| (own.key(), own.cost()));
     let expected = [(Key::new("a"), 6), (Key::new("b"), 1)];
     assert_eq!(policies.collect::<Vec<_>>(), expected);
-    assert_eq!(used(&limiter, ["a"]).await, [6]);
+    assert_eq!(used(&limiter, "p", ["a", "b"]).await, [6, 1]);
     // Each of them would fit.
-    let entries = [p.entry("a").cost(3), p.entry("a").cost(3)];
-    assert!(!limiter.check(entries).await.is_admitted());
-    assert_eq!(used(&limiter, ["a"]).await, [6]);
-}
-
-#[tokio::test]
-async fn all_keys_are_charged_or_none() {
-    let limiter = limiter([policy("p", 3), policy("q", 9)]);
-    let (p, q) = (handle(&limiter, "p"), handle(&limiter, "q"));
-    let call = || [q.entry("all").cost(2), p.entry("b"), p.entry("a").cost(2)];
-    assert!(limiter.check(call()).await.is_admitted());
-    let rejected = limiter.admit(call()).await.expect_err("`a` is used up");
+    let entries = || [q.entry("all"), p.entry("a").cost(3), p.entry("a").cost(3)];
+    let rejected = limiter.admit(entries()).await.expect_err("no room");
     assert!(rejected.retry_after().duration() > Some(Duration::ZERO));
-    assert_eq!(used(&limiter, ["a", "b"]).await, [2, 1]);
-    assert_eq!(used_under(&limiter, "q", ["all"]).await, [2]);
-}
-
-#[tokio::test]
-async fn what_an_admission_charged_is_refunded_for_each_key() {
-    let limiter = limiter([policy("p", 3)]);
-    let p = handle(&limiter, "p");
-    let mut decision = limiter.check([p.entry("a"), p.entry("b").cost(2)]).await;
+    assert_eq!(used(&limiter, "p", ["a"]).await, [6]);
+    assert_eq!(used(&limiter, "q", ["all"]).await, [0]);
+    // A charge takes all, a refund gives all back.
     decision.refund(u64::MAX).await.expect("a refund");
-    assert_eq!(used(&limiter, ["a", "b"]).await, [0, 0]);
+    assert_eq!(used(&limiter, "p", ["a", "b"]).await, [0, 0]);
+    assert!(limiter.check(entries()).await.is_admitted());
+    limiter
+        .reset([p.entry("a"), q.entry("all")])
+        .await
+        .expect("reset");
+    assert_eq!(used(&limiter, "p", ["a"]).await, [0]);
 }
 
 #[tokio::test]
 async fn permits_of_several_keys_are_released_together() {
-    let limit = Policy::new("p", Quota::concurrent(2)).strategy(Concurrency::new());
-    let limiter = limiter([limit]);
+    let limiter = limiter([Policy::new("p", Quota::concurrent(2))]);
     let p = handle(&limiter, "p");
     let entries = [p.entry("a"), p.entry("b"), p.entry("a")];
     let admission = limiter.admit(entries).await;
     assert!(admission.is_ok() && !limiter.check(p.entry("a")).await.is_admitted());
     drop(admission);
-    assert_eq!(used(&limiter, ["a", "b"]).await, [0, 0]);
+    assert_eq!(used(&limiter, "p", ["a", "b"]).await, [0, 0]);
 }
 
 #[tokio::test]
-async fn a_quota_of_an_entry_is_used_and_two_for_one_counter_are_a_mistake() {
+async fn two_quotas_for_one_counter_and_too_many_entries_are_mistakes_that_charge_nothing() {
     let limiter = limiter([policy("p", 9)]);
     let p = handle(&limiter, "p");
     let quota = |units| Quota::units(units).per_month();
     let decision = limiter.check(p.entry("a").quota(quota(50)).cost(20)).await;
     assert!(decision.is_admitted());
-    let twice = [p.entry("a"), p.entry("a").quota(quota(50))];
+    let twice = [p.entry("b"), p.entry("b").quota(quota(50))];
     let decision = limiter.check(twice).await;
     let kind = decision.kind();
     assert!(
         matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"),
         "{kind:?}"
     );
-    let b = p.entry("b").quota(quota(5)).cost(5);
-    let decision = limiter.check([p.entry("a").quota(quota(50)), b]).await;
-    assert!(decision.is_admitted());
+    let entries = |n: u64| (0..n).map(|key| p.entry(key)).collect::<Keys>();
+    assert!(limiter.check(entries(128)).await.is_admitted());
+    let decision = limiter.check(entries(129)).await;
+    let kind = decision.kind();
+    assert!(
+        matches!(kind, DecisionKind::TooManyEntries { entries: 129, .. }),
+        "{kind:?}"
+    );
+    assert_eq!(used(&limiter, "p", ["b", "0"]).await, [0, 1]);
 }
 
 #[tokio::test]
@@ -103,12 +92,11 @@ async fn a_handle_follows_its_policy_when_the_policies_are_replaced() {
     let replaced = limiter.reconfigure(builder.policy(policy("second", 7)));
     replaced.expect("valid");
     assert!(limiter.check(second.entry("a").cost(7)).await.is_admitted());
-    assert_eq!(used_under(&limiter, "second", ["a"]).await, [7]);
-    assert_eq!(used_under(&limiter, "new", ["a"]).await, [0]);
     let decision = limiter.check([second.entry("b"), first.entry("b")]).await;
     let is_unknown = matches!(decision.kind(), DecisionKind::UnknownPolicy(_));
     assert!(is_unknown, "{decision:?}");
-    assert_eq!(used_under(&limiter, "second", ["b"]).await, [0]);
+    assert_eq!(used(&limiter, "second", ["a", "b"]).await, [7, 0]);
+    assert_eq!(used(&limiter, "new", ["a"]).await, [0]);
 }
 
 #[tokio::test]
@@ -135,21 +123,6 @@ async fn clients_see_one_key_of_a_policy() {
     let rejected = limiter.admit(entries).await;
     let text = rejected.expect_err("neither has room").to_string();
     assert!(text.starts_with("quota exceeded: \"p\"; "), "{text}");
-}
-
-#[tokio::test]
-async fn a_call_of_too_many_entries_is_a_mistake_that_charges_nothing() {
-    let limiter = limiter([policy("p", 9)]);
-    let p = handle(&limiter, "p");
-    let entries = |n: u64| (0..n).map(|key| p.entry(key)).collect::<Keys>();
-    assert!(limiter.check(entries(128)).await.is_admitted());
-    let decision = limiter.check(entries(129)).await;
-    let kind = decision.kind();
-    assert!(
-        matches!(kind, DecisionKind::TooManyEntries { entries: 129, .. }),
-        "{kind:?}"
-    );
-    assert_eq!(used(&limiter, ["0"]).await, [1]);
 }
 
 #[tokio::test]
@@ -183,52 +156,5 @@ async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
     let free = limiter.wait(p.entry("b"), Duration::ZERO).await;
     drop(free.expect("room"));
     drop(waits);
-    assert_eq!(used(&limiter, ["b"]).await, [1]);
-}
-
-#[tokio::test]
-async fn each_key_is_blocked_and_reset() {
-    let ban = Policy::new("ban", quota("5/min")).strategy(Ban::for_duration(secs(3_600)));
-    let limiter = limiter([policy("p", 5), ban]);
-    let (p, ban) = (handle(&limiter, "p"), handle(&limiter, "ban"));
-    let both = [ban.entry("a"), ban.entry("b")];
-    limiter.block(both, secs(3_600)).await.expect("blocked");
-    for key in ["a", "b"] {
-        assert!(!limiter.check(key).await.is_admitted(), "{key}");
-        limiter.charge(p.entry(key), 3).await.expect("charged");
-    }
-    let none = limiter.block(p.entry("a"), secs(3_600)).await;
-    assert!(matches!(none, Err(CallError::NotABan { .. })), "{none:?}");
-    let reset = limiter.reset([p.entry("a"), p.entry("b")]).await;
-    reset.expect("reset");
-    assert_eq!(used(&limiter, ["a", "b"]).await, [0, 0]);
-}
-
-/// An entry for each policy is the same as its name with the key.
-#[tokio::test]
-async fn calls_by_entries_and_by_names_decide_alike() {
-    let mut rng = Rng::new(7);
-    let policies = || (0..5).map(|number| policy(&format!("p{number}"), 20 + number));
-    let (by_entry, by_name) = (limiter(policies()), limiter(policies()));
-    let handles = policies().map(|own| handle(&by_entry, own.name()));
-    let handles: Vec<_> = handles.collect();
-    for _ in 0..2_000 {
-        let cost = rng.below(5);
-        let chosen: BTreeSet<_> = iter::repeat_with(|| rng.below(5)).take(3).collect();
-        let key = |number: u64| Key::new(format!("{}", (number + cost) % 3));
-        let chosen = || {
-            chosen
-                .iter()
-                .map(|number| (&handles[*number as usize], key(*number)))
-        };
-        let entries = chosen().map(|(handle, key)| handle.entry(key).cost(cost));
-        let names = chosen().map(|(handle, key)| (handle.name(), key));
-        let own = by_entry.check(entries.collect::<Vec<_>>()).await;
-        let other = by_name.check(names.collect::<Vec<_>>()).cost(cost).await;
-        assert_eq!(own.is_admitted(), other.is_admitted());
-        for (own, other) in own.policies().zip(other.policies()) {
-            let [own, other] = [own, other].map(|it| (it.policy(), it.remaining()));
-            assert_eq!(own, other);
-        }
-    }
+    assert_eq!(used(&limiter, "p", ["b"]).await, [1]);
 }

@@ -1,58 +1,70 @@
-//! Which requests a policy applies to: by path, however a server may read it, by method and by functions.
+//! Which requests a policy or a limiter applies to: by path, however a server may read it, by method and by functions; and preflights.
+
+use axum::routing::any;
+use http::request::Builder;
 
 use crate::http::support::*;
-use axum::routing::any;
 
+/// Any path and method, behind `layer`.
 fn anywhere(layer: &RateLimitLayer) -> Router {
-    Router::new()
-        .fallback(any(async || ""))
-        .layer(layer.clone())
+    let route = any(async |admission: Admission| format!("{:?}", admission.remaining("p")));
+    Router::new().fallback(route).layer(layer.clone())
 }
 
 /// How many of the requests to these paths are counted.
-async fn counted(layer: &RateLimitLayer, paths: &[&str]) -> Vec<u64> {
-    let mut counted = Vec::new();
-    for path in paths {
+async fn counted(layer: &RateLimitLayer, paths: &str) -> String {
+    let mut counted = String::new();
+    for path in paths.split(' ') {
         let before = charged(layer, "p").await;
         assert_eq!(status(&anywhere(layer), path).await, 200, "{path}");
-        counted.push(charged(layer, "p").await - before);
+        counted += &(charged(layer, "p").await - before).to_string();
     }
     counted
 }
 
-#[tokio::test]
-async fn a_path_that_can_be_read_in_two_ways_is_never_skipped() {
-    let (layer, _) = layer([shared("p", "1000/h").skip_path("/static/*")]);
-    // The last ones: `.`, `/` and NUL in more bytes than they need, a surrogate, half a character, and no UTF-8 at all.
-    let odd = "a;b ;/../admin ..;/admin a%3bb a%00.css %c0%ae%c0%ae/admin %e0%80%af %c0%80 \
-        %ed%a0%80 %c3 %ff";
-    let plain = "a.css a%20b.css caf%C3%A9 \u{e9} %E2%82%AC?a;b%00";
-    for (paths, expected) in [(odd, 1), (plain, 0)] {
-        for path in paths.split(' ') {
-            let path = format!("/static/{path}");
-            assert_eq!(counted(&layer, &[&path]).await, [expected], "{path}");
-        }
-    }
+fn by(method: &str, path: &str) -> Builder {
+    Request::builder().method(method).uri(path)
 }
 
 #[tokio::test]
-async fn a_policy_applies_only_to_the_configured_requests() {
+async fn a_path_that_can_be_read_in_two_ways_is_never_skipped() {
+    let (layer, _) = layer([shared("p", "1000/h")
+        .skip_path("/static/*")
+        .skip_path("/health")]);
+    // The last ones: `.`, `/` and NUL in more bytes than they need, a surrogate, half a character, and no UTF-8 at all.
+    let odd = "a;b ;/../admin ..;/admin ../admin a%3bb a%00.css %c0%ae%c0%ae/admin %e0%80%af %c0%80 \
+        %ed%a0%80 %c3 %ff";
+    let plain = "a.css a%20b.css caf%C3%A9 \u{e9} %E2%82%AC?a;b%00";
+    for (paths, expected) in [(odd, "1"), (plain, "0")] {
+        for path in paths.split(' ') {
+            let path = format!("/static/{path}");
+            assert_eq!(counted(&layer, &path).await, expected, "{path}");
+        }
+    }
+    let others = "/ /health/ /healthy /static /health?full=1 /health";
+    assert_eq!(counted(&layer, others).await, "111100");
+}
+
+#[tokio::test]
+async fn a_policy_applies_only_to_the_configured_requests_that_it_does_not_skip() {
     let login = shared("p", "1000/h")
         .only_path("/login")
         .only_path("/admin/*")
+        .skip_path("/admin/health")
         .only_method(Method::POST)
         .only_method(Method::GET)
         .only_with(|parts| parts.uri.query() != Some("free"))
         .only_with(|parts| !parts.headers.contains_key("x-internal"));
     let (layer, _) = layer([login]);
-    let named = ["/login", "/login?a=b", "/admin/", "/admin/a/b"];
-    assert_eq!(counted(&layer, &named).await, [1; 4]);
-    let others = ["/", "/logins", "/admin", "/login?free"];
-    assert_eq!(counted(&layer, &others).await, [0; 4]);
+    let named = "/login /login?a=b /admin/ /admin/a/b /admin/health";
+    assert_eq!(counted(&layer, named).await, "11110");
+    assert_eq!(
+        counted(&layer, "/ /logins /admin /login?free").await,
+        "0000"
+    );
     // What a server may take for the path that is named.
     let odd = "/%6cogin /login;a=b /x/../login /x%2f..%2flogin /%c0%ae";
-    let odd: Vec<_> = odd.split(' ').collect();
-    assert_eq!(counted(&layer, &odd).await, [1; 5]);
+    assert_eq!(counted(&layer, odd).await, "11111");
     let before = charged(&layer, "p").await;
     let internal = Request::post("/login").header("x-internal", "1");
     for request in [Request::put("/login"), internal] {
@@ -60,23 +72,6 @@ async fn a_policy_applies_only_to_the_configured_requests() {
         assert_eq!(response.status, 200);
     }
     assert_eq!(charged(&layer, "p").await, before);
-}
-
-#[tokio::test]
-async fn skipping_takes_precedence_over_applying() {
-    let policy = shared("p", "1000/h").only_path("/a/*").skip_path("/a/b");
-    let (layer, _) = layer([policy]);
-    assert_eq!(counted(&layer, &["/a/", "/a/b", "/b"]).await, [1, 0, 0]);
-}
-
-#[tokio::test]
-async fn a_limiter_applies_only_to_the_configured_requests() {
-    let builder = RateLimitLayer::builder().policy(shared("p", "1000/h"));
-    let builder = builder.only_path("/api/*").only_method(Method::GET);
-    let layer = builder.only_with(|parts| parts.uri.query().is_none());
-    let layer = layer.built();
-    let paths = ["/api/x", "/api/x?q", "/other"];
-    assert_eq!(counted(&layer, &paths).await, [1, 0, 0]);
 }
 
 #[tokio::test]
@@ -91,6 +86,94 @@ async fn within_a_nested_router_conditions_see_the_path_that_the_client_sent() {
         assert_eq!(status(&app, path).await, 200);
         let after = charged(&layer, "p").await;
         assert_eq!(after - before, counted, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_policy_skips_others_count_and_what_a_layer_skips_none_does() {
+    let is_internal = |parts: &Parts| parts.headers.contains_key("x-internal");
+    let policy = shared("p", "1/h")
+        .skip_path("/health")
+        .skip_method(Method::HEAD);
+    let (policies, _) = layer([policy.skip_with(is_internal), shared("all", "100/h")]);
+    let builder = RateLimitLayer::builder()
+        .skip_path("/health")
+        .skip_with(is_internal);
+    let builder = builder
+        .policy(shared("p", "1/h"))
+        .policy(shared("all", "100/h"));
+    let layer = builder
+        .skip_method(Method::HEAD)
+        .only_path("/*")
+        .only_with(|_| true);
+    for (layer, others) in [(policies, 3), (layer.built(), 0)] {
+        let app = anywhere(&layer);
+        let internal = by("GET", "/").header("x-internal", "1");
+        for request in [by("GET", "/health"), by("HEAD", "/"), internal] {
+            let response = send(&app, empty(request)).await;
+            assert_eq!(response.status, 200);
+            let shown = response.field("ratelimit-policy");
+            assert_eq!(shown.starts_with("\"all\""), others > 0, "{shown}");
+            // A handler still has its admission.
+            let is_head = response.body.is_empty();
+            assert!(is_head || response.body == b"None");
+        }
+        assert_eq!(charged(&layer, "p").await, 0);
+        assert_eq!(charged(&layer, "all").await, others);
+        assert_eq!(statuses(&app, 2).await, [200, 429]);
+        // A check has no path.
+        let limiter = layer.limiter();
+        assert!(!limiter.check(Key::global()).await.is_admitted());
+    }
+    let free = RateLimitLayer::builder().policy(shared("p", "1/h"));
+    let free = free.only_path("/api/*").only_method(Method::GET);
+    let free = free.only_with(|parts| parts.uri.query().is_none()).built();
+    assert_eq!(counted(&free, "/other /api/x?q /api/x").await, "001");
+}
+
+fn preflight() -> Builder {
+    by("OPTIONS", "/")
+        .header("origin", "https://a.example")
+        .header("access-control-request-method", "PUT")
+}
+
+#[tokio::test]
+async fn only_preflights_are_free_unless_they_count() {
+    let (layer, _) = layer([shared("p", "1/h")]);
+    let app = anywhere(&layer);
+    for _ in 0..3 {
+        assert_eq!(send(&app, empty(preflight())).await.status, 200);
+    }
+    assert_eq!(charged(&layer, "p").await, 0);
+    assert_eq!(status(&app, "/").await, 200);
+    let (origin, method) = ("origin", "access-control-request-method");
+    let with = |origin_sent: &str, sent: &str| {
+        by("OPTIONS", "/")
+            .header(origin, origin_sent)
+            .header(method, sent)
+    };
+    for less in [
+        by("OPTIONS", "/"),
+        by("OPTIONS", "/").header(origin, "https://a.example"),
+        by("OPTIONS", "/").header(method, "PUT"),
+        with("", "PUT"),
+        with("null", ""),
+        with("null", "P T"),
+        preflight().header(origin, "https://b.example"),
+        preflight().header(method, "GET"),
+        preflight().method("GET"),
+        preflight().method("POST"),
+        preflight().method("options"),
+    ] {
+        let request = empty(less);
+        let text = format!("{request:?}");
+        assert_eq!(send(&app, request).await.status, 429, "{text}");
+    }
+    assert_eq!(send(&app, empty(preflight())).await.status, 200);
+    let counting = RateLimitLayer::builder().policy(shared("p", "1/h"));
+    let app = anywhere(&counting.count_preflights(true).built());
+    for expected in [200, 429] {
+        assert_eq!(send(&app, empty(preflight())).await.status, expected);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every mistake in a configuration is an error when it is built, which names its place and what would be valid.
 
 use crate::http::support::*;
-use tollgate::strategy::Strategy;
+use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy};
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
 fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
@@ -100,7 +100,7 @@ fn a_quota_beyond_the_range_of_its_strategy_is_a_config_error() {
 }
 
 #[test]
-fn a_name_that_is_no_valid_header_text_is_a_config_error() {
+fn a_name_that_is_no_valid_header_text_or_used_twice_is_a_config_error() {
     let [longest, long] = [64, 65].map(|length| "n".repeat(length));
     let no_text = ["", "two\nlines", "tab\t", "nul\0", "delete\u{7f}"];
     let no_string = [" a", "n\u{e4}me", "a \"quote\"", "back\\slash", &long];
@@ -114,15 +114,13 @@ fn a_name_that_is_no_valid_header_text_is_a_config_error() {
     for name in [&longest, "a day's worth (of {braces}; and, commas)"] {
         assert_valid([Policy::new(name, quota("1/s"))]);
     }
-}
-
-#[test]
-fn a_name_used_twice_and_a_limiter_without_a_policy_are_config_errors() {
-    let fine = Policy::new("fine", quota("100/day")).strategy(FixedWindow);
-    finds(fine, "second policy of this name", "a unique name");
+    finds(
+        Policy::new("fine", quota("100/day")),
+        "second policy of this name",
+        "a unique name",
+    );
     let error = mistake([]);
     assert_eq!(error.policy(), None);
-    assert_contains(error.value(), ["without a policy"]);
     assert_contains(error.expected(), ["at least one"]);
 }
 
@@ -192,7 +190,7 @@ impl Strategy for Own {
 }
 
 #[test]
-fn a_strategy_that_cannot_be_leased_or_has_other_leases_is_a_config_error() {
+fn a_strategy_or_charge_that_cannot_be_leased_is_a_config_error() {
     let lease = Lease::max_units(64);
     let per_minute = || leased("8/min");
     let ttl = Concurrency::with_ttl(secs(9));
@@ -204,6 +202,18 @@ fn a_strategy_that_cannot_be_leased_or_has_other_leases_is_a_config_error() {
         (Policy::block_list("leased").lease(lease), "a lease under ban 1day"),
         (per_minute().strategy(Own(None)), "a lease under Own(None)"),
     ];
+    // Charges that cannot be made ahead of need.
+    for (policy, other) in [
+        (per_minute().charge_rejected(true), "charge_rejected"),
+        (per_minute().charge_after(outcome::success), "charge_after"),
+        (per_minute().shadow(), "shadow"),
+    ] {
+        let value = format!("a lease together with {other}");
+        assert_contains(finds_of_lease([policy], &value), ["one of them"]);
+    }
+    assert_valid([per_minute()
+        .refund_unless(outcome::success)
+        .charge_dropped(false)]);
     let valid = "a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
     for (policy, value) in rows {
         assert_eq!(finds_of_lease([policy], value), valid);
@@ -216,23 +226,6 @@ fn a_strategy_that_cannot_be_leased_or_has_other_leases_is_a_config_error() {
         let value = format!("a lease under {own:?}");
         finds_of_lease([per_minute().strategy(own)], &value);
     }
-}
-
-#[test]
-fn a_lease_of_charges_that_cannot_be_made_ahead_of_need_is_a_config_error() {
-    let policy = || leased("100/s");
-    for (policy, other) in [
-        (policy().charge_rejected(true), "charge_rejected"),
-        (policy().charge_after(outcome::success), "charge_after"),
-        (policy().shadow(), "shadow"),
-    ] {
-        let value = format!("a lease together with {other}");
-        let valid = finds_of_lease([policy], &value);
-        assert_contains(valid, ["one of them"]);
-    }
-    // The other settings of charges.
-    assert_valid([policy().refund_unless(outcome::success)]);
-    assert_valid([policy().charge_dropped(false).cost(2)]);
 }
 
 #[test]
@@ -283,5 +276,55 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
     }
     for (quota, millis) in [("100/s burst 6", 49), ("1000/s burst 9", 7)] {
         assert_eq!(mistake([ttl(quota, millis)]).policy(), Some("leased"));
+    }
+}
+
+/// A strategy without a half for the store it is to count in.
+#[derive(Clone, Debug)]
+struct HalfOf(Arc<dyn Rule>, bool);
+
+impl Strategy for HalfOf {
+    fn bind(&self, _: &Quota, _terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for HalfOf {
+    fn info(&self) -> RuleInfo {
+        RuleInfo::new("h1", self.0.info().capacity)
+    }
+
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(snapshot, now, cost)
+    }
+
+    fn script(&self) -> Option<LuaScript> {
+        self.0.script().filter(|_| !self.1)
+    }
+
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        self.0.local_rule().filter(|_| self.1)
+    }
+}
+
+#[test]
+fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
+    let quota = Quota::requests(1).per_second();
+    let of = |in_process| {
+        let rule = Gcra.bind(&quota, &Terms::default()).expect("a rule");
+        Policy::new("half", quota).strategy(HalfOf(rule, in_process))
+    };
+    let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let on_redis = || Limiter::builder().store(redis());
+    assert!(Limiter::builder().policy(of(true)).build().is_ok());
+    assert!(on_redis().policy(of(false)).build().is_ok());
+    for (built, valid) in [
+        (Limiter::builder().policy(of(false)).build(), "a RedisStore"),
+        (on_redis().policy(of(true)).build(), "a MemoryStore"),
+    ] {
+        let error = built.expect_err("a mistake");
+        assert!(error.to_string().contains("half"), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
+        assert_eq!(error.policy(), Some("half"));
     }
 }

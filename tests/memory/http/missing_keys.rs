@@ -1,77 +1,53 @@
-//! What becomes of requests without a key.
+//! What becomes of requests without a key, and of clients whose address is not known.
 
 use crate::http::{extractors::*, support::*};
 
 #[tokio::test]
 async fn a_missing_key_does_what_the_policy_says() {
-    for (missing, expected, shared) in [
-        (MissingKey::Skip, 200, 0),
-        (MissingKey::Reject, 400, 0),
-        (MissingKey::Shared, 200, 1),
+    let tenant = || policy().key(extract::header("x-tenant"));
+    for (policy, missing, expected, shared) in [
+        (tenant(), MissingKey::Skip, 200, 0),
+        (tenant(), MissingKey::Reject, 400, 0),
+        (tenant(), MissingKey::Shared, 200, 1),
+        // The client's address.
+        (policy(), MissingKey::Skip, 200, 0),
+        (policy(), MissingKey::Reject, 400, 0),
     ] {
-        let _case = Case(format!("{missing:?}"));
-        let by_tenant = policy().key(extract::header("x-tenant"));
-        let (layer, _) = layer([by_tenant.missing_key(missing)]);
+        let _case = Case(format!("{policy:?} {missing:?}"));
+        let (layer, _) = layer([policy.missing_key(missing)]);
         let app = hello(&layer);
         let response = send(&app, to("/")).await;
         assert_eq!(response.status, expected);
         assert_eq!(response.field("ratelimit").is_empty(), shared == 0);
         assert_eq!(count(&layer, Key::missing()).await, shared);
-        // Requests that have one are still counted by it.
-        assert_eq!(send(&app, with("x-tenant", "t")).await.status, 200);
-        assert_eq!(count(&layer, Key::new("t")).await, 1);
     }
-    for (missing, expected) in [(MissingKey::Skip, 200), (MissingKey::Reject, 400)] {
-        let (layer, _) = layer([policy().missing_key(missing)]);
-        // The client's address.
-        assert_eq!(status(&hello(&layer), "/").await, expected, "{missing:?}");
-        assert_eq!(count(&layer, Key::missing()).await, 0);
-    }
-}
-
-#[tokio::test]
-async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
-    let tenants = Policy::new("tenants", quota("1/h")).key(extract::header("x-tenant"));
+    // A policy that is skipped leaves the others in force.
+    let tenants = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let app = app([tenants.missing_key(MissingKey::Skip), shared("all", "1/h")]);
     assert_eq!(statuses(&app, 2).await, [200, 429]);
 }
 
-/// The detail in the response to a request without the key of `extractor`.
-async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
-    let internal = Policy::new("internal-name", quota("9/h"));
-    let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
-    let response = send(&hello(&layer), request).await;
-    assert_eq!(response.status, 400);
-    assert!(!response.text().contains("internal-name"), "{response:?}");
-    response.detail()
-}
-
 #[tokio::test]
 async fn a_response_names_the_missing_key_and_no_policy() {
-    #[derive(Clone)]
-    struct User;
     let key = || extract::header("X-API-Key");
-    let user = || extract::extension::<User>(|_| Key::global());
     let by_code = || extract::from_fn(|_| None);
     let (api_key, token) = (
         "the header x-api-key",
         "a bearer token (Authorization header)",
     );
     let either = format!("{api_key} or {token}");
-    let tuple = || (extract::path(), key(), extract::bearer());
+    let sent = || with("x-sent", "1");
+    let tuple = || (extract::header("x-sent"), key(), extract::bearer());
     #[rustfmt::skip]
     let rows = [
         (arc(key()), api_key),
         (arc(extract::query("api_key")), "the query parameter api_key"),
         (arc(extract::cookie("SID")), "the cookie SID"),
         (arc(extract::bearer()), token),
-        (arc(extract::peer()), "a client address"),
         (arc(extract::client_ip()), "a client address"),
         (arc(extract::host()), "a host (Host header)"),
         (arc(extract::grpc_method()), "a gRPC method in its path"),
-        (arc(user()), "a key for this limit"),
         (arc(by_code()), "a key for this limit"),
-        (arc(user().named("a signed-in user")), "a signed-in user"),
         (arc(by_code().named("a tenant")), "a tenant"),
         // One of several, and the part of a tuple that isn't there.
         (arc(key().or_else(extract::bearer())), &either),
@@ -80,32 +56,118 @@ async fn a_response_names_the_missing_key_and_no_policy() {
         (arc(extract::query("a\"\\\n")), "the query parameter a\"\\\n"),
     ];
     for (extractor, what) in rows {
-        let detail = detail_of(extractor, to("/")).await;
-        assert_eq!(detail, format!("The request lacks {what}."));
+        let internal = Policy::new("internal-name", quota("9/h")).key(extractor);
+        let app = app([internal.missing_key(MissingKey::Reject)]);
+        let response = send(&app, sent()).await;
+        assert_eq!(response.status, 400);
+        assert!(!response.text().contains("internal-name"), "{response:?}");
+        assert_eq!(response.detail(), format!("The request lacks {what}."));
     }
-    let detail = detail_of(tuple(), with("x-api-key", "sk")).await;
-    assert_eq!(detail, format!("The request lacks {token}."));
-}
-
-#[test]
-fn a_tuple_reports_its_first_missing_part_and_has_no_shared_bucket() {
-    let shared = (extract::peer(), extract::header("x-a"));
-    let parts = to("/").into_parts().0;
-    assert_eq!(shared.missing_key_name(Some(&parts)), "the header x-a");
-    // Without a request it is any.
-    assert_eq!(shared.missing_key_name(None), "the header x-a");
-}
-
-#[tokio::test]
-async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
-    let internal = Policy::new("internal-name", quota("9/h"));
-    let app = app([internal.key(extract::header("x-api-key"))]);
-    let response = send(&app, with("accept", "text/html")).await;
-    assert_eq!(response.status, 400);
+    // To browsers and gRPC clients too.
+    let app = app([Policy::new("internal-name", quota("9/h")).key(key())]);
+    let page = send(&app, with("accept", "text/html")).await;
     let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
-    assert_eq!(response.text().trim_end(), expected);
+    assert_eq!(page.text().trim_end(), expected);
     let response = send(&app, grpc_call()).await;
     assert_eq!(response.field("grpc-status"), "3");
     let message = response.field("grpc-message");
     assert_eq!(message, "The request lacks the header x-api-key.");
+}
+
+/// A server that hands over no addresses is a mistake, which is reported: logged once, in health checks, and in a debug build, as tests are,
+/// in rejections.
+#[tokio::test]
+async fn clients_without_an_address_share_one_bucket_and_the_reason_is_reported() {
+    for extractor in [
+        arc(extract::peer()),
+        arc((extract::peer(), extract::path())),
+    ] {
+        let (log, _guard) = Log::of_errors();
+        let is_tuple = format!("{extractor:?}").contains("Path");
+        let (layer, _) = layer([Policy::new("p", quota("3/h")).key(extractor)]);
+        let app = hello(&layer);
+        let warnings = async || {
+            let health = layer.limiter().health_check().await;
+            assert!(health.is_healthy(), "{health:?}");
+            let warnings = health.warnings().iter();
+            warnings.map(ToString::to_string).collect::<String>()
+        };
+        assert_eq!(warnings().await, "");
+        assert_eq!(statuses(&app, 4).await, [200, 200, 200, 429]);
+        let shared = Key::missing();
+        let key = if is_tuple {
+            Key::tuple([shared, Key::new("/")])
+        } else {
+            shared
+        };
+        assert_eq!(count(&layer, key).await, 3);
+        let text = log.text();
+        assert_contains(&text, ["ERROR", "with axum 0.8"]);
+        let server = "into_make_service_with_connect_info";
+        assert_contains(&text, [server, "ConnectInfo", "`PeerAddr`"]);
+        // Logged once, not for each request.
+        assert_eq!(text.lines().count(), 1, "{text}");
+        if !is_tuple {
+            assert_contains(&text, ["policy=\"p\""]);
+            assert_contains(warnings().await, ["\"p\"", "share one bucket"]);
+            let rejected = send(&app, to("/")).await;
+            assert_contains(rejected.detail(), ["policy p", "debug builds only"]);
+        }
+        let client = || from_peer("192.0.2.1:1");
+        assert_eq!(send(&app, client()).await.status, 200);
+        assert_eq!(warnings().await, "");
+        assert_eq!(log.text(), text, "a known address logs nothing");
+    }
+    // Requests that are to share a bucket are no mistake.
+    let tenants = shared("p", "1/h").key(extract::header("x-tenant"));
+    let (layer, _) = layer([tenants.missing_key(MissingKey::Shared)]);
+    let app = hello(&layer);
+    assert_eq!(statuses(&app, 2).await, [200, 429]);
+    assert!(layer.limiter().health_check().await.warnings().is_empty());
+    assert_eq!(send(&app, to("/")).await.detail(), "");
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_not_named_and_a_matched_path_around_a_router_log_one_warning() {
+    let via = |peer: &str, header: Option<&'static str>| {
+        let mut request = header.map_or(to("/"), |header| with(header, "198.51.100.7"));
+        request.extensions_mut().insert(PeerAddr(address(peer)));
+        request
+    };
+    let list = Some("x-forwarded-for");
+    let client = extract::client_ip;
+    // A proxy beside the named ones.
+    let beside = client().trusted_proxies(["10.1.0.0/16"]).forwarded();
+    let named = client().trusted_proxies(["10.0.0.0/8"]);
+    for (extractor, peer, header, is_suspect) in [
+        (client(), "10.0.0.7:1", list, true),
+        (client(), "[fd00::1]:1", list, true),
+        (client(), "[::ffff:192.168.0.1]:1", list, true),
+        (beside, "10.2.0.1:1", Some("forwarded"), true),
+        // A public address may write what it likes, and a private one without the header is a client.
+        (client(), "192.0.2.1:1", list, false),
+        (client(), "10.0.0.7:1", None, false),
+        (named, "10.0.0.7:1", list, false),
+    ] {
+        let (log, _guard) = Log::of_warnings();
+        let app = hello(&counted_by(extractor));
+        for _ in 0..3 {
+            assert_eq!(send(&app, via(peer, header)).await.status, 200);
+        }
+        let text = log.text();
+        assert_eq!(text.lines().count(), usize::from(is_suspect), "{peer}");
+        if is_suspect {
+            assert_contains(&text, ["WARN", header.expect("one"), "trusted_proxies"]);
+        }
+    }
+    let routes = Router::new().route("/", get(async || ""));
+    let layer = counted_by(extract::matched_path());
+    let (log, _guard) = Log::of_warnings();
+    let within = routes.clone().fallback(async || "").layer(layer.clone());
+    assert_eq!(status(&within, "/nowhere").await, 200);
+    assert_eq!(log.text(), "");
+    let around = layer.layer(routes);
+    assert_eq!(statuses(&around, 3).await, [200; 3]);
+    assert_eq!(log.text().lines().count(), 1);
+    assert_contains(log.text(), ["WARN", "matched_path", "`Router::layer`"]);
 }

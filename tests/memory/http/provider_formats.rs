@@ -1,7 +1,7 @@
 //! Fields and rejections as the APIs of OpenAI and Anthropic have them.
 
 use axum::response::Html;
-use tollgate::layer::{Rejections, exposed_headers};
+use tollgate::layer::Rejections;
 
 use crate::http::{support, support::*};
 
@@ -113,18 +113,6 @@ async fn fields_of_an_upstream_or_an_inner_layer_stay_group_by_group() {
     assert_eq!(provider_fields(&send(&app, to("/")).await), expected);
 }
 
-#[test]
-fn all_fields_of_providers_are_exposed() {
-    let exposed = exposed_headers();
-    let unique: BTreeSet<_> = exposed.iter().map(|name| name.as_str()).collect();
-    assert_eq!(unique.len(), exposed.len());
-    let names = "x-ratelimit-reset-tokens anthropic-ratelimit-output-tokens-reset \
-        retry-after-ms x-should-retry";
-    for name in names.split(' ') {
-        assert!(unique.contains(name), "{name}");
-    }
-}
-
 /// The rejection of the second request of a layer with this form, which has used up a quota.
 async fn rejection(policy: Policy, headers: Headers, form: Rejections) -> TestResponse {
     let layer = support::layer([policy]).0;
@@ -182,7 +170,11 @@ async fn other_rejections_are_errors_of_the_provider_too() {
         (down, 503, ["server_error", "overloaded_error"], is_down),
     ] {
         for (form, kind) in BOTH.into_iter().zip(kinds) {
-            let response = send(&hello(&layer.clone().rejections(form)), to("/")).await;
+            let app = hello(&layer.clone().rejections(form));
+            // A gRPC call gets the same in each form, a browser what other clients get.
+            let call = send(&app, grpc_call()).await;
+            assert_eq!(call, send(&hello(&layer), grpc_call()).await);
+            let response = send(&app, with("accept", "text/html")).await;
             assert_eq!(response.status.as_u16(), status, "{form:?}: {message}");
             let error = &response.json()["error"];
             assert_eq!([&error["type"], &error["message"]], [kind, message]);
@@ -199,8 +191,7 @@ async fn other_rejections_are_errors_of_the_provider_too() {
 async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids_a_retry() {
     #[rustfmt::skip]
     let rows = [
-        (1, "1", 1, ""), (1_000, "1", 1, ""), (1_001, "2", 1, ""), (400_000, "400", 1, ""), (59_999_001, "60000", 60, ""),
-        (60_000_000, "60000", 60, ""), (60_000_001, "60001", 61, "false"), (3_600_000_000, "3600000", 3_600, "false"),
+        (1, "1", 1, ""), (1_001, "2", 1, ""), (60_000_000, "60000", 60, ""), (60_000_001, "60001", 61, "false"),
     ];
     for (micros, ms, seconds, retries) in rows {
         for form in BOTH {
@@ -212,24 +203,18 @@ async fn a_wait_is_told_to_the_millisecond_and_one_of_more_than_a_minute_forbids
             assert_eq!(response.field("x-should-retry"), retries, "{micros}");
         }
     }
+    // Jitter is part of it.
+    let headers = Headers::none().jitter(secs(5));
+    let response = rejection(shared("p", "1/20s"), headers, Rejections::OpenAi).await;
+    let ms: u64 = response.field("retry-after-ms").parse().expect("a number");
+    assert!((20_000..=25_000).contains(&ms), "{ms}");
+    assert_eq!(response.retry_after(), Some(ms.div_ceil(1_000)));
     // More than the quota ever allows.
     let costly = shared("p", "5/min").cost_with(|_| 6);
     let response = rejection(costly, Headers::none(), Rejections::OpenAi).await;
     assert_eq!(provider_fields(&response), "x-should-retry: false");
     let message = "The request costs 6, of which policy p allows at most 5. Exceeded: p.";
     assert_eq!(response.json()["error"]["message"], message);
-}
-
-#[tokio::test]
-async fn jitter_is_part_of_the_wait_in_milliseconds() {
-    let headers = Headers::none().jitter(secs(5));
-    let policy = || shared("p", "1/20s");
-    for _ in 0..16 {
-        let response = rejection(policy(), headers.clone(), Rejections::OpenAi).await;
-        let ms: u64 = response.field("retry-after-ms").parse().expect("a number");
-        assert!((20_000..=25_000).contains(&ms), "{ms}");
-        assert_eq!(response.retry_after(), Some(ms.div_ceil(1_000)));
-    }
 }
 
 #[tokio::test]
@@ -249,25 +234,11 @@ async fn on_rejection_wins_over_the_form_and_gets_its_fields_unless_it_sets_a_wa
         .on_rejection(|rejected, _| (rejected.status(), [("retry-after", "3")]).into_response());
     assert_eq!(provider_fields(&second(&timed).await), "retry-after: 3");
 
-    let retried = layer().on_rejection(|rejected, _| {
-        (rejected.status(), [("x-should-retry", "true")]).into_response()
-    });
-    assert_eq!(second(&retried).await.field("x-should-retry"), "true");
-
     // The default response of a clone has the layer's form.
     let forwarded = layer().on_rejection(|rejected, _| rejected.clone().into_response());
     let forwarded = second(&forwarded).await;
     assert_eq!(forwarded, second(&layer()).await);
     assert_eq!(forwarded.json()["error"]["code"], "rate_limit_exceeded");
-}
-
-#[tokio::test]
-async fn a_browser_gets_the_providers_error_too() {
-    let layer = support::layer([shared("p", "1/h")]).0;
-    let app = hello(&layer.rejections(Rejections::Anthropic));
-    status(&app, "/").await;
-    let response = send(&app, with("accept", "text/html")).await;
-    assert_eq!(response.json()["type"], "error");
 }
 
 #[tokio::test]
@@ -288,22 +259,4 @@ async fn the_rejection_of_a_handler_has_the_form_of_the_layer_around_it() {
     assert_eq!(response.field("retry-after-ms"), "30000");
     assert_eq!(response.field("x-ratelimit-remaining-requests"), "7");
     assert_eq!(response.field("x-ratelimit-remaining-tokens"), "0");
-}
-
-#[tokio::test]
-async fn a_grpc_call_gets_the_same_response_in_each_form() {
-    let call = async |form: Option<Rejections>| {
-        let layer = support::layer([shared("p", "1/90s")]).0;
-        let app = hello(&match form {
-            Some(form) => layer.rejections(form),
-            None => layer,
-        });
-        status(&app, "/").await;
-        send(&app, grpc_call()).await
-    };
-    let unset = call(None).await;
-    assert_eq!(unset.field("grpc-status"), "8");
-    for form in BOTH {
-        assert_eq!(call(Some(form)).await, unset);
-    }
 }

@@ -1,5 +1,7 @@
 //! What a client sees: the fields on every response, and the rejection by a layer or a handler.
 
+use axum::response::AppendHeaders;
+
 use crate::http::support::*;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -11,13 +13,12 @@ pub(crate) fn fields(response: &TestResponse) -> [String; 2] {
     ["ratelimit-policy", "ratelimit"].map(|name| response.field(name))
 }
 
-/// A layer whose store fails.
-fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
-    RateLimitLayer::builder()
-        .store(StubStore::unreachable())
-        .policy(shared("burst", "10/s"))
-        .on_store_error(on_store_error)
-        .built()
+/// A request with these fields.
+fn request(fields: &[(&str, &str)]) -> Request<Body> {
+    let fields = fields.iter();
+    empty(fields.fold(Request::get("/"), |all, (name, value)| {
+        all.header(*name, *value)
+    }))
 }
 
 #[tokio::test]
@@ -67,45 +68,97 @@ async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
     assert_eq!(response.field("grpc-message"), message);
 }
 
-/// The rejections of a handler that calls the limiter itself, and of the layer.
-async fn both_ways(layer: &RateLimitLayer, headers: Option<Headers>) -> [TestResponse; 2] {
-    let limiter = layer.limiter().clone();
-    let handler = async move || -> Result<&'static str, Rejected> {
-        let checked = limiter.check(Key::global()).await.into_result();
-        let _ = checked.map_err(|rejected| match &headers {
-            Some(headers) => rejected.headers(headers.clone()),
-            None => rejected,
-        })?;
-        Ok("hello")
-    };
-    let handler = Router::new().route("/", get(handler));
-    [
-        send(&handler, to("/")).await,
-        send(&hello(layer), to("/")).await,
-    ]
+#[tokio::test]
+async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
+    let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    let app = app([shared("once", "1/h")]);
+    status(&app, "/").await;
+    for (accept, is_page) in [
+        (&[firefox.as_bytes()][..], true),
+        (&[b"text/plain"], true),
+        (&[b"TEXT/*;q=0.5"], true),
+        (&[b"*/*"], false),
+        (&[b""], false),
+        (&[b"application/json"], false),
+        (&[b"text/html, application/json;q=0.1"], false),
+        (&[b"text/html, application/problem+json"], false),
+        (&[b"text/html, application/json;q=0"], true),
+        (&[b"text/html;q=0.000, */*"], false),
+        (&[b"image/avif,image/webp"], false),
+        (&[b";;,,q="], false),
+        // Several lines are one list; what is no text is nothing.
+        (&[b"text/html", b"application/json"], false),
+        (&[b"text/\xff"], false),
+    ] {
+        let response = send(&app, lines("accept", accept)).await;
+        assert_eq!(response.status, 429);
+        assert_eq!(response.retry_after(), Some(3_600));
+        if is_page {
+            let media_type = response.field("content-type");
+            assert_eq!(media_type, "text/plain; charset=utf-8", "{accept:?}");
+            let length = response.body.len().to_string();
+            assert_eq!(response.field("content-length"), length);
+            assert_eq!(response.field("cache-control"), "no-store");
+            let words = response.text();
+            assert!(words.starts_with("429 Too Many Requests\n"), "{words}");
+            assert_contains(words, ["Exceeded: once. Try again in 3600 seconds."]);
+        } else {
+            response.is_problem_that_no_cache_stores();
+        }
+    }
 }
 
+/// Fields and problems that are rendered once are on the responses to which they apply, and on no others.
 #[tokio::test]
-async fn a_handlers_rejection_equals_the_layers() {
-    for headers in [None, Some(Headers::x_ratelimit())] {
-        let _case = Case(format!("{headers:?}"));
-        let (layer, _) = layer([shared("few", "2/min"), shared("many", "50/h")]);
-        let layer = layer.headers(headers.clone().unwrap_or_default());
-        let [handlers, layers] = both_ways(&layer, headers.clone()).await;
-        assert_eq!([handlers.status, layers.status], [StatusCode::OK; 2]);
-        let [handlers, layers] = both_ways(&layer, headers).await;
-        assert_eq!(handlers.status, 429);
-        assert_eq!(handlers, layers);
+async fn each_response_is_about_the_policies_that_applied_to_its_request() {
+    let own = |parts: &Parts| {
+        let large = parts.headers.contains_key("x-large");
+        large.then(|| quota("500/min"))
+    };
+    let by_query = app([
+        shared("first", "100/min").quota_with(own),
+        shared("second", "200/min").skip_with(|parts| parts.headers.contains_key("x-skip")),
+    ]);
+    let first = r#""first";q=100;w=60"#;
+    let both = r#""first";q=100;w=60, "second";q=200;w=60"#;
+    let large = r#""first";q=500;w=60, "second";q=200;w=60"#;
+    let by = |name: &str| Policy::new(name, quota("1/h")).key(extract::header(name));
+    let cost = |parts: &Parts| {
+        if parts.headers.contains_key("x-large") {
+            5
+        } else {
+            1
+        }
+    };
+    let rejecting = app([by("x-first").cost_with(cost), by("x-second")]);
+    let from = |first, second| request(&[("x-first", first), ("x-second", second)]);
+    assert_eq!(send(&rejecting, from("a", "b")).await.status, 200);
+    let too_large = "The request costs 5, of which policy x-first allows at most 1.";
+    let costly = [("x-first", "a"), ("x-second", "c"), ("x-large", "1")];
+    for _ in 0..2 {
+        let (skips, raises) = ([("x-skip", "1")], [("x-large", "1")]);
+        for (fields, policies) in [(&[][..], both), (&skips, first), (&raises, large)] {
+            let response = send(&by_query, request(fields)).await;
+            assert_eq!(response.field("ratelimit-policy"), policies);
+        }
+        for (request, rejected, detail) in [
+            (from("a", "c"), &["x-first"][..], ""),
+            (from("c", "b"), &["x-second"], ""),
+            (from("a", "b"), &["x-first", "x-second"], ""),
+            (request(&costly), &["x-first"], too_large),
+        ] {
+            let response = send(&rejecting, request).await;
+            assert_eq!(response.violated(), rejected);
+            assert_eq!(response.detail(), detail);
+            response.is_problem_that_no_cache_stores();
+        }
     }
-    let layer = on_a_dead_store(OnStoreError::Reject);
-    let [handlers, layers] = both_ways(&layer, None).await;
-    assert_eq!(handlers.status, 503);
-    assert_eq!(handlers, layers);
 }
 
 #[tokio::test]
 async fn a_failed_store_admits_by_default_and_rejects_with_503_if_configured() {
-    let app = hello(&on_a_dead_store(OnStoreError::default()));
+    let builder = RateLimitLayer::builder().store(StubStore::unreachable());
+    let app = hello(&builder.policy(shared("burst", "10/s")).built());
     for _ in 0..12 {
         let response = send(&app, to("/")).await;
         assert_eq!(response.status, 200);
@@ -113,7 +166,8 @@ async fn a_failed_store_admits_by_default_and_rejects_with_503_if_configured() {
     }
     for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
         let _case = Case(format!("{headers:?}"));
-        let layer = on_a_dead_store(OnStoreError::Reject).headers(headers);
+        let layer = rejecting(StubStore::unreachable(), shared("burst", "10/s"));
+        let layer = layer.headers(headers);
         let response = send(&hello(&layer), to("/")).await;
         assert_eq!(response.status, 503);
         assert_eq!(response.retry_after(), Some(1));
@@ -128,6 +182,9 @@ async fn a_failed_store_admits_by_default_and_rejects_with_503_if_configured() {
         let mut fields = response.headers.keys();
         assert!(!fields.any(|name| name.as_str().contains("ratelimit")));
         assert!(!response.text().contains("127.0.0.1"));
+        // The rejection of a handler is the same.
+        let by_handler = send(&handler(layer.limiter().clone()), to("/")).await;
+        assert_eq!(by_handler, response);
     }
 }
 
@@ -146,4 +203,158 @@ async fn a_missing_key_is_400_and_charges_nothing() {
     );
     assert_eq!(response.detail(), "The request lacks the header x-tenant.");
     assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
+}
+
+/// An application whose handler calls a limiter of its own.
+fn handler(limiter: Limiter) -> Router {
+    let handler = async move || -> Result<&'static str, Rejected> {
+        let _admission = limiter.admit(Key::global()).await?;
+        Ok("hello")
+    };
+    Router::new().route("/", get(handler))
+}
+
+/// A limiter that rejects its second request.
+fn inner() -> Limiter {
+    limiter([shared("exports", "1/h")])
+}
+
+/// The response of an application to its second request.
+async fn second_of(app: Router, request: impl Fn() -> Request<Body>) -> TestResponse {
+    assert_eq!(send(&app, request()).await.status, 200);
+    send(&app, request()).await
+}
+
+/// A layer that has room for all requests of a test.
+fn burst() -> RateLimitLayer {
+    layer([shared("burst", "10/10s")]).0
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_equals_the_layers() {
+    let (layer, _) = layer([shared("few", "2/min"), shared("many", "50/h")]);
+    assert_eq!(statuses(&hello(&layer), 2).await, [200, 200]);
+    let own = handler(layer.limiter().clone());
+    assert_eq!(
+        send(&own, to("/")).await,
+        send(&hello(&layer), to("/")).await
+    );
+    // A browser gets a page for both.
+    let around = own.layer(burst().headers(Headers::none()));
+    let page = || with("accept", "text/html, */*;q=0.8");
+    let [by_handler, by_layer] = [
+        send(&around, page()).await,
+        send(&hello(&layer), page()).await,
+    ];
+    assert_eq!(by_handler.status, 429);
+    assert_eq!(by_handler.body, by_layer.body);
+    let media_type = by_handler.field("content-type");
+    assert_eq!(media_type, "text/plain; charset=utf-8");
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
+    #[rustfmt::skip]
+    let rows = [
+        (Headers::x_ratelimit(), ["x-ratelimit-limit: 1", "x-ratelimit-remaining: 0"], 3),
+        (
+            Headers::draft(),
+            [r#"ratelimit: "exports";r=0;t=3600, "burst";r=8;t=8"#, r#"ratelimit-policy: "exports";q=1;w=3600, "burst";q=10;w=10"#],
+            2,
+        ),
+        (Headers::none(), ["retry-after: 3600"; 2], 0),
+    ];
+    for (headers, expected, fields) in rows {
+        let app = handler(inner()).layer(burst().headers(headers));
+        let response = second_of(app, || to("/")).await;
+        assert_eq!(response.status, 429);
+        response.is_problem_that_no_cache_stores();
+        assert_eq!(response.retry_after(), Some(3600));
+        for field in expected {
+            let (name, value) = field.split_once(": ").expect(field);
+            assert_eq!(response.field(name), value, "{name}");
+        }
+        let names = response.headers.keys();
+        let found = names.filter(|name| name.as_str().contains("ratelimit"));
+        assert_eq!(found.count(), fields, "{response:?}");
+    }
+    // A policy checked by layer and handler is listed once: the third of its units is the layer's.
+    let (layer, _) = layer([shared("burst", "3/10s")]);
+    let app = handler(layer.limiter().clone()).layer(layer);
+    let shown = second_of(app, || to("/")).await.field("ratelimit");
+    assert_eq!(shown.matches("burst").count(), 1, "{shown}");
+}
+
+#[tokio::test]
+async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
+    let limiter = inner();
+    let handler = async move || match limiter.check(Key::global()).await.into_result() {
+        Ok(_) => "done".into_response(),
+        Err(rejected) => {
+            let cookies = [("set-cookie", "a=1"), ("set-cookie", "b=2")];
+            (AppendHeaders(cookies), rejected).into_response()
+        }
+    };
+    let app = Router::new().route("/", get(handler)).layer(burst());
+    let response = second_of(app, || to("/")).await;
+    assert_eq!(response.status, 429);
+    assert_eq!(response.field("set-cookie"), "a=1, b=2");
+    response.is_problem_that_no_cache_stores();
+}
+
+#[tokio::test]
+async fn layers_charges_stay_charged_unless_they_refund_failures() {
+    for refunds in [[false, false], [true, false], [false, true], [true, true]] {
+        let (outer, _) = layer([shared("outer", "10/h")]);
+        let (closest, _) = layer([shared("closest", "10/h")]);
+        let outer = outer.refund_handler_rejections(refunds[0]);
+        let closest = closest.refund_handler_rejections(refunds[1]);
+        let app = handler(inner()).layer(closest.clone()).layer(outer.clone());
+        assert_eq!(statuses(&app, 4).await, [200, 429, 429, 429]);
+        let charged = [
+            charged(&outer, "outer").await,
+            charged(&closest, "closest").await,
+        ];
+        assert_eq!(charged, refunds.map(|refund| if refund { 1 } else { 4 }));
+    }
+}
+
+#[tokio::test]
+async fn a_handler_reports_its_own_admission() {
+    #[rustfmt::skip]
+    let rows = [
+        (Headers::draft(), "ratelimit", r#""exports";r=4;t=2880, "burst";r=9;t=9"#),
+        (Headers::draft(), "ratelimit-policy", r#""exports";q=5;w=3600, "burst";q=10;w=10"#),
+        (Headers::x_ratelimit(), "x-ratelimit-remaining", "4"),
+    ];
+    for (headers, name, value) in rows {
+        let layer = burst().headers(headers.clone());
+        let limiter = limiter([shared("exports", "5/h")]);
+        let handler = async move || -> Result<_, Rejected> {
+            let admission = limiter.admit(Key::global()).await?;
+            let mut response = "done".into_response();
+            headers.add_to(&mut response, &admission);
+            Ok(response)
+        };
+        let app = Router::new().route("/", get(handler));
+        let answer = send(&app.layer(layer), to("/")).await;
+        assert_eq!(answer.field(name), value, "{name}");
+        assert_eq!(answer.field("retry-after"), "");
+    }
+}
+
+#[tokio::test]
+async fn a_handlers_rejection_is_built_by_the_innermost_layers_closure() {
+    let (outer, _) = layer([shared("outer", "10/h")]);
+    let outer = outer.on_rejection(|_, _| (StatusCode::IM_A_TEAPOT, "outer").into_response());
+    let closest = burst().on_rejection(|rejected, parts| {
+        let name = parts.headers["x-name"].to_str().unwrap_or_default();
+        (rejected.status(), format!("not now, {name}: {rejected}")).into_response()
+    });
+    let app = handler(inner()).layer(closest).layer(outer);
+    let response = second_of(app, || with("x-name", "alice")).await;
+    assert_eq!(response.status, 429);
+    let expected = r#"not now, alice: quota exceeded: "exports""#;
+    assert!(response.text().starts_with(expected), "{response:?}");
+    assert_eq!(response.retry_after(), Some(3600));
 }

@@ -1,17 +1,30 @@
-//! What the layer does with the service inside.
+//! What the layer does with the service inside. It fits wherever a tower layer goes, and no caller has to name a type parameter of it.
 
 use std::{
+    fmt::Debug,
     future::{Ready, ready},
     mem,
     task::{Context, Poll, Waker},
 };
 
-use crate::http::support::*;
+use axum::{
+    extract::State,
+    routing::{get_service, post},
+};
 use bytes::Bytes;
 use http::Version;
-use http_body::{Body, Frame, SizeHint};
-use tollgate::layer::ResponseBody;
-use tower::limit::ConcurrencyLimit;
+use http_body::{Frame, SizeHint};
+use tollgate::{
+    layer::{RateLimit, ResponseBody},
+    limiter::{Check, CheckFuture},
+    observe::ShadowStats,
+};
+use tower::{limit::ConcurrencyLimit, util::BoxCloneSyncService};
+use tower_http::{
+    compression::CompressionLayer, cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer,
+};
+
+use crate::http::support::*;
 
 /// A service that insists on being polled ready before each call, as its own clone too.
 #[derive(Debug, Default)]
@@ -47,8 +60,9 @@ impl Service<Request<()>> for Strict {
     }
 }
 
-/// Sends six requests to a `Strict` service behind a limit of four, and counts its calls.
-pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
+    let (layer, _) = layer([shared("four", "4/h")]);
     let strict = Strict::default();
     let mut service = layer.layer(strict.clone());
     let mut futures = Vec::new();
@@ -64,11 +78,6 @@ pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
         }
     }
     assert_eq!(strict.calls.load(Ordering::Relaxed), 4);
-}
-
-#[tokio::test]
-async fn in_process_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
-    six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
 }
 
 /// A service may hold what others wait for from when it is ready until it is called: it isn't, on a rejection.
@@ -91,47 +100,41 @@ async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
 #[derive(Clone, Debug, PartialEq)]
 struct Boom;
 
+/// A service whose calls fail, and that is ready when the test allows it.
+#[derive(Clone)]
+struct Failing(Arc<Mutex<Poll<Result<(), Boom>>>>);
+
+impl Service<Request<()>> for Failing {
+    type Response = Response<()>;
+    type Error = Boom;
+    type Future = Ready<Result<Response<()>, Boom>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
+        mem::replace(&mut *self.0.lock().expect("a mood"), Poll::Pending)
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Err(Boom))
+    }
+}
+
 #[tokio::test]
-async fn an_error_of_the_inner_service_passes_unchanged() {
-    let failing = service_fn(async |_: Request<()>| Err::<Response<()>, _>(Boom));
+async fn readiness_and_errors_are_those_of_the_inner_service() {
+    let mood = Arc::new(Mutex::new(Poll::Pending));
     let (layer, _) = layer([shared("any", "4/h")]);
-    let failed = layer.layer(failing).oneshot(Request::new(())).await;
+    let mut service = layer.layer(Failing(mood.clone()));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(service.poll_ready(cx), Poll::Pending);
+    for response in [Err(Boom), Ok(())] {
+        *mood.lock().expect("a mood") = Poll::Ready(response.clone());
+        assert_eq!(service.poll_ready(cx), Poll::Ready(response));
+    }
+    let failed = service.call(Request::new(())).await;
     assert_eq!(failed.expect_err("boom"), Boom);
 }
 
 #[tokio::test]
-async fn readiness_is_that_of_the_inner_service() {
-    /// Ready when the test allows it.
-    #[derive(Clone)]
-    struct ReadyWhenAllowed(Arc<Mutex<Poll<Result<(), Boom>>>>);
-
-    impl Service<Request<()>> for ReadyWhenAllowed {
-        type Response = Response<()>;
-        type Error = Boom;
-        type Future = Ready<Result<Response<()>, Boom>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
-            mem::replace(&mut *self.0.lock().expect("a mood"), Poll::Pending)
-        }
-
-        fn call(&mut self, _: Request<()>) -> Self::Future {
-            ready(Ok(Response::new(())))
-        }
-    }
-
-    let mood = Arc::new(Mutex::new(Poll::Pending));
-    let (layer, _) = layer([shared("any", "4/h")]);
-    let mut service = layer.layer(ReadyWhenAllowed(mood.clone()));
-    let cx = &mut Context::from_waker(Waker::noop());
-    assert_eq!(service.poll_ready(cx), Poll::Pending);
-    for response in [Ok(()), Err(Boom)] {
-        *mood.lock().expect("a mood") = Poll::Ready(response.clone());
-        assert_eq!(service.poll_ready(cx), Poll::Ready(response));
-    }
-}
-
-#[tokio::test]
-async fn a_request_reaches_the_handler_unchanged() {
+async fn requests_reach_the_handler_and_responses_the_client_unchanged() {
     #[derive(Clone, Debug, PartialEq)]
     struct User(u32);
 
@@ -142,7 +145,8 @@ async fn a_request_reaches_the_handler_unchanged() {
         assert_eq!(request.uri(), "http://a.example/b?c=d");
         assert_eq!(request.version(), Version::HTTP_2);
         assert_eq!(request.headers()["x-of"], "mine");
-        Ok::<_, Infallible>(Response::new(request.into_body()))
+        let response = Response::builder().status(201).header("retry-after", "99");
+        Ok::<_, Infallible>(response.body(request.into_body()).expect("a response"))
     });
     let (layer, _) = layer([shared("any", "4/h")]);
     let request = Request::put("http://a.example/b?c=d")
@@ -152,20 +156,10 @@ async fn a_request_reaches_the_handler_unchanged() {
         .body("a body".to_owned())
         .expect("a request");
     let Ok(response) = layer.layer(inside).oneshot(request).await;
-    assert_eq!(response.status(), 200);
-}
-
-#[tokio::test]
-async fn a_response_keeps_the_handlers_status_headers_and_body() {
-    let fields = [("retry-after", "99"), ("cache-control", "private")];
-    let inside = get(async move || (fields, "hello"));
-    let (layer, _) = layer([shared("any", "4/h")]);
-    let app = Router::new().route("/", inside).layer(layer);
-    let response = send(&app, to("/")).await;
-    assert_eq!(response.body, b"hello");
-    assert_eq!(response.field("retry-after"), "99");
-    assert_eq!(response.field("cache-control"), "private");
-    assert_eq!(response.field("content-length"), "5");
+    assert_eq!(response.status(), 201);
+    assert_eq!(response.headers()["retry-after"], "99");
+    let body = response.into_body().collect().await.expect("a body");
+    assert_eq!(body.to_bytes(), "a body");
 }
 
 async fn left(admission: Admission) -> String {
@@ -210,7 +204,7 @@ async fn a_body_reports_its_length_and_end() {
     /// A body of no size hint that pretends to have ended.
     struct Odd;
 
-    impl Body for Odd {
+    impl http_body::Body for Odd {
         type Data = Bytes;
         type Error = Boom;
 
@@ -229,6 +223,8 @@ async fn a_body_reports_its_length_and_end() {
             SizeHint::with_exact(42)
         }
     }
+
+    use http_body::Body as _;
 
     let (layer, _) = layer([shared("once", "1/h")]);
     let inside = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Odd)));
@@ -254,4 +250,75 @@ async fn a_body_reports_its_length_and_end() {
     // Whatever is inside, there is an empty one.
     let empty = ResponseBody::<Odd>::default();
     assert!(empty.is_end_stream());
+}
+
+#[test]
+fn public_types_are_send_sync_and_debug() {
+    fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
+    fn owned<T: Debug + Send + 'static>() {}
+    fn synced<T: Send + Sync>() {}
+
+    shared::<(RateLimitLayer, RateLimit<Router>, Limiter)>();
+    shared::<(LimiterBuilder, LimiterBuilder<RateLimitLayer>)>();
+    shared::<(Policy, Key, Keys, Check, Decision, Admission)>();
+    shared::<(Rejected, ConfigError, StoreError, OnStoreError)>();
+    shared::<(LocalFallback, MemoryStore, RedisStore)>();
+    shared::<(ManualClock, AddressList, KeyList, ShadowStats)>();
+    owned::<CheckFuture>();
+    owned::<<RateLimit<Router> as Service<Request<Body>>>::Future>();
+    owned::<<RateLimit<Router> as Service<Request<Body>>>::Response>();
+    // If the inner bodies are.
+    synced::<ResponseBody<String>>();
+}
+
+/// One request an hour, of all clients together: so a test can see that the layer is there at all.
+fn once() -> RateLimitLayer {
+    layer([shared("once", "1/h")]).0
+}
+
+#[tokio::test]
+async fn the_layer_fits_routers_with_and_without_state_routes_and_boxed_services() {
+    async fn greet(State(greeting): State<&'static str>) -> &'static str {
+        greeting
+    }
+
+    let routes: Router<&'static str> = Router::new().route("/", get(greet));
+    let boxed = BoxCloneSyncService::new(once().layer(routes.clone().with_state("hello")));
+    let around = routes.clone().layer(once()).with_state("hello");
+    let routed = routes.route_layer(once()).with_state("hello");
+    let posts = Router::new().route("/", get(async || "").layer(once()).merge(post(async || "")));
+    for app in [
+        around.clone(),
+        routed.clone(),
+        posts.clone(),
+        Router::new().route("/", get_service(boxed)),
+    ] {
+        assert_eq!(statuses(&app, 2).await, [200, 429]);
+    }
+    // It is around the fallback as well, unless it is a route's or a method's.
+    assert_eq!(status(&around, "/nowhere").await, 429);
+    assert_eq!(status(&routed, "/nowhere").await, 404);
+    assert_eq!(send(&posts, empty(Request::post("/"))).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_layer_fits_among_cors_trace_compression_and_timeout_layers() {
+    // Each of them changes a body's type or bounds an error; ours is in their midst.
+    let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, secs(30));
+    let stack = ServiceBuilder::new()
+        .layer(TraceLayer::new_for_http())
+        .layer(CorsLayer::permissive())
+        .layer(CompressionLayer::new())
+        .layer(once())
+        .layer(timeout)
+        .layer(CompressionLayer::new());
+    let app = Router::new()
+        .route("/", get(async || "hello, and welcome"))
+        .layer(stack);
+    let gzipped = || empty(Request::get("/").header("accept-encoding", "gzip"));
+    assert_eq!(send(&app, gzipped()).await.status, 200);
+    let rejected = send(&app, gzipped()).await;
+    assert_eq!(rejected.status, 429);
+    assert_eq!(rejected.field("content-encoding"), "gzip");
+    assert_eq!(rejected.field("content-length"), "");
 }

@@ -195,17 +195,6 @@ pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
     layer(policies).0.limiter().clone()
 }
 
-/// A limiter on each store, and the server that its store is on.
-pub(crate) fn on_each_store(
-    build: impl Fn(LimiterBuilder) -> LimiterBuilder,
-) -> [(Limiter, Option<Server>); 2] {
-    let limiter = |builder| build(builder).built();
-    let server = Server::start();
-    let in_process = limiter(Limiter::builder().store(stores::frozen().0));
-    let on_redis = limiter(Limiter::builder().store(redis(&server)));
-    [(in_process, None), (on_redis, Some(server))]
-}
-
 /// A store that calls Redis also for rejected keys.
 pub(crate) fn redis(server: &Server) -> RedisStore {
     let store = RedisStore::builder()
