@@ -99,6 +99,11 @@ shadow = true
     ]);
     let again = layer.document().layer(&registry()).expect("a layer");
     assert_eq!(again.document(), layer.document());
+    // What it says is what is in force.
+    for same in [&document, &layer.document()] {
+        let changes = same.reconfigure_layer(&layer, &registry());
+        assert!(changes.expect("the same").is_empty());
+    }
 }
 
 #[test]
@@ -146,46 +151,4 @@ with = ["code"]
         "policies.api.cost: found the cost \"code\", which stands for code of the application without a name; \
          expected what can be loaded: register the code in the `Registry`, and name it here",
     );
-}
-
-/// Only some file systems take such a path.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_path_that_is_not_unicode_is_shown_with_replacement_characters() {
-    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
-
-    let folder = testkit::folder();
-    let folder = folder.path().join(OsStr::from_bytes(b"\xff"));
-    fs::create_dir(&folder).expect("a folder");
-    let hash_key = "0123456789abcdef".repeat(4);
-    let limits = r#"
-[bearer]
-hash_key = { file = "hash_key" }
-
-[[deny]]
-addresses = { file = "addresses" }
-
-[[allow]]
-policy = "api"
-keys = { file = "keys" }
-
-[policies.api]
-quota = "10/min"
-key = "header:x-tenant"
-"#;
-    let lists = [
-        ("addresses", "192.0.2.1\n"),
-        ("keys", "alice\n"),
-        ("hash_key", &hash_key),
-    ];
-    for (name, text) in lists.into_iter().chain([("limits.toml", limits)]) {
-        fs::write(folder.join(name), text).expect("a file");
-    }
-    let document = Document::load(folder.join("limits.toml")).expect("a document");
-    let layer = document.layer(&Registry::new()).expect("a layer");
-    let text = layer.document().to_text(Format::Toml).expect("a text");
-    for (name, _) in lists {
-        let shown = format!("file = \"{}\"", folder.join(name).display());
-        assert!(text.contains(&shown), "{name}: {text}");
-    }
 }

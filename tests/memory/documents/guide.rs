@@ -63,22 +63,6 @@ fn every_document_of_the_guide_builds_a_layer() {
     assert!(count >= 5, "{count}");
 }
 
-#[test]
-fn the_documents_of_the_guide_to_replay_build_layers() {
-    let guide = include_str!("../../../docs/replay.md");
-    let documents = blocks(guide)
-        .into_iter()
-        .filter(|(_, language, _)| *language == "toml");
-    let mut count = 0;
-    for (line, _, text) in documents {
-        let text = text.replace("${REDIS_URL}", "redis://127.0.0.1");
-        let built = document(&text).layer(&registry());
-        assert!(built.is_ok(), "line {line}: {built:?}");
-        count += 1;
-    }
-    assert!(count > 0);
-}
-
 /// The sources that `src` has, as one text.
 fn sources(folder: &Path) -> String {
     let entries = fs::read_dir(folder).expect("a folder");
@@ -116,25 +100,6 @@ fn the_programs_of_all_guides_are_compiled() {
         assert!(rust.is_empty() || is_documentation, "{}", path.display());
     }
     assert!(programs > 5, "{programs}");
-}
-
-#[test]
-fn the_list_of_examples_has_each_of_them() {
-    let examples = tollgate_tests::repository("examples");
-    let list = fs::read_to_string(examples.join("README.md")).expect("a text");
-    let entries = fs::read_dir(examples).expect("a folder");
-    let paths = entries.map(|entry| entry.expect("an entry").path());
-    let programs = paths.filter(|path| {
-        path.extension().is_some_and(|extension| extension == "rs")
-            || path.join("main.rs").is_file()
-    });
-    let mut count = 0;
-    for program in programs {
-        let name = program.file_stem().expect("a name").to_string_lossy();
-        assert!(list.contains(&format!("\n## {name}\n")), "{name}");
-        count += 1;
-    }
-    assert_eq!(list.matches("\n## ").count(), count);
 }
 
 #[test]

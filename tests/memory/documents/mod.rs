@@ -12,7 +12,6 @@ mod lists;
 mod parsing;
 mod reconfiguring;
 mod redaction;
-mod round_trips;
 mod schema;
 mod secrets;
 mod support;

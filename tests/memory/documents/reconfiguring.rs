@@ -111,11 +111,6 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
     let sentinel =
         "sentinel = { master = 'm', urls = [{ file = 'url' }], server_url = { file = 'server' } }";
     let cluster = "cluster = [{ file = 'url' }, 'redis://127.0.0.1:7']";
-    let certificates = "url = 'rediss://127.0.0.1:1'\ntls.root_certificates = { file = 'ca.pem' }";
-    let [first_ca, other_ca] = [(); 2].map(|()| {
-        let signed = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
-        signed.expect("a certificate").cert.pem()
-    });
     #[rustfmt::skip]
     let rows = [
         (url, "url", "redis://u:old@h/1", "redis://u:new@h/1", "url"),
@@ -123,7 +118,6 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         (cluster, "url", "redis://:old@h", "redis://:new@h", "cluster"),
         (sentinel, "url", "redis://:old@h", "redis://:new@h", "sentinel"),
         (sentinel, "server", "redis://:old@any/3", "redis://:new@any/3", "sentinel"),
-        (certificates, "ca.pem", &first_ca, &other_ca, "tls"),
     ];
     for (store, file, first, rotated, field) in rows {
         write("url", "redis://h");
@@ -145,69 +139,37 @@ fn rotated_credentials_of_the_store_stay_unused_and_the_other_settings_are_put_i
         write(file, first);
         assert!(reload().expect("the first").is_empty());
     }
-    write("url", "redis://u:old@h/1");
-    let limiter = load("10/min", url).limiter(&Registry::new());
-    let limiter = limiter.expect("a limiter");
-    for other in [
-        "redis://u:old@h/2",
-        "redis://u:old@other/1",
-        "rediss://u:old@h/1",
-    ] {
-        write("url", other);
-        let error = load("20/min", url).reconfigure(&limiter, &Registry::new());
-        let error = error.expect_err(other).to_string();
-        let expected = "found another store: other url; expected the store that is open: restart the process to open another";
-        assert!(error.ends_with(expected), "{error}");
-    }
-}
-
-#[test]
-fn a_store_of_the_applications_own_stays_without_a_store_in_the_document() {
-    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-    let policy = Policy::new("api", quota("10/min"));
-    let limiter = Limiter::builder().store(store).policy(policy).built();
-    let document = document("[policies.api]\nquota = '20/min'");
-    let changes = document.reconfigure(&limiter, &Registry::new());
-    assert!(!changes.expect("the same store").is_empty());
 }
 
 #[tokio::test]
 async fn a_store_in_process_holds_as_many_keys_as_the_document_says() {
-    for store in ["max_keys = 2", "url = 'memory://'\nmax_keys = 2"] {
-        let text = |store: &str| format!("[store]\n{store}\n[policies.api]\nquota = '1/h'");
-        let limiter = limiter(&text(store));
-        let first = [("a", true), ("b", true), ("b", false)];
-        for (key, is_admitted) in first.into_iter().chain([("c", true), ("d", true)]) {
-            assert_eq!(limiter.check(key).await.is_admitted(), is_admitted, "{key}");
-        }
-        // Two were evicted.
-        let mut admitted = 0;
-        for key in ["a", "b", "c", "d"] {
-            admitted += u64::from(limiter.peek(key).await.expect("a status").would_admit());
-        }
-        assert_eq!(admitted, 2);
-        let written = limiter.document();
-        assert_eq!(written, document(&text("max_keys = 2")));
-        let same = written.reconfigure(&limiter, &Registry::new());
-        assert!(same.expect("the same store").is_empty());
-        for (other, setting) in [
-            ("max_keys = 3", "max_keys"),
-            ("url = 'memory://'", "max_keys"),
-            ("url = 'redis://h'", "url"),
-        ] {
-            let error = document(&text(other)).reconfigure(&limiter, &Registry::new());
-            let error = error.expect_err(other).to_string();
-            let expected = format!("another store: other {setting};");
-            assert!(error.contains(&expected), "{error}");
-        }
+    let text = |store: &str| format!("[store]\n{store}\n[policies.api]\nquota = '1/h'");
+    let in_process = limiter(&text("url = '${NO_SUCH_URL:-memory://}'\nmax_keys = 2"));
+    for (key, is_admitted) in [
+        ("a", true),
+        ("b", true),
+        ("b", false),
+        ("c", true),
+        ("d", true),
+    ] {
+        assert_eq!(
+            in_process.check(key).await.is_admitted(),
+            is_admitted,
+            "{key}"
+        );
     }
-}
-
-#[test]
-fn memory_stands_for_counts_in_process() {
-    let text = "store.url = '${NO_SUCH_URL:-memory://}'\n[policies.api]\nquota = '10/min'";
-    let limiter = limiter(text);
-    assert_eq!(limiter.document().store, None);
-    let same = document(text).reconfigure(&limiter, &Registry::new());
-    assert!(same.expect("the same").is_empty());
+    // Two were evicted.
+    let mut admitted = 0;
+    for key in ["a", "b", "c", "d"] {
+        admitted += u64::from(in_process.peek(key).await.expect("a status").would_admit());
+    }
+    assert_eq!(admitted, 2);
+    let written = in_process.document();
+    assert_eq!(written, document(&text("max_keys = 2")));
+    let same = written.reconfigure(&in_process, &Registry::new());
+    assert!(same.expect("the same store").is_empty());
+    for other in ["max_keys = 3", "url = 'memory://'"] {
+        let error = document(&text(other)).reconfigure(&in_process, &Registry::new());
+        assert_contains(error.expect_err(other), ["another store: other max_keys;"]);
+    }
 }
