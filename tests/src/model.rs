@@ -59,7 +59,7 @@ pub struct State {
 }
 
 /// A charge, of which `left` units are not refunded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Receipt {
     pub at: i128,
     pub left: i128,
@@ -134,14 +134,7 @@ impl Limit {
             state.tat = now * TICKS + ahead + units * interval;
             return receipt;
         }
-        let place = match self.rule {
-            // An open window, or one that opens now.
-            Rule::Window { period } => {
-                let last = state.units.last_key_value().map_or(0, |(ends, _)| *ends);
-                if last > now { last } else { now + period }
-            }
-            _ => self.place(now),
-        };
+        let place = self.place_in(state, now);
         *state.units.entry(place).or_default() += units;
         receipt.place = Some(place);
         receipt
@@ -188,6 +181,20 @@ impl Limit {
         };
         receipt.left -= back;
         back
+    }
+
+    /// Refunds up to `units` of all that is used now, of an even rate or a window.
+    pub fn credit(&self, state: &mut State, now: i128, longest: i128, units: i128) -> i128 {
+        let used = match self.rule {
+            Rule::Even { interval } => div_ceil(self.ahead(state, now, longest), interval),
+            _ => self.used(state, now),
+        };
+        let mut all = Receipt {
+            at: now,
+            left: units.max(used),
+            place: Some(self.place_in(state, now)),
+        };
+        self.refund(state, now, longest, &mut all, units.min(used))
     }
 
     pub fn status(&self, state: &mut State, now: i128, longest: i128, cost: u64) -> Status {
@@ -245,7 +252,15 @@ impl Limit {
         (state.tat - now).max(0)
     }
 
-    /// Where a charge of now is counted.
+    /// Where a charge of now is counted: an open window, or one that opens now.
+    fn place_in(&self, state: &State, now: i128) -> i128 {
+        let Rule::Window { period } = self.rule else {
+            return self.place(now);
+        };
+        let last = state.units.last_key_value().map_or(0, |(ends, _)| *ends);
+        if last > now { last } else { now + period }
+    }
+
     fn place(&self, now: i128) -> i128 {
         match &self.rule {
             Rule::Sliding { width, .. } => now.div_euclid(*width),

@@ -5,7 +5,10 @@ use std::ops::{Deref, DerefMut};
 use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
 use crate::differential::{
-    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Settlement, Step, StrategyKind},
+    history::{
+        History, KEYS, Op, Overriding, PolicySpec, Rate, Request, Role, Settlement, Step,
+        StrategyKind,
+    },
     run::is_sound,
 };
 
@@ -261,7 +264,14 @@ impl Generator {
         // The model of most strategies ends with the first step back.
         let is_forward = cache || !self.one_in(3);
         let steps = 10 + self.below(60);
-        let steps = (0..steps).map(|_| self.step(&policies, is_forward));
+        let mut current = policies.clone();
+        let steps = (0..steps).map(|_| {
+            let step = self.step(&current, is_forward);
+            if let Op::Reload { policies, .. } = &step.op {
+                current.clone_from(policies);
+            }
+            step
+        });
         let steps = steps.collect();
         History {
             start,
@@ -307,22 +317,16 @@ impl Generator {
 
     fn op(&mut self, policies: &[PolicySpec]) -> Op {
         let has = |strategy: fn(&StrategyKind) -> bool| {
-            policies.iter().any(|policy| strategy(&policy.strategy))
+            let present = policies.iter().filter(|policy| policy.is_present());
+            { present }.any(|policy| strategy(&policy.strategy))
         };
         let bans = has(|strategy| matches!(strategy, StrategyKind::Ban(..)));
         let permits = has(|strategy| matches!(strategy, StrategyKind::Permits(_)));
         let of = self.below(1 << 16) as usize;
-        match self.below(32) {
+        let place = self.below(policies.len() as u64) as usize;
+        match self.below(40) {
             0..=13 => Op::Check(self.request(policies)),
-            14 | 15 => {
-                let keys = 1 + self.below(KEYS as u64) as usize;
-                let requests = (0..keys).map(|key| {
-                    let mut request = self.request(policies);
-                    (request.key, request.times) = (key, 1);
-                    (request, 1 + self.below(6) as usize)
-                });
-                Op::AtOnce(requests.collect())
-            }
+            14 | 15 => Op::AtOnce(self.requests_at_once(policies)),
             16..=18 => Op::Charge(self.request(policies)),
             19 | 20 if !bans && !permits => Op::Settle {
                 of,
@@ -351,8 +355,82 @@ impl Generator {
             },
             28..=30 if permits => Op::Drop { of },
             31 if permits => Op::Renew,
+            32 | 33 => Op::Reload {
+                policies: self.changed(policies),
+                pending: if self.one_in(2) {
+                    self.requests_at_once(policies)
+                } else {
+                    Vec::new()
+                },
+            },
+            34 => Op::Credit {
+                place,
+                request: self.request(policies),
+                units: self.cost(policies),
+            },
+            35 | 36 => Op::Override {
+                place,
+                key: self.below(KEYS as u64) as usize,
+                setting: match self.below(6) {
+                    0 => Overriding::Exempt,
+                    1 | 2 => Overriding::Remove,
+                    quota => Overriding::By(quota as usize),
+                },
+            },
             _ => Op::Check(self.request(policies)),
         }
+    }
+
+    fn requests_at_once(&mut self, policies: &[PolicySpec]) -> Vec<(Request, usize)> {
+        let keys = 1 + self.below(KEYS as u64) as usize;
+        let requests = (0..keys).map(|key| {
+            let mut request = self.request(policies);
+            (request.key, request.times) = (key, 1);
+            (request, 1 + self.below(6) as usize)
+        });
+        requests.collect()
+    }
+
+    /// What policies are reconfigured to: some with other settings, some left out, some back.
+    fn changed(&mut self, policies: &[PolicySpec]) -> Vec<PolicySpec> {
+        let has_roles = { policies.iter() }
+            .all(|policy| !policy.is_ban() && !matches!(policy.strategy, StrategyKind::Permits(_)));
+        loop {
+            let changed = policies.iter().map(|policy| self.changed_policy(policy));
+            let mut changed: Vec<_> = changed.collect();
+            if has_roles && changed.len() > 1 && self.one_in(4) {
+                self.vary_roles(&mut changed);
+            }
+            if is_sound(&changed) {
+                return changed;
+            }
+        }
+    }
+
+    fn changed_policy(&mut self, policy: &PolicySpec) -> PolicySpec {
+        let mut changed = policy.clone();
+        if !policy.is_present() && self.one_in(2) {
+            changed.role = Role::Live;
+        }
+        match self.below(8) {
+            0 => changed.quotas.rotate_left(1),
+            1 | 2 => {
+                for quota in &mut changed.quotas {
+                    *quota = match self.rate(policy.strategy) {
+                        Rate::Per(units, _) if !policy.strategy.is_even() => {
+                            Rate::Per(units, quota.period())
+                        }
+                        rate => rate,
+                    };
+                }
+            }
+            3 => changed.declared = !policy.declared,
+            // How long a log keeps its charges depends on the leases.
+            4 if policy.strategy != Plain::Log.into() => changed.lease = self.lease(policy),
+            5 => changed.role = Role::Absent,
+            _ => {}
+        }
+        changed
     }
 
     fn key(&mut self) -> usize {

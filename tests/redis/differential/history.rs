@@ -22,7 +22,7 @@ pub(crate) struct History {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PolicySpec {
     pub(crate) strategy: StrategyKind,
-    /// The policy's own, those of its tiers, and those that it is changed to: by another limiter.
+    /// The policy's own, those of its tiers, and those that it is reconfigured to for a request.
     pub(crate) quotas: Vec<Rate>,
     /// Whether the policy declares its tiers.
     pub(crate) declared: bool,
@@ -63,6 +63,8 @@ pub(crate) enum Role {
     /// Charged by the response, which never comes: it is checked, and charged by hand.
     OnResponse,
     Shadow,
+    /// The limiter does not have the policy, until a reload brings it back.
+    Absent,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +84,11 @@ pub(crate) enum Op {
     Check(Request),
     /// Several checks at once, each about another key.
     AtOnce(Vec<(Request, usize)>),
+    /// The limiters are reconfigured to these policies, while checks are under way.
+    Reload {
+        policies: Vec<PolicySpec>,
+        pending: Vec<(Request, usize)>,
+    },
     Charge(Request),
     Peek(Request),
     Reset(usize),
@@ -94,6 +101,18 @@ pub(crate) enum Op {
         of: usize,
         how: Settlement,
         units: u64,
+    },
+    /// Units are added by hand, under the policy at a place.
+    Credit {
+        place: usize,
+        request: Request,
+        units: u64,
+    },
+    /// An operator sets another quota for a key under a policy, or removes it.
+    Override {
+        place: usize,
+        key: usize,
+        setting: Overriding,
     },
     /// Drops a decision, and with it its permits.
     Drop {
@@ -131,6 +150,14 @@ pub(crate) enum Settlement {
     Refund,
     /// Of the true cost.
     Settle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overriding {
+    /// By one of the policy's quotas.
+    By(usize),
+    Exempt,
+    Remove,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,11 +200,7 @@ impl Request {
         key_of(self.key, place)
     }
 
-    pub(crate) fn tier(&self, policies: &[PolicySpec], place: usize) -> usize {
-        self.tier_of(&policies[place], place)
-    }
-
-    pub(crate) fn tier_of(&self, policy: &PolicySpec, place: usize) -> usize {
+    pub(crate) fn tier(&self, policy: &PolicySpec, place: usize) -> usize {
         let tier = self.tiers.get(place).copied().unwrap_or(0);
         tier % policy.quotas.len()
     }
@@ -268,7 +291,7 @@ impl PolicySpec {
         if self.share_tiers(0, quota) { 0 } else { quota }
     }
 
-    fn share_tiers(&self, own: usize, other: usize) -> bool {
+    pub(crate) fn share_tiers(&self, own: usize, other: usize) -> bool {
         let period = |quota: usize| self.quotas[quota].period();
         self.strategy.is_even() || period(own) == period(other)
     }
@@ -284,7 +307,7 @@ impl PolicySpec {
         }
         policy = self.leased(policy);
         match self.role {
-            Role::Live => policy,
+            Role::Live | Role::Absent => policy,
             Role::Charged => policy.charge_rejected(true),
             Role::OnResponse => policy.charge_after(|_| false),
             Role::Shadow => policy.shadow(),
@@ -313,6 +336,10 @@ impl PolicySpec {
     pub(crate) fn spread(&self) -> u64 {
         self.lease()
             .map_or(0, |lease| lease.spread().as_micros() as u64)
+    }
+
+    pub(crate) fn is_present(&self) -> bool {
+        self.role != Role::Absent
     }
 
     pub(crate) fn is_ban(&self) -> bool {

@@ -65,7 +65,7 @@ impl Keys {
             let end = end.map(|ttl| (now / 1_000 + ttl) * 1_000);
             match place(&name) {
                 Some(place) => drop(present.insert(place, end)),
-                None if end.is_some() => {}
+                None if end.is_some() || name.starts_with("tg:#overrides") => {}
                 None => return Err(format!("{name} never ends")),
             }
         }

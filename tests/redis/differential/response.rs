@@ -8,7 +8,7 @@ use tollgate_tests::prelude::*;
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpResult {
-    /// How many were admitted; of a check alone.
+    /// How many were admitted; of a check alone, under at least one policy.
     pub(crate) admitted: Option<u64>,
     /// By policy.
     pub(crate) under: BTreeMap<String, Under>,
@@ -70,8 +70,9 @@ impl OpResult {
         }
         let policies = decision.policies().chain(decision.shadows());
         let under = policies.map(|policy| (policy.policy().to_owned(), Under::of(&policy, check)));
+        let by_policies = check && decision.source() != DecisionSource::NotChecked;
         Ok(Self {
-            admitted: check.then_some(decision.admitted()),
+            admitted: by_policies.then_some(decision.admitted()),
             under: under.collect(),
         })
     }

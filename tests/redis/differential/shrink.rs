@@ -66,12 +66,29 @@ fn without_policies(history: &History) -> impl Iterator<Item = History> {
         })
     });
     changed.filter(move |smaller| {
-        smaller != history && !smaller.policies.is_empty() && is_sound(&smaller.policies)
+        let reloads = smaller.steps.iter().filter_map(|step| match &step.op {
+            Op::Reload { policies, .. } => Some(policies),
+            _ => None,
+        });
+        let mut sets = [&smaller.policies].into_iter().chain(reloads);
+        smaller != history && sets.all(|policies| is_sound(policies))
     })
 }
 
 fn remove_policy(history: &mut History, place: usize) {
     history.policies.remove(place);
+    history.steps.retain_mut(|step| match &mut step.op {
+        Op::Reload { policies, .. } => {
+            policies.remove(place);
+            true
+        }
+        Op::Credit { place: of, .. } | Op::Override { place: of, .. } => {
+            let is_kept = *of != place;
+            *of -= usize::from(*of > place);
+            is_kept
+        }
+        _ => true,
+    });
     for request in history.steps.iter_mut().flat_map(requests) {
         if place < request.tiers.len() {
             request.tiers.remove(place);
@@ -125,6 +142,7 @@ fn simplify(step: &mut Step) {
         Op::Check(request) | Op::Charge(request) | Op::Peek(request) => {
             request.key = 0;
         }
+        Op::Reload { pending, .. } => drop(pending.pop()),
         Op::Refund { units, .. } | Op::Settle { units, .. } if *units > 1 => *units /= 2,
         Op::Refund { of, .. } | Op::Settle { of, .. } | Op::Drop { of } | Op::Persist { of } => {
             *of %= 8;
@@ -135,8 +153,14 @@ fn simplify(step: &mut Step) {
 
 fn requests(step: &mut Step) -> impl Iterator<Item = &mut Request> {
     let (one, several) = match &mut step.op {
-        Op::Check(request) | Op::Charge(request) | Op::Peek(request) => (Some(request), None),
-        Op::AtOnce(requests) => (None, Some(requests)),
+        Op::Check(request)
+        | Op::Charge(request)
+        | Op::Peek(request)
+        | Op::Credit { request, .. } => (Some(request), None),
+        Op::AtOnce(requests)
+        | Op::Reload {
+            pending: requests, ..
+        } => (None, Some(requests)),
         _ => (None, None),
     };
     let several = several.into_iter().flatten().map(|(request, _)| request);

@@ -13,9 +13,9 @@ use tollgate_tests::prelude::*;
 use self::operations::Block;
 use crate::differential::{
     generate::LAST,
-    history::{History, KEYS, Op, PolicySpec, Request, Role, Step, key_named, policy_name},
+    history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, key_named, policy_name},
     keys::{Keys, PolicyKey},
-    model::Model,
+    model::{Model, Quotas},
     response::OpResult,
 };
 
@@ -50,11 +50,11 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
-/// The limiters over a store, and what they decided.
+/// The limiter over a store, and what it decided.
 struct Side {
-    builder: LimiterBuilder,
-    /// By which quota is each policy's own.
-    limiters: HashMap<Vec<usize>, Limiter>,
+    limiter: Limiter,
+    /// Which quota is each policy's own.
+    own: Vec<usize>,
     decisions: Vec<Held>,
 }
 
@@ -75,6 +75,10 @@ struct Run<'a> {
     clock: &'a ServerClock,
     local: ManualClock,
     now: u64,
+    /// Those in force.
+    policies: Vec<PolicySpec>,
+    /// What operators have set: a quota, or none.
+    overrides: HashMap<PolicyKey, Option<Rate>>,
     memory: Side,
     redis: Side,
     model: Option<Model>,
@@ -122,7 +126,7 @@ impl Stores {
                     step += 1;
                     *modelled += u64::from(run.model.is_some());
                 }
-                run.end()
+                run.compare_shadows()
             })
         }));
         let outcome = caught.unwrap_or_else(|panic| {
@@ -136,7 +140,8 @@ impl Stores {
 
 /// Whether a limiter can be built of these policies.
 pub(crate) fn is_sound(policies: &[PolicySpec]) -> bool {
-    let policies = policies.iter().enumerate();
+    let all = policies.iter().enumerate();
+    let policies = all.filter(|(_, policy)| policy.is_present());
     let tiers = policies.clone().all(|(place, policy)| {
         policy.quotas.iter().all(|quota| {
             let tier = PolicySpec {
@@ -165,35 +170,49 @@ fn build(
     builder.on_store_error(OnStoreError::Reject).build()
 }
 
+/// The settings of a limiter of these policies, each with one of its quotas as its own.
+fn settings(builder: LimiterBuilder, policies: &[PolicySpec], own: &[usize]) -> LimiterBuilder {
+    let policies = policies.iter().zip(own).enumerate();
+    let present = policies.filter(|(_, (policy, _))| policy.is_present());
+    let builder = present.fold(builder, |builder, (place, (policy, own))| {
+        builder.policy(policy.policy(place, *own))
+    });
+    builder.on_store_error(OnStoreError::Reject)
+}
+
 impl Side {
-    fn new(builder: LimiterBuilder) -> Self {
+    fn new(store: impl Store, policies: &[PolicySpec]) -> Self {
+        let own = vec![0; policies.len()];
+        let limiter = settings(Limiter::builder().store(store), policies, &own).build();
         Self {
-            builder,
-            limiters: HashMap::new(),
+            limiter: limiter.expect("a limiter"),
+            own,
             decisions: Vec::new(),
         }
     }
 
-    /// The limiter of these policies for a request, which is built for the first of its kind.
+    /// The limiter of these policies for a request, which is reconfigured if one of its quotas can be no tier of the last one's.
     fn limiter(&mut self, policies: &[PolicySpec], request: &Request) -> Limiter {
-        let policies = policies.iter().enumerate();
-        let own =
-            |(place, policy): (usize, &PolicySpec)| policy.own(request.tier_of(policy, place));
-        let owns: Vec<_> = policies.clone().map(own).collect();
-        let limiter = self.limiters.entry(owns).or_insert_with_key(|owns| {
-            let policies = policies.map(|(place, policy)| policy.policy(place, owns[place]));
-            build(self.builder.clone(), policies).expect("a limiter")
-        });
-        limiter.clone()
+        let policies_of_request = policies.iter().enumerate();
+        let own = policies_of_request
+            .map(|(place, policy)| policy.own(request.tier(policy, place)))
+            .collect();
+        if own != self.own {
+            self.reconfigure(policies, own);
+        }
+        self.limiter.clone()
     }
 
-    /// What its shadows counted.
+    fn reconfigure(&mut self, policies: &[PolicySpec], own: Vec<usize>) {
+        let settings = settings(Limiter::builder(), policies, &own);
+        self.limiter.reconfigure(settings).expect("valid settings");
+        self.own = own;
+    }
+
+    /// What a shadow counted.
     fn compared(&self, policy: &str) -> [u64; 2] {
-        let compared = self.limiters.values().map(|limiter| {
-            let compared = limiter.shadow_stats(policy).expect("a shadow");
-            [compared.evaluated, compared.would_reject]
-        });
-        compared.fold([0; 2], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
+        let compared = self.limiter.shadow_stats(policy).expect("a shadow");
+        [compared.evaluated, compared.would_reject]
     }
 }
 
@@ -220,9 +239,11 @@ impl<'a> Run<'a> {
             clock,
             local,
             now: history.start,
+            policies: policies.clone(),
+            overrides: HashMap::new(),
             single: single.collect(),
-            memory: Side::new(Limiter::builder().store(memory)),
-            redis: Side::new(Limiter::builder().store(redis)),
+            memory: Side::new(memory, policies),
+            redis: Side::new(redis, policies),
             model: Model::new(policies),
             keys: Keys::default(),
             last_wait: Duration::ZERO,
@@ -243,12 +264,23 @@ impl<'a> Run<'a> {
         self.check_keys().await?;
         match &step.op {
             Op::Check(request) => self.check(request).await?,
-            Op::AtOnce(requests) => self.check_at_once(requests).await?,
+            Op::AtOnce(requests) => self.check_at_once(requests, None).await?,
+            Op::Reload { policies, pending } => self.reload(policies, pending).await?,
             Op::Charge(request) => self.charge(request).await?,
             Op::Peek(request) => self.peek(request).await?,
             Op::Reset(key) => self.reset(*key).await?,
             Op::Refund { of, units } => self.refund(*of, *units).await?,
             Op::Settle { of, how, units } => self.settle(*of, *how, *units).await?,
+            Op::Credit {
+                place,
+                request,
+                units,
+            } => self.credit(*place, request, *units).await?,
+            Op::Override {
+                place,
+                key,
+                setting,
+            } => self.set_override((*place, *key), *setting).await?,
             Op::Drop { of } => self.drop_decision(*of).await,
             Op::Renew => self.renew().await,
             Op::Block { key, ms } => self.block(*key, Block::For(*ms)).await?,
@@ -269,7 +301,11 @@ impl<'a> Run<'a> {
     fn then(&self, step: &Step) -> u64 {
         let last_wait = self.last_wait.as_micros() as i64;
         let wait = step.wait + if step.after_wait { last_wait } else { 0 };
-        let policies = &self.history.policies;
+        let policies = &self.policies;
+        // What is over under them can't be peeked at.
+        let hides = policies.iter().any(|policy| !policy.is_present())
+            || self.overrides.values().any(Option::is_none);
+        let wait = if hides { wait.max(0) } else { wait };
         // Times to live that are a millisecond or two too long are left as they are.
         let lax = policies.iter().any(PolicySpec::is_ban);
         let slight = lax && (-10_000..0).contains(&wait);
@@ -297,9 +333,8 @@ impl<'a> Run<'a> {
 
     /// Compares the keys on Redis, and removes from the others what ended there.
     async fn check_keys(&mut self) -> Outcome {
-        let policies = &self.history.policies;
         self.keys
-            .remove_stale(self.server, policies, self.now, IDLE);
+            .remove_stale(self.server, &self.policies, self.now, IDLE);
         for place in self.keys.check_keys(self.server, self.now)? {
             self.forget(place).await;
         }
@@ -326,11 +361,35 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// By which quotas a request is counted; `by_hand`, also under policies that its key is exempt from.
+    fn quotas(&self, request: &Request, by_hand: bool) -> Quotas {
+        let policies = self.policies.iter().enumerate();
+        let quotas = policies.map(|(place, policy)| {
+            let tier = request.tier(policy, place);
+            match self.overrides.get(&(place, request.key(place))) {
+                _ if !policy.is_present() => None,
+                Some(None) if !by_hand => None,
+                Some(Some(rate)) => {
+                    let quota = policy.quotas.iter().position(|quota| quota == rate);
+                    let counts = |quota: &usize| policy.share_tiers(policy.own(tier), *quota);
+                    Some(quota.filter(counts).unwrap_or(tier))
+                }
+                _ => Some(tier),
+            }
+        });
+        quotas.collect()
+    }
+
     /// Records what Redis returned about the keys.
     fn record(&mut self, request: &Request, result: &OpResult, alone: bool) {
-        let policies = &self.history.policies;
-        for (place, policy) in policies.iter().enumerate() {
-            let (tier, key) = (request.tier(policies, place), request.key(place));
+        let quotas = self.quotas(request, false);
+        for (place, policy) in self.policies.iter().enumerate() {
+            let key = request.key(place);
+            let Some(tier) = quotas[place] else {
+                // A charge by hand changes it, and a peek does not show it.
+                self.keys.change((place, key), self.now);
+                continue;
+            };
             let repairs = alone && result.admitted.is_none_or(|admitted| admitted == 0);
             match result.under.get(&policy_name(place)) {
                 Some(under) => self.keys.record(
@@ -346,7 +405,7 @@ impl<'a> Run<'a> {
     }
 
     fn change_all(&mut self) {
-        let policies = 0..self.history.policies.len();
+        let policies = 0..self.policies.len();
         let places = policies.flat_map(|place| (0..KEYS).map(move |key| (place, key)));
         for place in places.collect::<HashSet<PolicyKey>>() {
             self.keys.change(place, self.now);
@@ -354,8 +413,8 @@ impl<'a> Run<'a> {
     }
 
     /// What shadows counted.
-    fn end(&mut self) -> Outcome {
-        for (place, policy) in self.history.policies.iter().enumerate() {
+    fn compare_shadows(&self) -> Outcome {
+        for (place, policy) in self.policies.iter().enumerate() {
             if policy.role == Role::Shadow {
                 let name = policy_name(place);
                 let compared = [&self.redis, &self.memory].map(|side| side.compared(&name));
@@ -380,6 +439,7 @@ impl Op {
                 requests.map(|(request, _)| request.clone()).collect()
             }
             Self::Reset(key)
+            | Self::Override { key, .. }
             | Self::Block { key, .. }
             | Self::ProlongBlock { key, .. }
             | Self::Unblock { key } => {
@@ -388,7 +448,8 @@ impl Op {
             Self::Refund { of, .. } | Self::Settle { of, .. } | Self::Drop { of } => {
                 vec![Request::of(of % KEYS)]
             }
-            Self::Renew => (0..KEYS).map(Request::of).collect(),
+            Self::Credit { request, .. } => vec![request.clone()],
+            Self::Renew | Self::Reload { .. } => (0..KEYS).map(Request::of).collect(),
             Self::Persist { .. } | Self::Prolong { .. } => Vec::new(),
         }
     }

@@ -1,6 +1,6 @@
 //! The operations of a history's steps, and how their results compare.
 
-use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys};
+use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys, Override};
 use tollgate_tests::{
     every_policy::{charge_every, refund_every, settle_every},
     prelude::*,
@@ -10,8 +10,10 @@ use tollgate_tests::{
 use super::{BOUND, Held, Outcome, Run, UNUSED};
 use crate::differential::{
     history::{
-        KEYS, PolicySpec, Request, Role, Settlement, StrategyKind, key_named, key_of, policy_name,
+        KEYS, Overriding, PolicySpec, Rate, Request, Role, Settlement, StrategyKind, key_named,
+        key_of, policy_name,
     },
+    keys::PolicyKey,
     response::{OpResult, Under, is_cached},
 };
 
@@ -36,10 +38,11 @@ impl Run<'_> {
             Some(cost) => check.cost(cost),
             None => check,
         };
-        let policies = &self.history.policies;
-        let tiers = policies.iter().enumerate().filter_map(|(place, policy)| {
-            let tier = request.tier(policies, place);
-            (tier != policy.own(tier)).then(|| (place, policy.quotas[tier].quota()))
+        let policies = self.policies.iter().enumerate();
+        let tiers = policies.filter_map(|(place, policy)| {
+            let tier = request.tier(policy, place);
+            (policy.is_present() && tier != policy.own(tier))
+                .then(|| (place, policy.quotas[tier].quota()))
         });
         tiers.fold(check, |check, (place, quota)| {
             check.quota_for(policy_name(place), quota)
@@ -50,15 +53,15 @@ impl Run<'_> {
         if key < KEYS {
             return RequestKeys::from(key_named(key));
         }
-        let policies = 0..self.history.policies.len();
-        let each = policies.map(|place| (policy_name(place), key_named(key_of(key, place))));
+        let policies = self.policies.iter().enumerate();
+        let present = policies.filter(|(_, policy)| policy.is_present());
+        let each = present.map(|(place, _)| (policy_name(place), key_named(key_of(key, place))));
         each.collect::<Vec<(String, Key)>>().into()
     }
 
     /// The limiters that a request is for: over Redis, and in process.
     fn limiters(&mut self, request: &Request) -> [Limiter; 2] {
-        let policies = &self.history.policies;
-        [&mut self.redis, &mut self.memory].map(|side| side.limiter(policies, request))
+        [&mut self.redis, &mut self.memory].map(|side| side.limiter(&self.policies, request))
     }
 
     fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
@@ -68,12 +71,19 @@ impl Run<'_> {
     }
 
     pub(super) async fn check(&mut self, request: &Request) -> Outcome {
-        let [redis, _] = self.limiters(request);
+        let [redis, memory] = self.limiters(request);
         let redis = self.asked(&redis, request).await;
-        self.check_others(request, redis, true).await
+        let memory = self.asked(&memory, request);
+        self.check_others(request, redis, memory, true).await
     }
 
-    pub(super) async fn check_at_once(&mut self, requests: &[(Request, usize)]) -> Outcome {
+    /// Several checks at once. Then the limiters are reconfigured to other policies, if there are any, before the checks are
+    /// decided.
+    pub(super) async fn check_at_once(
+        &mut self,
+        requests: &[(Request, usize)],
+        then: Option<&[PolicySpec]>,
+    ) -> Outcome {
         let all = requests.iter();
         let all: Vec<_> = all
             .flat_map(|(request, n)| std::iter::repeat_n(request, *n))
@@ -88,25 +98,162 @@ impl Run<'_> {
                 let peek = limiter.peek(key_named(UNUSED));
                 drop(self.dress(peek, &request).await);
             }
+            let quotas = self.quotas(&request, false);
             if let Some(model) = &mut self.model {
-                drop(model.quotas(&request));
+                model.meet(&quotas);
             }
         }
-        let sent = all.iter().map(|request| {
-            let [redis, _] = self.limiters(request);
-            self.asked(&redis, request)
+        let calls = all.iter().map(|request| {
+            let [redis, memory] = self.limiters(request);
+            (self.asked(&redis, request), self.asked(&memory, request))
         });
-        let redis = join_all(sent.collect::<Vec<_>>()).await;
-        for (request, redis) in all.into_iter().zip(redis) {
-            self.check_others(request, redis, false).await?;
+        let (redis, memory): (Vec<_>, Vec<_>) = calls.unzip();
+        let mut redis = join_all(redis);
+        let sent = (&mut redis).now_or_never();
+        if let Some(policies) = then {
+            for side in [&mut self.redis, &mut self.memory] {
+                side.reconfigure(policies, vec![0; policies.len()]);
+            }
+        }
+        let redis = match sent {
+            Some(redis) => redis,
+            None => redis.await,
+        };
+        for ((request, redis), memory) in all.into_iter().zip(redis).zip(memory) {
+            self.check_others(request, redis, memory, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Reconfigures the limiters in place while checks are pending, which are decided by the policies before.
+    pub(super) async fn reload(
+        &mut self,
+        policies: &[PolicySpec],
+        pending: &[(Request, usize)],
+    ) -> Outcome {
+        self.compare_shadows()?;
+        self.check_at_once(pending, Some(policies)).await?;
+        self.policies = policies.to_vec();
+        if let Some(model) = &mut self.model
+            && !model.reload(policies)
+        {
+            self.model = None;
+        }
+        let overrides = self.overrides.clone().into_iter();
+        let unknown = overrides.filter(|((place, _), rate)| {
+            rate.is_some_and(|rate| !policies[*place].quotas.contains(&rate))
+        });
+        for ((place, key), _) in unknown {
+            for side in [&self.redis, &self.memory] {
+                let (name, key) = (policy_name(place), key_named(key));
+                let removed = side.limiter.remove_override(&name, key).await;
+                removed.map_err(|error| error.to_string())?;
+            }
+            self.overrides.remove(&(place, key));
+        }
+        // A quota is registered before the first of several requests at once.
+        let overridden: BTreeSet<_> = self.overrides.keys().map(|(_, key)| *key).collect();
+        for key in overridden {
+            self.peek(&Request::of(key)).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn set_override(
+        &mut self,
+        (place, key): PolicyKey,
+        setting: Overriding,
+    ) -> Outcome {
+        let policy = &self.policies[place];
+        if !policy.is_present() {
+            return Ok(());
+        }
+        let quota = |quota: usize| policy.quotas[quota % policy.quotas.len()];
+        let set = match setting {
+            Overriding::By(index) => Some(Some(quota(index))),
+            Overriding::Exempt => Some(None),
+            Overriding::Remove => None,
+        };
+        let of = |rate: Option<Rate>| {
+            rate.map_or_else(Override::exempt, |rate| Override::quota(rate.quota()))
+        };
+        let before = self.overrides.get(&(place, key)).copied().map(of);
+        let mut outcomes = Vec::new();
+        for limiter in self.limiters(&Request::of(key)) {
+            let policy = limiter.policy(&policy_name(place)).expect("a policy");
+            let outcome = match set {
+                Some(rate) => policy.set_override(key_named(key), of(rate)).await,
+                None => policy.remove_override(key_named(key)).await,
+            };
+            outcomes.push(outcome.map_err(|error| error.to_string()));
+        }
+        if outcomes[0] != outcomes[1] || outcomes[0].as_ref().is_ok_and(|was| *was != before) {
+            return Err(format!(
+                "overrides before, on Redis and in process: {outcomes:?}, in truth {before:?}"
+            ));
+        }
+        if outcomes[0].is_ok() {
+            match set {
+                Some(rate) => drop(self.overrides.insert((place, key), rate)),
+                None => drop(self.overrides.remove(&(place, key))),
+            }
+        }
+        self.peek(&Request::of(key)).await
+    }
+
+    pub(super) async fn credit(&mut self, place: usize, request: &Request, units: u64) -> Outcome {
+        let (name, key) = (policy_name(place), request.key(place));
+        let policy = &self.policies[place];
+        if !policy.is_present() {
+            return Ok(());
+        }
+        let mut quotas = vec![None; self.policies.len()];
+        quotas[place] = self.quotas(request, true)[place];
+        let tier = request.tier(policy, place);
+        let quota = (tier != policy.own(tier)).then(|| policy.quotas[tier].quota());
+        let mut outcomes = Vec::new();
+        for limiter in self.limiters(request) {
+            let policy = limiter.policy(&name).expect("a policy");
+            let credit = policy.credit(key_named(key), units);
+            let credit = match quota {
+                Some(quota) => credit.quota_for(&name, quota),
+                None => credit,
+            };
+            outcomes.push(match credit.await {
+                Ok(credited) => {
+                    let status = OpResult::of_status(&Ok(credited.status().clone()))?;
+                    Ok((credited.units(), status))
+                }
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        self.change_all();
+        // What a credit removes counts everywhere as if it had never been charged.
+        drop(self.keys.check_keys(self.server, self.now)?);
+        if outcomes[0] != outcomes[1] {
+            return Err(format!("credited on Redis and in process: {outcomes:?}"));
+        }
+        if let Some(model) = &mut self.model {
+            let by_model = model.credit(request, &quotas, units);
+            if by_model.as_ref() != outcomes[0].as_ref().ok() {
+                return Err(format!(
+                    "credited on both stores {:?}, by definition {by_model:?}",
+                    outcomes[0]
+                ));
+            }
         }
         Ok(())
     }
 
     /// Sends to the others what Redis decided; `alone`: not at once with others.
-    async fn check_others(&mut self, request: &Request, redis: Decision, alone: bool) -> Outcome {
-        let policies = &self.history.policies;
-        if is_cached(&redis) && policies.iter().any(|policy| policy.quotas.len() > 1) {
+    async fn check_others(
+        &mut self,
+        request: &Request,
+        redis: Decision,
+        memory: CheckFuture,
+        alone: bool,
+    ) -> Outcome {
+        if is_cached(&redis) && self.policies.iter().any(|policy| policy.quotas.len() > 1) {
             // A store that evaluates a key under another quota reads its state anew, and writes it.
             self.redis.decisions.push(Held::Nothing);
             self.memory.decisions.push(Held::Nothing);
@@ -115,9 +262,9 @@ impl Run<'_> {
             }
             return Ok(());
         }
-        let [_, memory] = self.limiters(request);
-        let memory = self.asked(&memory, request).await;
-        let model = self.model.as_mut().map(|model| model.check(request));
+        let (memory, quotas) = (memory.await, self.quotas(request, false));
+        let model = self.model.as_mut();
+        let model = model.map(|model| model.check(request, &quotas));
         self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
         self.redis.decisions.push(Held::Decision(redis));
         self.memory.decisions.push(Held::Decision(memory));
@@ -156,7 +303,7 @@ impl Run<'_> {
         self.record(request, &by_redis, alone);
         if !alone {
             // Equal requests at one instant return the state after all of them.
-            let policies = &self.history.policies;
+            let policies = &self.policies;
             let counting = |policy: &PolicySpec| policy.is_ban() || policy.role != Role::Live;
             let all = [&mut by_redis, &mut by_memory].into_iter();
             for result in all.chain(&mut by_model) {
@@ -190,8 +337,9 @@ impl Run<'_> {
         };
         let by_redis = OpResult::of_status(&ask(&redis).await)?;
         let by_memory = OpResult::of_status(&ask(&memory).await)?;
+        let quotas = self.quotas(request, true);
         if let Some(model) = &mut self.model {
-            model.charge(request);
+            model.charge(request, &quotas);
         }
         self.redis.decisions.push(Held::Nothing);
         self.memory.decisions.push(Held::Nothing);
@@ -207,11 +355,13 @@ impl Run<'_> {
         };
         let by_redis = OpResult::of_status(&ask(&redis).await)?;
         let by_memory = OpResult::of_status(&ask(&memory).await)?;
-        let model = self.model.as_mut().map(|model| model.peek(request));
+        let quotas = self.quotas(request, false);
+        let model = self.model.as_mut();
+        let model = model.map(|model| model.peek(request, &quotas));
         self.record(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
-        for (place, policy) in self.history.policies.iter().enumerate() {
-            if policy.strategy == Plain::List.into() {
+        for (place, policy) in self.policies.iter().enumerate() {
+            if policy.is_present() && policy.strategy == Plain::List.into() {
                 let (name, key) = (policy_name(place), key_named(request.key(place)));
                 let [redis, memory] =
                     [&redis, &memory].map(|side| side.policy(&name).expect("a policy"));
@@ -230,13 +380,16 @@ impl Run<'_> {
         let [redis, memory] = self.limiters(&request);
         let by_redis = OpResult::of_status(&redis.reset(self.keys_of(key)).await)?;
         let by_memory = OpResult::of_status(&memory.reset(self.keys_of(key)).await)?;
+        let quotas = self.quotas(&request, true);
         let model = self.model.as_mut().map(|model| {
-            let result = model.peek(&request);
+            let result = model.peek(&request, &quotas);
             model.reset(key);
             result
         });
-        for place in 0..self.history.policies.len() {
-            self.keys.remove((place, key_of(key, place)));
+        for (place, policy) in self.policies.iter().enumerate() {
+            if policy.is_present() {
+                self.keys.remove((place, key_of(key, place)));
+            }
         }
         // The next window may open within 2 ms of this one.
         self.drop_decisions_of_windows().await;
@@ -246,7 +399,7 @@ impl Run<'_> {
     /// Drops all decisions if a policy's window has no name but its end: Redis takes one that ends within 2 ms of another for the
     /// same, and refunds charges of either.
     pub(super) async fn drop_decisions_of_windows(&mut self) {
-        let mut policies = self.history.policies.iter();
+        let mut policies = self.policies.iter();
         if policies.all(|policy| policy.strategy.dates_itself()) {
             return;
         }
@@ -357,7 +510,7 @@ impl Run<'_> {
 
     /// Runs the heartbeats of both limiters, by moving the runtime's time past the next ones.
     pub(super) async fn renew(&mut self) {
-        let lives = self.history.policies.iter();
+        let lives = self.policies.iter();
         let lives = lives.filter_map(|policy| match policy.strategy {
             StrategyKind::Permits(life) => Some(life),
             _ => None,
@@ -413,9 +566,11 @@ impl Run<'_> {
         let steps = &self.history.steps;
         let back = steps.iter().any(|step| step.wait < 0);
         // A ban whose key is repaired counts what is left of it from then on, if the clock steps back.
-        let policies = self.history.policies.iter();
-        let spoils =
-            policies.map(|policy| policy.strategy.dates_itself() && !(back && policy.is_ban()));
+        let policies = self.policies.iter();
+        let spoils = policies.map(|policy| {
+            let is_dated = policy.is_present() && policy.strategy.dates_itself();
+            is_dated && !(back && policy.is_ban())
+        });
         if let Some(place) = self.keys.pick(of, &spoils.collect::<Vec<_>>()) {
             self.keys.spoil(self.server, place, ms);
         }
