@@ -290,18 +290,11 @@ fn pause(before: u32, random: u64) -> Duration {
 mod tests {
     use super::*;
 
-    fn breaker(threshold: u32) -> (Arc<Breaker>, Instant) {
-        (
-            Arc::new(Breaker::new(NonZeroU32::new(threshold))),
-            Instant::now(),
-        )
-    }
-
     #[test]
     fn without_a_threshold_it_never_opens() {
-        let (breaker, now) = breaker(0);
+        let (breaker, now) = (Breaker::new(None), Instant::now());
         assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));
-        assert!(!breaker.is_open() && breaker.begin_probing().is_none());
+        assert!(!breaker.is_open());
     }
 
     #[test]
@@ -315,117 +308,5 @@ mod tests {
             assert!((longest / 2..=longest).contains(&pauses[69]));
         }
         assert_ne!(pause(9, 1), pause(9, 2));
-    }
-
-    #[test]
-    fn one_probe_at_a_time_is_sent_after_the_backoff_and_its_reply_closes_it() {
-        let (breaker, now) = breaker(1);
-        assert!(breaker.begin_probing().is_none(), "closed, it needs none");
-        breaker.on_failure(now, || StoreError::Timeout);
-        let prober = breaker.begin_probing().expect("it is open");
-        assert!(breaker.begin_probing().is_none(), "there is one already");
-        let due = prober.due().expect("a probe is due");
-        assert_eq!(breaker.state().pause(now), due - now);
-        assert!(
-            prober.begin_probe() && breaker.is_open(),
-            "half open is not closed"
-        );
-        assert!(prober.due().is_none());
-        assert!(prober.end_probe(false, due));
-        let next = prober.due().expect("another one");
-        assert!(next > due && breaker.is_open());
-        assert!(prober.begin_probe() && prober.end_probe(true, next));
-        assert!(prober.due().is_none() && !breaker.is_open());
-        assert!(!prober.begin_probe(), "nothing is left to probe");
-    }
-
-    #[test]
-    fn a_late_reply_closes_it_and_so_does_one_to_a_shared_probe() {
-        let (breaker, now) = breaker(2);
-        for by_another in [false, true] {
-            while !breaker.on_failure(now, || StoreError::Timeout) {}
-            let prober = breaker.begin_probing().expect("it is open");
-            prober.begin_probe();
-            prober.end_probe(false, now);
-            prober.end_probe(false, now);
-            assert!(breaker.is_open());
-            assert_eq!(by_another, by_another && breaker.close_after_probe());
-            prober.end_probe(!by_another, now);
-            assert!(!breaker.is_open() && !breaker.close_after_probe());
-        }
-        assert!(
-            breaker.on_failure(now, || StoreError::Timeout),
-            "one failure is remembered"
-        );
-    }
-
-    #[test]
-    fn backoffs_grow_until_a_call_succeeds() {
-        let (breaker, now) = breaker(1);
-        let opened = |times: u32| {
-            breaker.on_failure(now, || StoreError::Timeout);
-            let prober = breaker.begin_probing().expect("it is open");
-            let pause = prober.due().expect("a probe") - now;
-            let most = MAX_FIRST_PAUSE * 2_u32.pow(times);
-            assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
-            prober.begin_probe();
-            prober.end_probe(true, now);
-        };
-        // Probes have responses, and requests do not.
-        (0..4).for_each(opened);
-        breaker.on_success();
-        opened(0);
-        breaker.on_failure(now, || StoreError::Timeout);
-        breaker.on_success();
-        assert!(
-            !breaker.is_open(),
-            "a request's response counts more than a probe's"
-        );
-        opened(0);
-    }
-
-    #[test]
-    fn a_breaker_that_opens_again_before_its_prober_has_ended_has_another_one() {
-        let (breaker, now) = breaker(1);
-        for finds_at_a_probe in [false, true] {
-            breaker.on_failure(now, || StoreError::Timeout);
-            let first = breaker.begin_probing().expect("it is open");
-            breaker.on_success();
-            if finds_at_a_probe {
-                assert!(!first.begin_probe());
-            } else {
-                assert!(first.due().is_none());
-            }
-            breaker.on_failure(now, || StoreError::Timeout);
-            let second = breaker.begin_probing().expect("it is open again");
-            drop(first);
-            assert!(breaker.begin_probing().is_none(), "there is one");
-            breaker.on_success();
-            drop(second);
-        }
-    }
-
-    #[test]
-    fn a_prober_that_is_dropped_during_a_probe_is_replaced_at_once() {
-        let (breaker, now) = breaker(1);
-        breaker.on_failure(now, || StoreError::Timeout);
-        let prober = breaker.begin_probing().expect("it is open");
-        prober.begin_probe();
-        drop(prober);
-        let prober = breaker.begin_probing().expect("another");
-        assert!(prober.due().expect("a probe") <= Instant::now());
-        assert!(prober.begin_probe() && breaker.is_open());
-        breaker.on_success();
-        assert!(!prober.end_probe(false, now));
-        assert!(!breaker.is_open(), "a response closed it before");
-    }
-
-    #[test]
-    fn a_forked_process_probes_although_its_parent_did() {
-        let (breaker, now) = breaker(1);
-        breaker.on_failure(now, || StoreError::Timeout);
-        let parent = breaker.begin_probing();
-        breaker.state().prober = Some((process::id() + 1, 1));
-        assert!(parent.is_some() && breaker.begin_probing().is_some());
     }
 }

@@ -306,33 +306,3 @@ impl StoreState {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{RedisStore, store::redis::breaker::confirmation::Verdict};
-
-    #[tokio::test]
-    async fn a_probe_whose_task_ends_before_its_time_counts_as_unanswered() {
-        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-        let shared = &store.inner.shared;
-        let limit = Duration::from_secs(300);
-        let (confirmation, _) = shared.breaker(0).join_confirmation(Instant::now(), limit);
-        let result = ProbeResult::new(&confirmation, shared, 0);
-        let (topology, probe) = (shared.topology.clone(), shared.probe_command(0));
-        let confirming = tokio::spawn(confirm_by_probes(result, topology, probe, limit));
-        assert_eq!(confirmation.verdict(), Verdict::Pending);
-        confirming.abort();
-        assert!(confirming.await.is_err());
-        assert_eq!(confirmation.verdict(), Verdict::Unanswered);
-    }
-
-    #[test]
-    fn a_probe_is_late_by_more_than_timers_are() {
-        for millis in [1, 5, 50, 500] {
-            let limit = Duration::from_millis(millis);
-            assert!(!is_late(limit + Duration::from_millis(1), limit));
-            assert!(is_late(2 * limit + TIMER_GRANULARITY, limit));
-        }
-    }
-}
