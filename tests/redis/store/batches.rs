@@ -1,12 +1,13 @@
-//! Requests of one batch are decided one after the other, and none undoes another.
+//! Concurrent requests share a call, in which they are decided one after the other, and none undoes another. No result gets lost.
 
-use testkit::Clock;
+use std::iter::repeat_n;
+
 use tokio::join;
-use tollgate_tests::{prelude::*, results::CallResult};
+use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
-/// Requests that one task makes before its runtime's workers run share a batch, in this order.
+/// Requests that one task makes before any of them is sent share a batch, in this order.
 fn in_one_batch(server: &Server, requests: impl FnOnce()) {
     server.reset_stats();
     requests();
@@ -19,16 +20,12 @@ fn in_one_batch(server: &Server, requests: impl FnOnce()) {
 fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
+    let keys = |user| [("tenant", Key::new("acme")), ("user", Key::new(user))];
     for strategy in EACH {
         let policies = [("tenant", "10/h"), ("user", "5/h")];
         let policies = policies.map(|(name, quota)| strategy.policy(name, quota));
         let limiter = limiter(store(&server), policies);
-        let check = |user, cost| {
-            limiter
-                .check(keys_of("acme", user))
-                .cost(cost)
-                .into_future()
-        };
+        let check = |user, cost| limiter.check(keys(user)).cost(cost).into_future();
         assert!(admitted_by_store(&runtime.block_on(check("a", 4))));
         in_one_batch(&server, || {
             let checks = join_all([check("a", 5), check("b", 5)]);
@@ -42,129 +39,13 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
             true => 9 - 25 / 6,
             false => 9,
         };
-        let tenant = runtime.block_on(used(&limiter, keys_of("acme", "c")));
+        let tenant = runtime.block_on(used(&limiter, keys("c")));
         assert_eq!(tenant[0], left, "{strategy:?}");
     }
 }
 
-fn keys_of(tenant: &str, user: &str) -> Keys {
-    [("tenant", Key::new(tenant)), ("user", Key::new(user))].into()
-}
-
-/// An operation on a key.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Operation {
-    Peek,
-    Check(u64),
-    Charge(u64),
-    Reset,
-}
-
-impl Operation {
-    const ALL: [Self; 6] = {
-        use Operation::{Charge, Check, Peek, Reset};
-        [Peek, Check(0), Check(1), Check(11), Charge(5), Reset]
-    };
-
-    /// The result for the key.
-    async fn run(self, limiter: &Limiter, key: &str) -> (State, Duration) {
-        let key = Key::new(key);
-        let status = match self {
-            Self::Check(cost) => {
-                let decision = limiter.check(key).cost(cost).await;
-                return seen(&decision, decision.count("p"));
-            }
-            Self::Peek => limiter.peek(key).await,
-            Self::Charge(units) => limiter.charge(key, units).await,
-            Self::Reset => limiter.reset(key).await,
-        };
-        let status = status.expect("a response");
-        seen(&status, status.count("p"))
-    }
-}
-
-/// The state of a key before the operations.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Initial {
-    Unused,
-    Used,
-    UsedUp,
-    Immortal,
-    /// All of it was charged before the clock stepped back by an hour.
-    Ahead,
-}
-
-impl Initial {
-    const ALL: [Self; 5] = {
-        use Initial::{Ahead, Immortal, Unused, Used, UsedUp};
-        [Unused, Used, UsedUp, Immortal, Ahead]
-    };
-
-    async fn prepare(self, limiter: &Limiter, server: &Server, clock: &Clock) {
-        server.flush();
-        clock.set(START);
-        if let Self::Ahead = self {
-            clock.advance(secs(3_600));
-        }
-        let units = match self {
-            Self::Unused => 0,
-            Self::Used | Self::Immortal => 4,
-            Self::UsedUp | Self::Ahead => 10,
-        };
-        let check = |key| limiter.check(Key::new(key)).cost(units);
-        let (together, apart) = join!(check("together"), check("apart"));
-        assert!(admitted_by_store(&together) && admitted_by_store(&apart));
-        if let Self::Immortal = self {
-            for key in server.keys() {
-                server.command(&["PERSIST", &key]).ok();
-            }
-        }
-        clock.set(START);
-    }
-}
-
-type State = (bool, u64, RetryAfter);
-
-/// What a caller sees, and how long it takes for all to be free again: later requests move that.
-fn seen(response: &impl CallResult, policy: PolicyDecision<'_>) -> (State, Duration) {
-    let is_admitted = admitted_by_store(response);
-    let state = (is_admitted, policy.remaining(), policy.retry_after());
-    (state, policy.reset_after())
-}
-
-#[test]
-fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
-    let (clock, server) = on_a_clock();
-    let runtime = current_thread();
-    for strategy in EACH {
-        let limiter = single(&server, strategy, "10/min");
-        for (before, (first, second)) in each_with(Initial::ALL, pairs_of_operations()) {
-            let _case = Case(format!("{strategy:?} {before:?} {first:?}, {second:?}"));
-            runtime.block_on(async {
-                before.prepare(&limiter, &server, &clock).await;
-                let run = |operation: Operation, key| operation.run(&limiter, key);
-                let (a, b) = join!(run(first, "together"), run(second, "together"));
-                let (x, y) = (run(first, "apart").await, run(second, "apart").await);
-                assert_eq!((a.0, b.0), (x.0, y.0));
-                for seconds in [1, 25] {
-                    clock.advance(secs(seconds));
-                    let peek = |key| run(Operation::Peek, key);
-                    let (together, apart) = join!(peek("together"), peek("apart"));
-                    assert_eq!(together, apart, "{seconds} s on");
-                }
-                assert!(before != Initial::Immortal || server.immortal_keys().is_empty());
-            });
-        }
-    }
-}
-
-/// Each operation after each.
-fn pairs_of_operations() -> [(Operation, Operation); 36] {
-    let pairs: Vec<_> = each_with(Operation::ALL, Operation::ALL).collect();
-    pairs.try_into().expect("six of six")
-}
-
-/// However many requests there are for one key, a later one for another goes with them.
+/// However many requests there are for one key, a later one for another goes with them, and equal ones are served first come, first
+/// served.
 #[test]
 fn a_hot_key_delays_no_other_key() {
     let (_clock, server) = on_a_clock();
@@ -176,28 +57,15 @@ fn a_hot_key_delays_no_other_key() {
             let hot = join_all((0..5_000).map(|_| check("hot".into())));
             let others = join_all((0..127).map(|key: u32| check(key.to_string())));
             let (hot, others) = runtime.block_on(async { join!(hot, others) });
-            assert_eq!(hot.iter().filter(|one| admitted_by_store(one)).count(), 3);
+            let hot = hot
+                .iter()
+                .map(|one| (admitted_by_store(one), one.left("p")));
+            let first = [(true, 2), (true, 1), (true, 0)];
+            let expected = first.into_iter().chain(repeat_n((false, 0), 4_997));
+            assert!(hot.eq(expected), "{strategy:?}");
             assert!(others.iter().all(admitted_by_store), "{strategy:?}");
         });
         server.flush();
-    }
-}
-
-#[test]
-fn equal_requests_in_one_batch_are_served_first_come_first_served() {
-    let (_clock, server) = on_a_clock();
-    let runtime = current_thread();
-    for strategy in EACH {
-        let limiter = single(&server, strategy, "3/h");
-        in_one_batch(&server, || {
-            let checks = (0..5).map(|_| limiter.check("key").into_future());
-            let decisions = runtime.block_on(join_all(checks));
-            let left = decisions
-                .iter()
-                .map(|one| (admitted_by_store(one), one.left("p")));
-            let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
-            assert_eq!(left.collect::<Vec<_>>(), expected, "{strategy:?}");
-        });
     }
 }
 
@@ -205,9 +73,8 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
 #[test]
 fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     let server = Server::start();
-    let runtime = current_thread();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    runtime.block_on(async {
+    current_thread().block_on(async {
         let all = || limiter.check("key").times(u64::MAX);
         let (first, second, other) = join!(all(), all(), limiter.check("other"));
         let admitted = [first, second, other].map(|one| (admitted_by_store(&one), one.admitted()));
@@ -243,4 +110,86 @@ fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
             assert_eq!([y.policies().len(), charged.policies().len()], [1, 1]);
         });
     });
+}
+
+/// Sends requests, of which the server answers none before all are there; returns how many were admitted.
+async fn admitted_at_once<K: Into<Keys>>(
+    server: &Server,
+    limiter: &Limiter,
+    keys: impl IntoIterator<Item = K>,
+) -> usize {
+    server.pause();
+    let checks = keys.into_iter().map(|key| limiter.check(key).into_future());
+    let mut checks: Vec<_> = checks.collect();
+    for check in &mut checks {
+        assert!(check.now_or_never().is_none());
+    }
+    server.resume();
+    let decisions = join_all(checks).await;
+    let admitted = decisions.iter().filter(|one| admitted_by_store(one));
+    admitted.count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_concurrent_requests_on_one_key_and_on_as_many_take_far_fewer_calls() {
+    let server = Server::start();
+    for strategy in TWO {
+        let limiter = single(&server, strategy, "100/month");
+        server.reset_stats();
+        let admitted = admitted_at_once(&server, &limiter, repeat_n("hot", 10_000)).await;
+        assert_eq!(admitted, 100);
+        let [calls, gets] = ["evalsha", "get"].map(|command| server.calls(command));
+        assert!((1..=50).contains(&calls), "{strategy:?}: {calls} calls");
+        assert!(gets <= 50, "{strategy:?}: {gets} reads");
+        server.flush();
+        server.reset_stats();
+        let admitted = admitted_at_once(&server, &limiter, 0..10_000_u64).await;
+        assert_eq!(admitted, 10_000);
+        let calls = server.calls("evalsha");
+        // 128 keys a call at most.
+        assert!((79..=150).contains(&calls), "{strategy:?}: {calls} calls");
+        assert_eq!(server.keys().len(), 10_000);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
+    let server = Arc::new(Server::start());
+    for strategy in TWO {
+        let limiters = [single(&server, strategy, "1000/month")];
+        let flusher = tokio::task::spawn_blocking({
+            let server = server.clone();
+            move || (0..50).for_each(|_| drop(server.command(&["SCRIPT", "FLUSH"]).ok()))
+        });
+        let admitted = hammer(&limiters, "key", 16, 1_600).await;
+        flusher.await.expect("it flushes");
+        assert_eq!(admitted, 1_000, "{strategy:?}");
+        // Even if no flush met a request above.
+        server.command(&["SCRIPT", "FLUSH"]).ok();
+        assert!(!admitted_by_store(&limiters[0].check("key").await));
+    }
+    assert!(server.calls("eval") > 0);
+}
+
+/// What has not been sent by its deadline never is: a server that was silent for a while doesn't get a backlog of old
+/// requests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).timeout(secs(1));
+    let limiter = limiter(store.built(), [StrategyKind::Gcra.policy("p", "1/h")]);
+    let counts = async |key| limiter.check(key).await.source() == DecisionSource::Store;
+    until("it's connected", async || counts("first").await).await;
+    server.pause();
+    for flood in 0..3 {
+        let keys = (0..4_000).map(|key| format!("{flood}/{key}"));
+        for decision in check_at_once(&limiter, keys).await {
+            store_error(&decision);
+        }
+    }
+    server.resume();
+    until("it answers", async || counts("last").await).await;
+    // Full batches of 128 keys, a few of which may be in flight when it falls silent, and one more for each deadline.
+    let sent = server.keys().len();
+    assert!(sent < 6_000, "{sent} of 12,000 questions were sent");
 }

@@ -4,7 +4,7 @@ use tollgate::{
     ConfigError,
     store::{
         RedisStoreBuilder,
-        deadpool_redis::{Config, Pool, PoolConfig},
+        deadpool_redis::{Config, PoolConfig},
     },
 };
 use tollgate_tests::prelude::*;
@@ -127,73 +127,6 @@ async fn every_strategy_counts_by_the_protocol_that_a_url_names() {
     for is_admitted in [true, false] {
         assert_eq!(admitted_by_store(&limiter.check("key").await), is_admitted);
     }
-}
-
-/// Traffic until `stop` is set, of which at least a request of each task is counted.
-fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<()>> {
-    let tasks = (0..8).map(|task: u64| {
-        let (limiter, stop) = (limiter.clone(), stop.clone());
-        tokio::spawn(async move {
-            let mut sent = 0;
-            while sent == 0 || !stop.load(Ordering::Relaxed) {
-                let decision = limiter.check(Key::new(task.to_string())).await;
-                sent += u64::from(decision.source() == DecisionSource::Store);
-            }
-        })
-    });
-    tasks.collect()
-}
-
-async fn six_for_the_application(pool: &Pool, when: &str) {
-    let mut held = Vec::new();
-    for number in 1..=6 {
-        let _case = Case(format!("connection {number} of the application, {when}"));
-        let got = tokio::time::timeout(TEST_TIMEOUT, pool.get()).await;
-        let mut connection = got.expect("not late").expect("a connection");
-        let ping = redis::cmd("PING");
-        let pong = ping.query_async::<String>(&mut connection).await;
-        assert_eq!(pong.expect("a response"), "PONG");
-        held.push(connection);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
-    let server = Server::start();
-    let pool = pool_of(server.url(), 8);
-    let store = RedisStore::builder().pool(pool.clone());
-    let store = store.timeout(TEST_TIMEOUT).connections(64);
-    let limiter = limiter_on(store, "1000000/month");
-    let stop = Arc::new(AtomicBool::new(false));
-    let tasks = traffic(&limiter, &stop);
-    six_for_the_application(&pool, "while workers are busy").await;
-
-    // Workers of another runtime at the same time: their connections come on top.
-    let other = std::thread::spawn({
-        let limiter = limiter.clone();
-        move || {
-            let runtime = current_thread();
-            for key in 0..20 {
-                let check = limiter.check(Key::new(key.to_string()));
-                assert!(admitted_by_store(&runtime.block_on(check.into_future())));
-            }
-            runtime
-        }
-    });
-    let other = tokio::task::block_in_place(|| other.join().expect("it ends well"));
-    six_for_the_application(&pool, "while two runtimes have workers").await;
-
-    for _ in 0..5 {
-        kill_connections(&server);
-        six_for_the_application(&pool, "after the workers lost their connections").await;
-    }
-    stop.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.expect("a task ends well");
-    }
-    six_for_the_application(&pool, "when all is quiet").await;
-    assert!(pool.status().size <= 8);
-    other.shutdown_background();
 }
 
 /// An application that shares a pool may hold all of it for a while; that is a failure like any other, and passes.

@@ -147,6 +147,44 @@ async fn exhaust_and_wait(
     assert!(admitted_by_store(&check().await), "late");
 }
 
+/// Steps of every size; those about as long as a period are the hard ones.
+#[tokio::test]
+async fn the_wait_after_a_step_back_of_any_size_is_exact() {
+    const PERIOD: Duration = secs(60);
+    let (clock, server) = on_a_clock();
+    for strategy in EACH {
+        let limiter = single(&server, strategy, "10/min");
+        for seconds in [1, 5, 6, 7, 30, 59, 60, 61, 90, 119, 120, 121, 600] {
+            let _case = Case(format!("{strategy:?} by {seconds} s"));
+            server.flush();
+            clock.set(START);
+            for _ in 0..10 {
+                assert!(admitted_by_store(&limiter.check("key").await));
+            }
+            clock.rewind(secs(seconds));
+            let rejected = limiter.check("key").await;
+            assert!(!admitted_by_store(&rejected));
+            let wait = rejected.retry_after().duration().expect("a wait");
+            let longest = match strategy.counting() {
+                // Windows end on whole milliseconds.
+                Counting::OpenedWindows => PERIOD + ms(1),
+                // After a step back over the end of a window, the next one stays the current one until it ends.
+                Counting::CalendarWindows => 2 * PERIOD,
+                // Out of a full bucket, the first unit slides in the next one.
+                Counting::Buckets(1) => PERIOD + PERIOD / 10,
+                // A step that could be a debt is treated as one: GCRA then waits for it, and for its next unit.
+                _ if strategy == StrategyKind::Gcra => PERIOD + PERIOD / 10,
+                _ => PERIOD,
+            };
+            assert!(wait <= longest, "{wait:?}");
+            clock.advance(wait - Duration::from_micros(1));
+            assert!(!admitted_by_store(&limiter.check("key").await));
+            clock.advance(Duration::from_micros(1));
+            assert!(admitted_by_store(&limiter.check("key").await));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_crossing_charge() {
     let (clock, server) = on_a_clock();

@@ -1,16 +1,51 @@
-//! A store belongs to no runtime: it outlives them, and serves several.
+//! A request is answered or failed within the store's timeout, whatever the application's runtimes, tasks and threads do, and what it
+//! leaves is refunded. A store belongs to no runtime: it outlives them, and serves several.
+
+#![expect(
+    clippy::async_yields_async,
+    reason = "futures are polled on one runtime and awaited on another"
+)]
 
 use std::{future::pending, sync::mpsc};
 
 use futures_util::poll;
-use tollgate::limiter::OnMisconfiguration;
-use tollgate_tests::prelude::*;
+use tokio::{task::yield_now, time::timeout};
+use tollgate::limiter::{CheckFuture, OnMisconfiguration};
+use tollgate_tests::{
+    bare_thread::{block_on, on_bare_thread},
+    load,
+    prelude::*,
+};
 
 use crate::store::support::*;
 
+const TIMEOUT: Duration = ms(200);
+
 /// A request that is made on this runtime.
 fn check_on(runtime: &Runtime, limiter: &Limiter) -> Decision {
-    runtime.block_on(limiter.check("key").into_future())
+    runtime.block_on(limiter.check(KEY).into_future())
+}
+
+#[track_caller]
+fn assert_serves(runtime: &Runtime, limiter: &Limiter) {
+    let decision = check_on(runtime, limiter);
+    assert!(admitted_by_store(&decision), "{decision:?}");
+}
+
+fn used_now(limiter: &Limiter) -> u64 {
+    current_thread().block_on(used(limiter, KEY))[0]
+}
+
+/// Waits until so many units are used: a refund is not awaited where it is made.
+fn until_used_now(limiter: &Limiter, units: u64) {
+    current_thread().block_on(until_used(limiter, KEY, [units]));
+}
+
+/// Spawns so many checks that nothing awaits.
+fn spawn_checks(limiter: &Limiter, checks: usize) {
+    for _ in 0..checks {
+        drop(tokio::spawn(limiter.check(KEY).into_future()));
+    }
 }
 
 #[test]
@@ -19,93 +54,83 @@ fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
     let connections = || server.info("stats", "total_connections_received");
     let before = connections();
     let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    drop(limiter.clone());
     let runtime = multi_thread(1);
     runtime.block_on(async {
         // Creating a check sends nothing, until it is awaited.
-        drop(limiter.check("key").into_future());
-        tokio::task::yield_now().await;
+        drop(limiter.check(KEY).into_future());
+        yield_now().await;
     });
     assert_eq!(connections(), before);
-    assert!(admitted_by_store(&check_on(&runtime, &limiter)));
+    assert_serves(&runtime, &limiter);
     assert_ne!(connections(), before);
 }
 
-#[test]
-fn a_limiter_outlives_its_runtimes() {
+/// Dropping the last handle closes its connections, in a runtime that goes on.
+#[tokio::test]
+async fn a_store_that_is_dropped_closes_its_connections() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "100/month");
-    for round in 1..=5 {
-        for runtime in [current_thread(), multi_thread(1)] {
-            let decision = check_on(&runtime, &limiter);
-            assert!(admitted_by_store(&decision), "round {round}: {decision:?}");
-        }
-    }
-    assert_eq!(current_thread().block_on(used(&limiter, "key")), [10]);
-}
-
-/// A runtime that ends takes its tasks along, those that wait for a result too; the next one must not notice.
-#[test]
-fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Fixed, "1000/h");
-    server.pause();
-    for runtime in [current_thread(), multi_thread(1)] {
-        runtime.block_on(async {
-            for _ in 0..50 {
-                drop(tokio::spawn(limiter.check("key").into_future()));
-            }
-            tokio::task::yield_now().await;
-        });
-        runtime.shutdown_background();
-    }
-    server.resume();
-    let decision = check_on(&current_thread(), &limiter);
-    assert!(admitted_by_store(&decision));
+    let connected = || server.command(&["CLIENT", "LIST"]).text().lines().count();
+    let before = connected();
+    let limiter = single(&server, StrategyKind::Gcra, "100/h");
+    assert!(admitted_by_store(&limiter.check(KEY).await));
+    assert!(connected() > before);
+    drop(limiter);
+    until("they are closed", async || connected() == before).await;
 }
 
 #[test]
-fn two_runtimes_at_once_share_one_count() {
+fn runtimes_one_after_the_other_and_at_once_share_one_count() {
     let server = Server::start();
     let limiter = single(&server, StrategyKind::Gcra, "500/month");
+    let pool = pool_of(server.url(), 8);
+    for _ in 0..5 {
+        for runtime in [current_thread(), multi_thread(1)] {
+            assert_serves(&runtime, &limiter);
+            // Connections of a shared pool may have been made in a runtime that has ended.
+            let store = RedisStore::builder().pool(pool.clone());
+            let store = store.timeout(TEST_TIMEOUT).built();
+            let shares = load::limiter(store, [StrategyKind::Gcra.policy("p", "500/month")]);
+            assert_serves(&runtime, &shares);
+        }
+    }
     let threads = [0, 1].map(|_| {
-        let limiter = limiter.clone();
-        thread::spawn(move || {
-            let limiters = [limiter];
-            current_thread().block_on(hammer(&limiters, "key", 16, 1_000))
-        })
+        let limiters = [limiter.clone()];
+        thread::spawn(move || current_thread().block_on(hammer(&limiters, KEY, 16, 1_000)))
     });
     let admitted = threads.map(|thread| thread.join().expect("a thread ends well"));
-    assert_eq!(admitted.iter().sum::<u64>(), 500, "{admitted:?}");
+    assert_eq!(admitted.iter().sum::<u64>(), 480, "{admitted:?}");
 }
 
-/// Between two `block_on`s nothing drives a current-thread runtime, and nothing in it moves.
 #[test]
-fn a_stalled_runtime_delays_no_request() {
+fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "100/h");
-    let still = current_thread();
-    assert!(admitted_by_store(&check_on(&still, &limiter)));
-    // Its workers are left with requests that are never sent.
-    still.block_on(async {
-        for _ in 0..10 {
-            drop(tokio::spawn(limiter.check("key").into_future()));
-        }
-    });
-    let other = current_thread();
-    for _ in 0..10 {
-        assert!(admitted_by_store(&check_on(&other, &limiter)));
+    let limiter = single(&server, StrategyKind::Gcra, "10/month");
+    for runtime in [current_thread(), multi_thread(1)] {
+        runtime.block_on(async {
+            for _ in 0..100 {
+                let mut charged = limiter.check(KEY).cost(4).await;
+                assert!(admitted_by_store(&charged));
+                charged.refund(4).await.expect("a response");
+                assert_eq!(used(&limiter, KEY).await, [0]);
+                assert!(limiter.check(KEY).cost(10).await.is_admitted());
+                let _before = limiter.reset(KEY).await.expect("a response");
+            }
+        });
     }
-    assert!(admitted_by_store(&check_on(&still, &limiter)));
 }
 
-/// A multi-threaded runtime has no other thread to run its tasks.
+/// Between two `block_on`s nothing drives a current-thread runtime, and a runtime whose only thread is blocked has no other one. A
+/// runtime that ends takes its tasks along, those that wait for a reply too.
 #[test]
-fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
+fn a_runtime_that_stands_still_is_blocked_or_ends_delays_and_fails_no_request_of_another() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "1000/h");
-    let (blocked, other) = (multi_thread(1), current_thread());
-    assert!(admitted_by_store(&check_on(&blocked, &limiter)));
+    let limiter = single(&server, StrategyKind::Gcra, "1000000000/month");
+    let (still, blocked) = (current_thread(), multi_thread(1));
+    assert!(still.block_on(limiter.health_check()).is_healthy());
+    for runtime in [&still, &blocked] {
+        assert_serves(runtime, &limiter);
+    }
+    still.block_on(async { spawn_checks(&limiter, 10) });
     let (unblock, wait) = mpsc::channel::<()>();
     let (begun, begins) = mpsc::channel();
     let block = blocked.spawn(async move {
@@ -113,175 +138,172 @@ fn a_runtime_whose_only_thread_is_blocked_delays_no_other() {
         wait.recv().expect_err("the test drops the other end");
     });
     begins.recv().expect("it is blocked");
-    for _ in 0..100 {
-        assert!(admitted_by_store(&check_on(&other, &limiter)));
-    }
-    drop(unblock);
-    blocked.block_on(block).expect("no panic");
-    assert!(admitted_by_store(&check_on(&blocked, &limiter)));
-}
-
-/// A health check returns its connections to the store's pool, and the runtime in which it was made drives them.
-#[test]
-fn a_runtime_sends_no_request_on_a_connection_that_another_one_drives() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "100/h");
-    let still = current_thread();
-    assert!(still.block_on(limiter.health_check()).is_healthy());
-    for other in [current_thread(), multi_thread(1)] {
-        assert!(admitted_by_store(&check_on(&other, &limiter)));
-    }
-}
-
-#[test]
-fn a_runtime_that_ends_fails_no_request_of_another() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "1000000000/month");
     let is_over = Arc::new(AtomicBool::new(false));
-    let (others, ends) = (limiter.clone(), is_over.clone());
+    let (theirs, ends) = (limiter.clone(), is_over.clone());
     let others = thread::spawn(move || {
         let (runtime, mut decisions) = (current_thread(), 0);
-        while !ends.load(Ordering::SeqCst) {
-            let checks = (0..8).map(|_| others.check("key").into_future());
+        while !ends.load(Ordering::SeqCst) || decisions == 0 {
+            let checks = (0..8).map(|_| theirs.check(KEY).into_future());
             for decision in runtime.block_on(join_all(checks)) {
                 assert!(admitted_by_store(&decision), "{decision:?}");
                 decisions += 1;
             }
         }
-        decisions
     });
     for _ in 0..20 {
         let ending = multi_thread(1);
-        assert!(admitted_by_store(&check_on(&ending, &limiter)));
-        for _ in 0..50 {
-            drop(ending.spawn(limiter.check("key").into_future()));
-        }
+        assert_serves(&ending, &limiter);
+        ending.block_on(async { spawn_checks(&limiter, 50) });
         ending.shutdown_background();
     }
     is_over.store(true, Ordering::SeqCst);
-    assert!(others.join().expect("the store decides each") > 0);
+    others.join().expect("the store decides each");
+    drop(unblock);
+    blocked.block_on(block).expect("no panic");
+    for runtime in [&still, &blocked] {
+        assert_serves(runtime, &limiter);
+    }
+}
+
+/// A store with this timeout, and no breaker.
+fn impatient_store(server: &Server, deadline: Duration) -> RedisStore {
+    let store = RedisStore::builder().url(server.url()).timeout(deadline);
+    let store = store.rejection_cache_staleness(Duration::ZERO);
+    store.no_circuit_breaker().built()
+}
+
+fn impatient(server: &Server, deadline: Duration) -> Limiter {
+    let policy = StrategyKind::Fixed.policy("p", "1000000/month");
+    load::limiter(impatient_store(server, deadline), [policy])
+}
+
+/// A check on this runtime that the store decides: the first may take longer than the timeout on a busy machine.
+fn connect(runtime: &Runtime, limiter: &Limiter) {
+    runtime.block_on(until("it is connected", async || {
+        limiter.check("first").await.source() == DecisionSource::Store
+    }));
+}
+
+/// A check that was polled in `runtime`, which is driven no more: it is not sent yet.
+fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
+    runtime.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        assert!(poll!(&mut check).is_pending());
+        check
+    })
+}
+
+/// The decision of a check that is awaited on another runtime.
+fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
+    let decision = runtime.block_on(async { timeout(TEST_TIMEOUT, check).await });
+    decision.expect("a result by the deadline")
 }
 
 #[test]
-fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
+fn a_check_of_a_runtime_that_stands_still_fails_by_its_deadline_wherever_it_is_awaited() {
     let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "10/month");
-    let key = Key::new("key");
-    for runtime in [current_thread(), multi_thread(1)] {
-        runtime.block_on(async {
-            for _ in 0..100 {
-                let mut charged = limiter.check(key).cost(4).await;
-                assert!(admitted_by_store(&charged));
-                charged.refund(4).await.expect("a response");
-                assert_eq!(used(&limiter, key).await, [0]);
-                assert!(limiter.check(key).cost(10).await.is_admitted());
-                let _before = limiter.reset(key).await.expect("a response");
-                assert!(limiter.check(key).cost(10).await.is_admitted());
-                let _before = limiter.reset(key).await.expect("a response");
+    let patient = impatient(&server, TEST_TIMEOUT);
+    let ways: [fn(CheckFuture) -> Decision; 4] = [
+        |check| awaited_in(&current_thread(), check),
+        |check| awaited_in(&multi_thread(1), check),
+        block_on::<CheckFuture>,
+        |check| runtime_without_timers().block_on(check),
+    ];
+    for is_sent in [false, true] {
+        for awaited in ways {
+            server.flush();
+            let (limiter, still) = (impatient(&server, TIMEOUT), current_thread());
+            connect(&still, &limiter);
+            if is_sent {
+                server.pause();
+            }
+            let check = asked_in(&still, &limiter);
+            if is_sent {
+                still.block_on(async {
+                    for _ in 0..10 {
+                        yield_now().await;
+                    }
+                });
+            }
+            let decision = on_bare_thread(move || awaited(check));
+            assert!(matches!(store_error(&decision), StoreError::Timeout));
+            server.resume();
+            if !is_sent {
+                // It is not sent when the runtime moves on.
+                connect(&still, &patient);
+                still.block_on(async { yield_now().await });
+                assert_eq!(used_now(&patient), 0);
+            }
+        }
+    }
+    // As with `tower::buffer`: a worker calls the service, and the caller awaits its response.
+    let still = current_thread();
+    let policy = StrategyKind::Gcra.policy("p", "9/month");
+    let policy = policy.key(extract::global());
+    let limiter = load::limiter(impatient_store(&server, TIMEOUT), [policy]);
+    let handler = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
+    let mut service = RateLimitLayer::new(limiter).layer(service_fn(handler));
+    let response = still.block_on(async {
+        let Ok(service) = service.ready().await;
+        service.call(Request::new(()))
+    });
+    let response = current_thread().block_on(async { timeout(TEST_TIMEOUT, response).await });
+    let Ok(response) = response.expect("a result by the deadline");
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// A handler that hashes passwords, say, blocks the whole runtime for longer than the request has time. On a machine that is too slow
+/// it fails all the same.
+#[test]
+fn a_check_whose_runtime_is_blocked_past_its_deadline_costs_what_its_decision_says() {
+    let server = Server::start();
+    let (runtime, limiter) = (current_thread(), impatient(&server, TIMEOUT));
+    connect(&runtime, &limiter);
+    let decision = runtime.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        assert!(poll!(&mut check).is_pending());
+        thread::sleep(2 * TIMEOUT);
+        check.await
+    });
+    match decision.kind() {
+        DecisionKind::StoreFailed(StoreError::Timeout) => {}
+        _ => assert!(admitted_by_store(&decision), "{decision:?}"),
+    }
+    let charged = u64::from(decision.is_admitted());
+    let used = used_now(&impatient(&server, TEST_TIMEOUT));
+    assert!((charged..=1).contains(&used));
+}
+
+/// First before there is a connection, then with all connections made. Each request's deadline counts from its own arrival, not from
+/// its batch's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_never_replies_holds_no_request_past_its_own_deadline() {
+    let server = Server::start();
+    let limiter = impatient(&server, TIMEOUT);
+    for _ in 0..2 {
+        server.pause();
+        let requests = (0..20).flat_map(|_| 0..50_u64).map(|key| {
+            let limiter = limiter.clone();
+            async move {
+                let start = Instant::now();
+                let decision = limiter.check(key).await;
+                assert!(matches!(store_error(&decision), StoreError::Timeout));
+                start.elapsed()
             }
         });
-    }
-}
-
-/// Connections of a shared pool may have been made in a runtime that has ended, or is stalled.
-#[test]
-fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
-    let server = Server::start();
-    let pool = pool_of(server.url(), 8);
-    for round in 1..=10 {
-        let store = RedisStore::builder().pool(pool.clone());
-        let store = store.timeout(TEST_TIMEOUT).built();
-        let limiter = limiter(store, [StrategyKind::Gcra.policy("p", "100/h")]);
-        let decision = check_on(&current_thread(), &limiter);
-        assert!(admitted_by_store(&decision), "round {round}");
-    }
-}
-
-/// What `f` returns on a thread of a runtime that shuts down.
-fn in_a_runtime_that_shuts_down<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    let ending = multi_thread(2);
-    let (begun, begins) = mpsc::channel();
-    let (returned, result) = mpsc::channel();
-    ending.spawn(async move {
-        begun.send(()).expect("the test waits");
-        // The other thread of the runtime drops all tasks from now on.
-        while !tokio::spawn(pending::<()>()).is_finished() {
-            thread::yield_now();
+        let mut tasks = Vec::new();
+        for (number, request) in requests.enumerate() {
+            if number % 50 == 0 {
+                tokio::time::sleep(TIMEOUT / 20).await;
+            }
+            tasks.push(tokio::spawn(request));
         }
-        assert!(returned.send(f()).is_ok(), "the test waits");
-    });
-    begins.recv().expect("it runs");
-    ending.shutdown_background();
-    result.recv().expect("a result")
-}
-
-/// The service ends while it serves requests: nothing has to be corrected.
-#[test]
-fn a_check_in_a_runtime_that_shuts_down_is_no_misconfiguration() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "10/h");
-    let check = move || limiter.check("key").into_future().now_or_never();
-    let decision = in_a_runtime_that_shuts_down(check);
-    let error = store_error(&decision.expect("it is decided at once"));
-    assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
-}
-
-/// A caller that repeats it would be charged twice.
-#[test]
-fn the_error_of_a_charge_in_a_runtime_that_shuts_down_says_that_it_is_kept() {
-    let server = Server::start();
-    let limiter = single(&server, StrategyKind::Gcra, "10/month");
-    let charging = limiter.clone();
-    let charge = move || charging.charge("key", 3).into_future().now_or_never();
-    let charged = in_a_runtime_that_shuts_down(charge);
-    let error = charged.expect("it is decided at once").expect_err("kept");
-    let is_kept = matches!(error, CallError::Store(StoreError::Deferred { .. }));
-    assert!(is_kept, "{error:?}");
-    let runtime = current_thread();
-    let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
-    sent.expect("nothing is left");
-    assert_eq!(runtime.block_on(used(&limiter, "key")), [3]);
-}
-
-/// A batch of them waits for a connection. Those that wait for their results are still there when the tasks of the runtime have ended.
-#[test]
-fn what_a_runtime_had_begun_to_send_by_hand_when_it_ended_is_made_by_another() {
-    let server = Server::start();
-    let proxy = Proxy::to(server.addr());
-    let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
-    let store = store.timeout(TEST_TIMEOUT).connections(1).overrides(false);
-    let policy = StrategyKind::Fixed.policy("p", "100/month");
-    let limiter = limiter(store.built(), [policy]);
-    let [ended, other] = [(); 2].map(|()| current_thread());
-    let admit = |key: &'static str| {
-        let admission = other.block_on(limiter.admit(key).cost(10).into_future());
-        admission.expect("room").policy("p").expect("a policy")
-    };
-    let (refunded, settled) = (admit("refunded"), admit("settled"));
-    let connections = proxy.connections();
-    proxy.hold();
-    let mut charge = limiter.charge("charged", 3).into_future();
-    let mut refund = Box::pin(refunded.refund(4));
-    let mut settle = Box::pin(settled.settle(2));
-    ended.block_on(async {
-        assert!(poll!(&mut charge).is_pending());
-        assert!(poll!(&mut refund).is_pending() && poll!(&mut settle).is_pending());
-        let connects = async || proxy.connections() > connections;
-        until("they wait for a connection", connects).await;
-    });
-    drop(ended);
-    proxy.pass();
-    let charge = other.block_on(charge).expect_err("kept");
-    let is_kept = matches!(charge, CallError::Store(StoreError::Deferred { .. }));
-    assert!(is_kept, "{charge:?}");
-    let refund = other.block_on(refund).expect_err("kept");
-    assert!(matches!(refund, StoreError::Deferred { .. }), "{refund:?}");
-    let settle = other.block_on(settle).expect_err("unknown");
-    assert!(matches!(settle, StoreError::Connection(_)), "{settle:?}");
-    let sent = other.block_on(limiter.shutdown(TEST_TIMEOUT));
-    sent.expect("nothing is left");
-    for (key, units) in [("charged", 3), ("refunded", 6), ("settled", 2)] {
-        assert_eq!(other.block_on(used(&limiter, key)), [units], "{key}");
+        assert!(all(tasks).await.iter().all(|time| *time >= TIMEOUT));
+        server.resume();
+        until("the store counts again", async || {
+            limiter.check(KEY).await.source() == DecisionSource::Store
+        })
+        .await;
     }
 }
 
@@ -295,14 +317,14 @@ fn what_the_tasks_of_an_ending_runtime_drop_is_refunded() {
         let ending = multi_thread(threads);
         ending.block_on(async {
             let mut unread: Vec<_> = (0..MANY)
-                .map(|_| limiter.check("key").into_future())
+                .map(|_| limiter.check(KEY).into_future())
                 .collect();
             server.pause();
             for check in &mut unread {
                 assert!(check.now_or_never().is_none());
             }
             server.resume();
-            until_used(&limiter, "key", [MANY]).await;
+            until_used(&limiter, KEY, [MANY]).await;
             for check in unread {
                 drop(tokio::spawn(async move {
                     pending::<()>().await;
@@ -314,66 +336,208 @@ fn what_the_tasks_of_an_ending_runtime_drop_is_refunded() {
         let runtime = current_thread();
         let sent = runtime.block_on(limiter.shutdown(TEST_TIMEOUT));
         sent.expect("nothing is left");
-        assert_eq!(runtime.block_on(used(&limiter, "key")), [0]);
+        assert_eq!(runtime.block_on(used(&limiter, KEY)), [0]);
     }
 }
 
 #[test]
-fn in_a_runtime_without_timers_or_without_io_the_store_is_misconfigured() {
-    is_misconfigured_in(Builder::new_current_thread().enable_io());
-    is_misconfigured_in(Builder::new_current_thread().enable_time());
+fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() {
+    let server = Server::start();
+    for runtime in [current_thread(), multi_thread(1)] {
+        let limiter = impatient(&server, TEST_TIMEOUT);
+        let check = runtime.block_on(async {
+            let mut check = limiter.check(KEY).into_future();
+            server.pause();
+            assert!(poll!(&mut check).is_pending());
+            server.resume();
+            // Results come in the order of the requests.
+            assert_eq!(used(&limiter, KEY).await, [1]);
+            check
+        });
+        on_bare_thread(move || drop(check));
+        runtime.block_on(until_used(&limiter, KEY, [0]));
+    }
 }
 
-fn is_misconfigured_in(runtime: &mut Builder) {
+/// A limiter of so many requests in flight.
+fn permits(server: &Server, permits: u64) -> Limiter {
+    let store = RedisStore::builder()
+        .url(server.url())
+        .timeout(TEST_TIMEOUT);
+    let hour = Concurrency::with_ttl(secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(permits));
+    load::limiter(store.built(), [policy.strategy(hour)])
+}
+
+/// A permit is held on a runtime, which is driven no more when this returns.
+fn held(runtime: &Runtime, limiter: &Limiter) -> Decision {
+    let decision = check_on(runtime, limiter);
+    assert!(admitted_by_store(&decision));
+    decision
+}
+
+/// As another process sees it.
+#[test]
+fn permits_of_runtimes_that_stand_still_or_end_are_freed() {
     let server = Server::start();
-    let unsuitable = runtime.build().expect("a runtime");
-    let actions = [OnMisconfiguration::Reject, OnMisconfiguration::AsStoreError];
-    let [rejects, admits] = actions.map(|action| {
-        let builder = Limiter::builder().store(store(&server));
-        let policies = [StrategyKind::Gcra.policy("p", "10/h")];
-        stores::limiter(builder.on_misconfiguration(action), policies)
+    let other = permits(&server, 3);
+    for ends in [false, true] {
+        let (limiter, early, late) = (permits(&server, 3), current_thread(), current_thread());
+        let (outside, last) = (held(&early, &limiter), held(&late, &limiter));
+        late.block_on(async { drop(last) });
+        let _still = (!ends).then_some((early, late));
+        drop(outside);
+        until_used_now(&other, 0);
+
+        let [runtime, without_timers] = [current_thread(), runtime_without_timers()];
+        let [first, second] = [(); 2].map(|()| held(&runtime, &limiter));
+        without_timers.block_on(async { drop(first) });
+        until_used_now(&limiter, 1);
+        // The limiter is the last owner of its store.
+        runtime.block_on(async {
+            drop(second);
+            drop(limiter);
+        });
+        let _still = (!ends).then_some(runtime);
+        until_used_now(&other, 0);
+    }
+}
+
+fn runtime_without_timers() -> Runtime {
+    Builder::new_current_thread().build().expect("a runtime")
+}
+
+/// Some of them are in flight, and the others queue behind those; and the server has charged one that no task is left to hold.
+#[test]
+fn permits_whose_release_or_reply_an_ended_runtime_awaited_are_freed() {
+    const MANY: u64 = 1_000;
+    let server = Server::start();
+    let (limiter, other) = (permits(&server, MANY), permits(&server, MANY));
+    let ended = current_thread();
+    let checks = (0..MANY).map(|_| limiter.check(KEY).into_future());
+    let held = ended.block_on(join_all(checks));
+    assert!(held.iter().all(admitted_by_store));
+    server.pause();
+    ended.block_on(async {
+        drop(held);
+        yield_now().await;
     });
-    // Also once it has connections, in another runtime.
-    let suitable = multi_thread(1);
-    for used_units in [1, 2] {
-        let decision = check_on(&unsuitable, &rejects);
-        assert!(!decision.is_admitted(), "{decision:?}");
-        let error = store_error(&decision);
-        assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
-        let decision = check_on(&unsuitable, &admits);
-        let kind = decision.kind();
-        assert!(matches!(kind, DecisionKind::Admitted), "{kind:?}");
-        assert_eq!(decision.source(), DecisionSource::Fallback);
-        let health = unsuitable.block_on(rejects.health_check());
-        let issues = health.issues().iter();
-        let mut issues = issues.map(ToString::to_string);
-        assert!(issues.any(|issue| issue.contains("no suitable tokio runtime")));
-        let charge = unsuitable.block_on(rejects.charge("key", 1).into_future());
-        let error = charge.expect_err("it can't be sent");
-        let is_known = matches!(error, CallError::Store(StoreError::NoRuntime(_)));
-        assert!(is_known, "{error:?}");
-        assert!(admitted_by_store(&check_on(&suitable, &rejects)));
-        // Nothing was kept to be charged later.
-        let sent = suitable.block_on(rejects.shutdown(TEST_TIMEOUT));
-        sent.expect("nothing is left");
-        assert_eq!(suitable.block_on(used(&admits, "key")), [used_units]);
+    drop(ended);
+    server.resume();
+    until_used_now(&other, 0);
+
+    let proxy = Proxy::to(server.addr());
+    let store = store_at(format!("redis://{}", proxy.addr()));
+    let policy = Policy::new("p", Quota::concurrent(MANY));
+    let policy = policy.strategy(Concurrency::with_ttl(secs(3_600)));
+    let awaited = load::limiter(store, [policy]);
+    let ending = current_thread();
+    ending.block_on(async {
+        assert_eq!(used(&awaited, KEY).await, [0]);
+        proxy.delay(TEST_TIMEOUT);
+        spawn_checks(&awaited, 1);
+        until_used(&other, KEY, [1]).await;
+    });
+    drop(ending);
+    proxy.pass();
+    until_used_now(&other, 0);
+}
+
+#[test]
+fn in_a_runtime_without_timers_or_without_io_the_store_is_misconfigured() {
+    let runtimes = [
+        Builder::new_current_thread().enable_io().build(),
+        Builder::new_current_thread().enable_time().build(),
+    ];
+    for unsuitable in runtimes {
+        let (unsuitable, server) = (unsuitable.expect("a runtime"), Server::start());
+        let actions = [OnMisconfiguration::Reject, OnMisconfiguration::AsStoreError];
+        let [rejects, admits] = actions.map(|action| {
+            let builder = Limiter::builder().store(store(&server));
+            let policies = [StrategyKind::Gcra.policy("p", "10/h")];
+            stores::limiter(builder.on_misconfiguration(action), policies)
+        });
+        // Also once it has connections, in another runtime.
+        for used_units in [1, 2] {
+            let error = store_error(&check_on(&unsuitable, &rejects));
+            assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+            let admitted = check_on(&unsuitable, &admits);
+            assert!(admitted.is_admitted());
+            assert_eq!(admitted.source(), DecisionSource::Fallback);
+            let health = unsuitable.block_on(rejects.health_check());
+            assert!(!health.is_healthy());
+            let charge = unsuitable.block_on(rejects.charge(KEY, 1).into_future());
+            let error = store_error(&charge);
+            assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
+            assert_serves(&multi_thread(1), &rejects);
+            // Nothing was kept to be charged later.
+            let sent = current_thread().block_on(rejects.shutdown(TEST_TIMEOUT));
+            sent.expect("nothing is left");
+            assert_eq!(used_now(&admits), used_units);
+        }
     }
 }
 
-/// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.
-#[tokio::test]
-async fn a_store_that_is_dropped_closes_its_connections() {
-    let server = Server::start();
-    let connected = || server.command(&["CLIENT", "LIST"]).text().lines().count();
-    let before = connected();
-    let limiter = limiter(store(&server), [StrategyKind::Gcra.policy("p", "100/h")]);
-    for key in 0..32_u64 {
-        assert!(admitted_by_store(&limiter.check(key).await));
+/// Makes decisions in a loop, beside a task that does nothing but count them: tokio gives a task 128 before it has to yield.
+async fn assert_yields(what: &str, mut decide: impl AsyncFnMut()) {
+    let (made, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let other = tokio::spawn({
+        let (made, most) = (made.clone(), most.clone());
+        async move {
+            loop {
+                let before = made.load(Ordering::Relaxed);
+                yield_now().await;
+                most.fetch_max(made.load(Ordering::Relaxed) - before, Ordering::Relaxed);
+            }
+        }
+    });
+    yield_now().await;
+    for _ in 0..10_000 {
+        decide().await;
+        made.fetch_add(1, Ordering::Relaxed);
     }
-    assert!(connected() > before);
-    drop(limiter);
-    until("the workers have closed theirs", async || {
-        connected() == before
+    yield_now().await;
+    other.abort();
+    let most = most.load(Ordering::Relaxed);
+    assert!(
+        (1..=128).contains(&most),
+        "{what}: {most} between two turns"
+    );
+}
+
+#[tokio::test]
+async fn decisions_that_are_made_without_a_call_leave_the_other_tasks_of_a_thread_their_turns() {
+    let policy = |units| [Policy::new("p", Quota::requests(units).per_month())];
+    let in_process = |units| stores::limiter(Limiter::builder(), policy(units));
+    let [open, closed] = [1_000_000, 1].map(in_process);
+    assert!(closed.check(KEY).await.is_admitted());
+    let server = Server::start();
+    let cached = RedisStore::builder().rejection_cache_staleness(secs(3_600));
+    let cached = load::limiter(cached.url(server.url()).built(), policy(1));
+    let failed = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let failed = load::limiter(failed, policy(1));
+    until("a rejection is cached", async || {
+        cached.check(KEY).await.source() == DecisionSource::RejectionCache
     })
     .await;
+    // From then on no decision waits for a call: one that did would add to those of the turn in which it ends.
+    until("the breaker is open", async || {
+        store_error(&failed.check(KEY).await);
+        let check = failed.check(KEY).into_future();
+        check.now_or_never().is_some()
+    })
+    .await;
+    for (what, limiter) in [
+        ("admitted", &open),
+        ("rejected", &closed),
+        ("cached", &cached),
+        ("failed", &failed),
+    ] {
+        assert_yields(what, async || drop(limiter.check(KEY).await)).await;
+    }
+    let late = async || drop(closed.wait(KEY, Duration::ZERO).await.expect_err("no room"));
+    assert_yields("late", late).await;
+    let mut decision = open.check(KEY).cost(10_000).await;
+    let refund = async || drop(decision.refund(1).await.expect("a response"));
+    assert_yields("refunded", refund).await;
 }

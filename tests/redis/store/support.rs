@@ -96,11 +96,6 @@ pub(crate) fn pool_of(url: impl redis::IntoConnectionInfo, connections: usize) -
     pool.runtime(Runtime::Tokio1).build().expect("a pool")
 }
 
-/// A handler.
-pub(crate) async fn hello(_: Request<()>) -> Result<Response<String>, Infallible> {
-    Ok(Response::new("hello".to_owned()))
-}
-
 /// What a key holds and when it ends, whatever its type is.
 pub(crate) fn contents(server: &Server, key: &str) -> (testkit::Reply, i64) {
     let dump = server.command(&["DUMP", key]).ok();
@@ -118,12 +113,6 @@ pub(crate) fn until_used(
     until("so many units are used", async move || {
         used(limiter, key).await == units
     })
-}
-
-/// Closes all other connections to the server.
-pub(crate) fn kill_connections(server: &Server) {
-    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-    server.command(&kill).ok();
 }
 
 /// Sends a request for each key at once; the decisions are in the order of the keys.
