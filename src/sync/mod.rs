@@ -101,36 +101,3 @@ impl<T> ShardedArc<T> {
         &self.0[thread & (self.0.len() - 1)]
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adjacent_values_are_on_different_cache_lines() {
-        let bytes = [CachePadded::new(0_u8), CachePadded::new(1)];
-        let [first, second] = bytes.each_ref().map(|byte| &raw const **byte as usize);
-        assert_eq!(second - first, 128);
-        assert_eq!(first % 128, 0);
-    }
-
-    #[test]
-    fn a_thread_gets_the_same_arc_each_time() {
-        let mut made = 0;
-        let arcs = ShardedArc::new(|| {
-            made += 1;
-            made
-        });
-        assert_eq!(arcs.0.len(), made);
-        assert!(made.is_power_of_two());
-        thread::scope(|scope| {
-            for _ in 0..2 * made {
-                scope.spawn(|| {
-                    let first = arcs.local();
-                    assert!((0..9).all(|_| Arc::ptr_eq(first, arcs.local())));
-                });
-            }
-        });
-        assert_eq!(*arcs.first(), 1);
-    }
-}

@@ -172,18 +172,6 @@ mod tests {
     }
 
     #[test]
-    fn more_values_than_slots_are_announced_apart() {
-        let many: Vec<_> = (0..3 * SLOTS as u32)
-            .map(|n| Replaceable::new(value(n)))
-            .collect();
-        for _ in 0..2 {
-            for (n, replaceable) in many.iter().enumerate() {
-                assert_eq!(replaceable.local().0, n as u32);
-            }
-        }
-    }
-
-    #[test]
     fn no_thread_reads_an_older_value_than_before_or_than_was_announced() {
         let replaceable = Replaceable::new(value(0));
         let announced = AtomicU64::new(0);

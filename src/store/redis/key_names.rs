@@ -131,15 +131,12 @@ pub(crate) type KeyBuf = SmallVec<[u8; 64]>;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::strategy::{Gcra, Strategy, Terms};
     use std::collections::HashMap;
 
-    fn names(policy: &str) -> KeyNames {
-        names_on(None, "tg:", policy)
-    }
+    use super::*;
+    use crate::strategy::{Gcra, Strategy, Terms};
 
-    fn names_on(tags: Option<HashTags>, prefix: &str, policy: &str) -> KeyNames {
+    fn names(tags: Option<HashTags>, prefix: &str, policy: &str) -> KeyNames {
         KeyNames::new(prefix, tags, &*rule(), policy)
     }
 
@@ -148,44 +145,54 @@ mod tests {
             .expect("a rule")
     }
 
-    #[test]
-    fn on_a_cluster_the_key_alone_decides_on_the_slot() {
-        let tags = HashTags::new(128).expect("tags");
-        for key in ["192.0.2.1", "{a}", "}{", "a-user-with-a-long-name", "a"] {
-            let key = Key::new(key);
-            let tag = tags.text(tags.of(&key));
-            let tag = format!("{{{}}}", String::from_utf8_lossy(&tag));
-            for policy in ["p", "burst", "{slot}", "a policy with spaces"] {
-                for prefix in ["", "tg:", "ap:"] {
-                    let name = names_on(Some(tags.clone()), prefix, policy).of(&key);
-                    assert!(name.starts_with(&format!("{prefix}{tag}")), "{name}");
-                    assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
-                }
-            }
-        }
+    fn keys() -> Vec<Key> {
+        let tuple = Key::tuple([Key::new("tenant"), Key::new("user")]);
+        let special = Key::tuple([Key::global(), Key::missing()]);
+        let long = Key::new("x".repeat(1_000));
+        let others = [Key::secret("token"), Key::global(), Key::missing()];
+        let texts = [
+            "192.0.2.1",
+            "b:c",
+            "{a}",
+            "}{",
+            "%7B\\",
+            "550e8400-e29b-41d4-a716-446655440000",
+        ];
+        let keys = texts.map(Key::new).into_iter().chain(others);
+        keys.chain([tuple, special, long]).collect()
     }
 
+    /// The policy can be read in each name, the key can be parsed back, and on a cluster the key alone decides on the slot.
     #[test]
-    fn the_policys_name_can_be_read_in_every_key() {
-        let tag = rule().info().state_format;
+    fn names_of_policies_and_keys() {
+        let format = rule().info().state_format;
+        let tags = HashTags::new(128).expect("tags");
         for (policy, shown) in [
             ("burst", "burst"),
             ("a policy with spaces", "a%20policy%20with%20spaces"),
             ("{slot}", "%7Bslot%7D"),
             ("100%:daily", "100%25%3Adaily"),
         ] {
-            for key in [
-                Key::new("192.0.2.1"),
-                Key::secret("token"),
-                Key::new("a-user-with-a-long-name"),
-                Key::new("x".repeat(1_000)),
-                Key::tuple([Key::new("tenant"), Key::new("user")]),
-                Key::global(),
-                Key::missing(),
-            ] {
-                let name = names(policy).of(&key);
-                assert_eq!(name, format!("tg:{tag}:{shown}:{key}"));
+            for key in keys() {
+                let name = names(None, "tg:", policy).of(&key);
+                assert_eq!(name, format!("tg:{format}:{shown}:{}", key.as_str()));
+                let tag = tags.text(tags.of(&key));
+                let tag = format!("{{{}}}", String::from_utf8_lossy(&tag));
+                let tagged = names(Some(tags.clone()), "tg:", policy).of(&key);
+                assert!(tagged.starts_with(&format!("tg:{tag}")), "{tagged}");
+                assert_eq!(tagged.matches(['{', '}']).count(), 2, "{tagged}");
+                for tags in [None, Some(tags.clone())] {
+                    let own = names(tags.clone(), "tg:", policy);
+                    assert_eq!(own.parse(own.of(&key).as_bytes()), Some(key));
+                    let other = names(tags, "tg:", "another").of(&key);
+                    assert_eq!(own.parse(other.as_bytes()), None, "{other}");
+                }
             }
+        }
+        let own = names(None, "tg:", "p");
+        for foreign in ["", "a b", "#abc", "a#", "a+", "\u{e9}", "{a}", "~abc"] {
+            let name = format!("tg:{format}:p:{foreign}");
+            assert_eq!(own.parse(name.as_bytes()), None, "{name}");
         }
     }
 
@@ -202,7 +209,7 @@ mod tests {
             for policy in ["a", "a:b", "a:b:c", "ab", "a+b", "a%3Ab", tag] {
                 for key in ["b:c", "c", "b", "b:c:d", "a:c", "0123456789012345678901234"] {
                     let whose = (prefix, policy, key);
-                    let name = names_on(None, prefix, policy).of(&Key::new(key));
+                    let name = names(None, prefix, policy).of(&Key::new(key));
                     let other = seen.insert(name, whose);
                     assert_eq!(other, None, "{whose:?}");
                 }
@@ -211,69 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn the_key_in_a_name_is_parsed_back() {
-        let keys = [
-            Key::new("192.0.2.1"),
-            Key::new("b:c"),
-            Key::new("{a}"),
-            Key::new("%7B\\"),
-            Key::new("x".repeat(1_000)),
-            Key::secret("token"),
-            Key::tuple([Key::new("tenant"), Key::new("user")]),
-            Key::tuple([Key::global(), Key::missing()]),
-            Key::new("550e8400-e29b-41d4-a716-446655440000"),
-            Key::new("550E8400-E29B-41D4-A716-446655440000"),
-            Key::global(),
-            Key::missing(),
-        ];
-        for tags in [None, HashTags::new(128).ok()] {
-            for policy in ["p", "p:q", "{p}", "%"] {
-                let names = names_on(tags.clone(), "tg:", policy);
-                for key in keys {
-                    assert_eq!(names.parse(names.of(&key).as_bytes()), Some(key));
-                    let other = names_on(tags.clone(), "tg:", "p2").of(&key);
-                    assert_eq!(names.parse(other.as_bytes()), None, "{other}");
-                }
-                let own = names.of(&Key::new("a")).into_bytes();
-                for foreign in [
-                    "", " ", "a b", "#", "#abc", "a#", "a+", "\u{e9}", "a*", "{a}", "~abc",
-                ] {
-                    let name = [&own[..own.len() - 1], foreign.as_bytes()].concat();
-                    assert_eq!(names.parse(&name), None, "{foreign}");
-                }
-            }
-        }
-        // On a cluster, with another key's hash tag.
-        let names = names_on(HashTags::new(128).ok(), "tg:", "p");
-        let [a, b] = ["a", "b"].map(|key| names.of(&Key::new(key)));
-        let mixed = format!("{}{}", &a[..a.len() - 1], "b");
-        assert!(mixed == b || names.parse(mixed.as_bytes()).is_none());
-    }
-
-    #[test]
     fn a_pattern_covers_the_policies_and_has_no_other_special_characters() {
-        let pattern = |tags: Option<HashTags>, policies: &[&str]| {
-            let names: Vec<_> = policies
-                .iter()
-                .map(|p| names_on(tags.clone(), "tg:", p))
-                .collect();
-            scan_pattern(&names.iter().collect::<Vec<_>>())
-        };
         let format = rule().info().state_format;
-        assert_eq!(pattern(None, &[]), None);
-        assert_eq!(
-            pattern(None, &["p*[q]"]),
-            Some(format!("tg:{format}:p%2A%5Bq%5D:*"))
-        );
-        assert_eq!(
-            pattern(None, &["abuse", "abc"]),
-            Some(format!("tg:{format}:ab*"))
-        );
         let tags = HashTags::new(128).ok();
-        assert_eq!(
-            pattern(tags, &["p", "q"]),
-            Some(format!("tg:{{*}}{format}:*"))
-        );
+        for (tags, policies, pattern) in [
+            (None, &[][..], None),
+            (None, &["p*[q]"], Some(format!("tg:{format}:p%2A%5Bq%5D:*"))),
+            (None, &["abuse", "abc"], Some(format!("tg:{format}:ab*"))),
+            (tags, &["p", "q"], Some(format!("tg:{{*}}{format}:*"))),
+        ] {
+            let names = policies.iter().map(|p| names(tags.clone(), "tg:", p));
+            let names: Vec<_> = names.collect();
+            assert_eq!(scan_pattern(&names.iter().collect::<Vec<_>>()), pattern);
+        }
     }
 
     #[test]
@@ -281,8 +238,7 @@ mod tests {
         for prefix in ["", "tg:", "my-app:", "a:b:", "eu.west_1:api:", "G2:", ":"] {
             assert!(check_prefix(prefix).is_ok(), "{prefix}");
         }
-        let built_in = format!("{}:", rule().info().state_format);
-        let unfit = [
+        for prefix in [
             "tg",
             "{a}:",
             "a b:",
@@ -291,8 +247,8 @@ mod tests {
             "a:g2:",
             "z9:",
             "g2:a:",
-        ];
-        for prefix in unfit.into_iter().chain([&*built_in]) {
+            &format!("{}:", rule().info().state_format),
+        ] {
             let error = check_prefix(prefix).expect_err(prefix);
             assert!(error.expected().contains("a colon at the end"), "{error}");
         }

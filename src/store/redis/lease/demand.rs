@@ -225,33 +225,4 @@ mod tests {
         });
         assert!(hot);
     }
-
-    /// Requests at these milliseconds, of three units each.
-    fn request(rate: &mut Rate, demand: &mut Demand, at: impl IntoIterator<Item = u64>) {
-        for millisecond in at {
-            demand.record(3);
-            rate.record(NOW + Duration::from_millis(millisecond), [&mut *demand]);
-        }
-    }
-
-    #[test]
-    fn the_rate_is_that_of_the_last_interval() {
-        let (mut rate, mut demand) = (Rate::hot(NOW), Demand::default());
-        request(&mut rate, &mut demand, 1..=10);
-        assert_eq!(
-            rate.units_per_second(demand),
-            3.0 * MIN_RATE,
-            "an assumption"
-        );
-        request(&mut rate, &mut demand, 11..=1_000);
-        assert!((990.0..=1_010.0).contains(&rate.per_second()), "{rate:?}");
-        let ratio = rate.units_per_second(demand) / rate.per_second();
-        assert!((2.99..=3.01).contains(&ratio), "{rate:?}");
-        assert!(rate.is_hot(NOW + Duration::from_secs(1)));
-        assert!(!rate.is_hot(NOW + Duration::from_secs(4)));
-        // A pause is part of the interval.
-        request(&mut rate, &mut demand, [11_000]);
-        assert!(rate.per_second() < 10.0, "{rate:?}");
-        assert!(!rate.is_hot(NOW + Duration::from_secs(11)));
-    }
 }

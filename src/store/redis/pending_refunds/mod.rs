@@ -468,21 +468,6 @@ mod tests {
     }
 
     #[test]
-    fn refunds_are_sent_in_the_order_in_which_they_were_kept() {
-        let limit = LimitHandle::unregistered(Gcra, "9/min");
-        let refunds = PendingRefunds::default();
-        let kept: Vec<_> = (0..300).map(|index| Key::new(format!("{index}"))).collect();
-        for key in &kept {
-            fail(&refunds, 0, refund_of(&limit, *key), Sent::No);
-        }
-        let mut sent = Vec::new();
-        while sent.len() < kept.len() {
-            sent.extend(refunds.take(0).iter().map(|(_, counters)| counters[0].key));
-        }
-        assert_eq!(sent, kept);
-    }
-
-    #[test]
     fn what_is_kept_of_a_key_is_dropped_when_the_key_is_reset() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let refunds = &store.inner.shared.pending_refunds;

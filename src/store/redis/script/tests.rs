@@ -36,7 +36,7 @@ use crate::{
             },
         },
     },
-    strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket, built_in::BUILT_IN},
+    strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket},
 };
 
 /// 2027-01-15 08:00:00 UTC, where a cycle of GCRA's ends and the next begins.
@@ -312,43 +312,6 @@ fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charge
         let batch: Vec<_> = [peek].into_iter().chain(acquisitions).collect();
         scene.send(0, 0, &batch);
         assert_eq!(scene.immortal(), [""; 0]);
-    }
-}
-
-/// The Lua files that go into slots.
-fn fragments() -> Vec<&'static str> {
-    let scripts = BUILT_IN
-        .iter()
-        .filter_map(|strategy| strategy.example_rule(10).script());
-    let halves = scripts.flat_map(|script| [Some(script.source), script.fast_path]);
-    let common = [super::GENERAL, super::OPERATIONS];
-    common.into_iter().chain(halves.flatten()).collect()
-}
-
-/// What a chunk declares as local.
-fn locals(chunk: &str) -> HashSet<&str> {
-    let statements = chunk
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("local "));
-    let names = statements.flat_map(|statement| match statement.strip_prefix("function ") {
-        Some(function) => function.split("(").take(1),
-        None => statement.split(" = ").take(1),
-    });
-    names.flat_map(|names| names.split(", ")).collect()
-}
-
-#[test]
-fn the_locals_that_a_fragment_uses_are_those_of_the_files_it_goes_into() {
-    let known = &locals(super::MAIN) | &locals(super::GENERAL);
-    for fragment in fragments() {
-        let first = fragment.lines().next().unwrap_or_default();
-        let listed = fragment
-            .lines()
-            .find_map(|line| line.split_once("globals "));
-        let (_, listed) = listed.unwrap_or_else(|| panic!("{first}: lists no locals"));
-        for name in listed.split(' ') {
-            assert!(known.contains(name), "{first}: no local {name}");
-        }
     }
 }
 

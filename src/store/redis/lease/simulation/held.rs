@@ -168,44 +168,6 @@ fn no_more_is_held_under_one_policy_than_requests_of_unequal_costs_use_within_a_
     }
 }
 
-/// Requests that the store rejects, since they cost more than there ever is, change nothing.
-#[test]
-fn rejected_requests_are_not_held_for() {
-    let policies = [of_window(100_000), of_window(1_000_000)];
-    let costs = |large: u64| {
-        let cost = move |number| if is_large(number) { large } else { 1 };
-        run(&policies, move |number| vec![1, cost(number)])
-    };
-    for large in [1_000_001, u64::MAX] {
-        let done = costs(large);
-        assert_held(&done, &[1, 1]);
-        assert!(done.by_lease * 100 >= done.admitted * 90, "{done:?}");
-    }
-}
-
-/// A policy that most requests are not charged under, and one of another TTL.
-#[test]
-fn no_more_is_held_under_a_policy_for_some_of_the_requests() {
-    let policies = [
-        Setting::gcra(100_000, SECOND, 10_000, TTL),
-        Setting::calendar_window(1_000_000, 3_600 * SECOND, 2 * TTL),
-        Setting::sliding_log(100_000, 100 * SECOND, 4 * TTL),
-    ];
-    let done = run(&policies, |number| {
-        if is_large(number) {
-            vec![1, 400, 3]
-        } else {
-            vec![1, 0, 2]
-        }
-    });
-    assert_held(&done, &[1, 400, 3]);
-    assert!(
-        done.by_lease * 100 >= done.admitted * 90,
-        "{}",
-        done.by_lease
-    );
-}
-
 /// Leases grow with each response, and don't wait for the end of an interval. No more is held than later.
 #[test]
 fn a_key_is_leased_soon_after_its_first_requests() {
