@@ -1,48 +1,41 @@
 //! What handlers do with units of leases: refunds, charges, settlements, recorded callers; and requests that wait.
 
+use std::slice;
+
 use crate::leases::support::*;
 
-fn exact(scene: &Scene) -> impl Iterator<Item = (Limiter, Key)> {
-    EXACT.into_iter().map(|strategy| {
-        let key = Key::new(format!("{strategy:?}"));
-        (scene.single(strategy, "100000/month"), key)
-    })
-}
-
 async fn until_used_at_last(scene: &Scene, limiter: &Limiter, key: Key, units: u64) {
-    scene.refund_leases(std::slice::from_ref(limiter)).await;
+    scene.refund_leases(slice::from_ref(limiter)).await;
     until_used(limiter, key, units).await;
 }
 
 #[test]
-fn a_refund_of_a_leased_unit_gives_it_back_once() {
+fn a_leased_unit_is_refunded_once_and_settled_to_the_true_cost() {
     scene(async |scene| {
-        for (limiter, key) in exact(&scene) {
-            let (admission, before) = admit_by_lease(&limiter, key).await;
+        for strategy in EXACT {
+            let limiter = scene.single(strategy, "100000/month");
+            let [refunded, settled] = ["refunded", "settled"].map(|it| {
+                let name = format!("{strategy:?} {it}");
+                Key::new(name)
+            });
+            let (admission, before) = admit_by_lease(&limiter, refunded).await;
             let policy = admission.policy("p").expect("a policy");
             for (units, refunded) in [(9, 1), (1, 0)] {
                 let refunds = policy.refund(units).await.expect("a response");
                 let units: u64 = refunds.iter().map(|refund| refund.units()).sum();
-                assert_eq!(units, refunded, "{key:?}");
+                assert_eq!(units, refunded, "{strategy:?}");
             }
-            until_used_at_last(&scene, &limiter, key, before).await;
-        }
-    });
-}
+            until_used_at_last(&scene, &limiter, refunded, before).await;
 
-#[test]
-fn a_leased_unit_is_settled_to_the_true_cost() {
-    scene(async |scene| {
-        for (limiter, key) in exact(&scene) {
-            let (admission, before) = admit_by_lease(&limiter, key).await;
-            scene.refund_leases(std::slice::from_ref(&limiter)).await;
+            let (admission, before) = admit_by_lease(&limiter, settled).await;
+            until_used_at_last(&scene, &limiter, settled, before + 1).await;
             let policy = admission.policy("p").expect("a policy");
             for cost in [0, 1, 5, 2] {
                 policy.settle(cost).await.expect("a response");
-                until_used(&limiter, key, before + cost).await;
+                until_used(&limiter, settled, before + cost).await;
             }
             policy.charge(4).await.expect("a response");
-            until_used(&limiter, key, before + 6).await;
+            until_used(&limiter, settled, before + 6).await;
         }
     });
 }
@@ -79,6 +72,21 @@ fn callers_of_leased_units_are_recorded() {
         until_used_at_last(&scene, &limiter, key, before).await;
         let callers = handle.callers(key).await.expect("a response");
         assert_eq!(callers.len() as u64, before);
+    });
+}
+
+#[test]
+fn beside_a_policy_without_leases_none_are_used() {
+    scene(async |scene| {
+        let limiter = scene.limiter([
+            leased(Fixed, "p", "1000/month"),
+            Fixed.policy("q", "300/month"),
+        ]);
+        assert_eq!(send(&limiter, 400).await, (300, 0));
+        assert!(leases(&limiter, "p").is_none());
+        for policy in ["p", "q"] {
+            assert_eq!(used_of(&limiter, KEY, policy).await, 300);
+        }
     });
 }
 

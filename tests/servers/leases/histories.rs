@@ -1,5 +1,5 @@
 //! Random histories of several policies with leases, and of requests of any costs: what is used in the end is what was admitted,
-//! and every leased unit is accounted for. (Nothing refills: `demand` has the promise over intervals.)
+//! and every leased unit is accounted for. Nothing refills: the simulation of leases has the promise over intervals.
 
 use tollgate::limiter::{Check, Refund};
 use tollgate_tests::rng::Rng;

@@ -5,17 +5,14 @@
 
 mod checker;
 mod cluster;
-mod demand;
 mod ends;
 mod handlers;
 mod histories;
-mod holder;
 mod last_instant;
 mod one_more_burst;
 mod outages;
 mod processes;
 mod remaining;
-mod several;
 mod shutdown;
 mod support;
 mod without_await;

@@ -1,6 +1,4 @@
-//! What is held is refunded when traffic stops, by a shutdown, and from runtimes that have ended.
-
-use std::slice;
+//! What is held is refunded by a shutdown.
 
 use tokio::task::coop::unconstrained;
 
@@ -47,53 +45,5 @@ fn a_shutdown_with_less_time_than_a_lease_takes_refunds_what_is_held() {
         scene.shut_down(&own).await;
         assert_eq!(held(&own), 0);
         assert_eq!(used(&other, KEY).await, admitted + 1);
-    });
-}
-
-#[test]
-fn what_is_left_when_traffic_stops_is_refunded() {
-    scene(async |scene| {
-        for strategy in EXACT {
-            let limiter = scene.single(strategy, "100000/month");
-            let key = Key::new(format!("{strategy:?}"));
-            let admitted = hold(&limiter, key).await;
-            scene.refund_leases(slice::from_ref(&limiter)).await;
-            assert_eq!(used(&limiter, key).await, admitted, "{strategy:?}");
-            let [held, granted, spent, refunded, lapsed] = stats(&limiter);
-            assert_eq!((held, lapsed), (0, 0), "{strategy:?}");
-            assert!(refunded > 0 && granted == spent + refunded, "{strategy:?}");
-        }
-    });
-}
-
-/// A lease outlives the runtime that requested it, which ends or is not driven any more.
-#[test]
-fn a_key_is_leased_again_after_the_runtime_of_its_lease_has_ended() {
-    scene_with(Timers::Stopped, |scene| {
-        for keeps in [false, true] {
-            let limiter = scene.single(Fixed, "1000000/month");
-            let key = Key::new(format!("{keeps}"));
-            let first = current_thread();
-            let mut admitted = first.block_on(hold(&limiter, key));
-            let first = keeps.then_some(first);
-            scene.advance(2 * TTL);
-            let second = current_thread();
-            second.block_on(async {
-                let before = stats(&limiter)[2];
-                until("a lease of this runtime is spent", async || {
-                    scene.advance(ms(50));
-                    for _ in 0..20 {
-                        admitted += u64::from(limiter.check(key).await.is_admitted());
-                    }
-                    stats(&limiter)[2] > before
-                })
-                .await;
-            });
-            drop(first);
-            second.block_on(async {
-                scene.refund_leases(slice::from_ref(&limiter)).await;
-                assert_eq!(used(&limiter, key).await, admitted);
-            });
-        }
     });
 }

@@ -7,7 +7,7 @@ use testkit::Clock;
 use tollgate::{observe::LeaseStats, store::RedisStoreBuilder};
 use tollgate_tests::set_clock::of_own_process;
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{
-    Bucket, Calendar, Fixed, Gcra, List, Log, Sliding,
+    Calendar, Fixed, Gcra, List, Log, Sliding,
 };
 pub(crate) use tollgate_tests::{
     load::limiter,

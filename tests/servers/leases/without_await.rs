@@ -60,18 +60,3 @@ fn what_they_leave_of_a_lease_is_refunded_by_the_background_thread() {
         assert_eq!([spent, lapsed], [200, 0], "{granted} {refunded}");
     });
 }
-
-#[test]
-fn no_lease_is_requested_for_a_call_that_none_can_admit() {
-    scene(async |scene| {
-        let limiter = scene.limiter([leased(Fixed, "p", "100000/month")]);
-        for _ in 0..100 {
-            // A lease has 64 units at most, and admits single requests.
-            for check in [limiter.check(KEY).cost(65), limiter.check(KEY).times(2)] {
-                assert_eq!(check.now().err(), Some(NotNow::Store));
-            }
-        }
-        assert_eq!(used(&limiter, KEY).await, 0);
-        assert_eq!(stats(&limiter), [0; 5]);
-    });
-}
