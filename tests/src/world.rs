@@ -4,12 +4,12 @@ use std::{thread, time::Duration};
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore,
-    clock::Timestamp, limiter::LimiterBuilder,
+    Key, Limiter, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore, clock::Timestamp,
+    limiter::LimiterBuilder,
 };
 
-use crate::strategy_kind::StrategyKind;
 pub use crate::until::TEST_TIMEOUT;
+use crate::{counting_clock::CountingClock, strategy_kind::StrategyKind};
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 pub const START: u64 = 1_800_000_000_000_000;
@@ -44,13 +44,13 @@ enum Backing {
 }
 
 enum Time {
-    Local(ManualClock),
+    Local(CountingClock),
     Server(ServerClock),
 }
 
 impl World {
     pub fn memory() -> Self {
-        let clock = ManualClock::at(Timestamp::from_micros(START as i64));
+        let clock = CountingClock::at(START);
         Self {
             store: Backing::Memory(MemoryStore::builder().clock(clock.clone()).build()),
             time: Time::Local(clock),
@@ -143,16 +143,25 @@ impl World {
         }
     }
 
+    /// How many permits were renewed and released; in process, how many calls were made.
+    pub fn renewals(&self) -> u64 {
+        match (&self.time, self.redis_server()) {
+            (Time::Local(clock), _) => clock.reads(),
+            // The server's own count of what is done to each permit.
+            (_, server) => server.map_or(0, |server| server.calls("zmscore")),
+        }
+    }
+
     pub fn set(&self, micros: u64) {
         match &self.time {
-            Time::Local(clock) => clock.set(Timestamp::from_micros(micros as i64)),
+            Time::Local(clock) => clock.time.set(Timestamp::from_micros(micros as i64)),
             Time::Server(clock) => clock.set(micros),
         }
     }
 
     pub fn now(&self) -> u64 {
         match &self.time {
-            Time::Local(clock) => tollgate::clock::Clock::now(clock).as_micros() as u64,
+            Time::Local(clock) => tollgate::clock::Clock::now(&clock.time).as_micros() as u64,
             Time::Server(clock) => clock.micros(),
         }
     }

@@ -2,35 +2,64 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::inflight::{
-    script::play_each,
-    support::{World, *},
-};
+use crate::inflight::support::*;
 
-/// `PERMIT_TTL` is 300 ms.
+const HOUR: i64 = 3_600_000_000;
+
 #[tokio::test]
 async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier_wherever_the_clock_steps()
  {
-    let scripts = [
-        "leak 10, +299999us, free: 0, take a: false, +1us, fill b: 10",
-        // A step back of an hour locks no caller out for longer, and gives no permit, whichever call finds it.
-        "leak 10, back 3600s, take a: false, +299999us, take b: false, +1us, fill c: 10",
-        "leak 10, back 3600s, free: 0, +299999us, take a: false, +1us, fill b: 10",
-        // A permit acquired after it lets earlier ones expire in time.
-        "leak 6, back 3600s, leak 4, take a: false, +300ms, fill b: 10",
-    ];
-    play_each(permit_policy(PERMIT_TTL), &scripts).await;
+    for world in World::both() {
+        for (before, step, after, peeks) in [
+            (10, 0, 0, true),
+            // A step back of an hour locks no caller out for longer, and gives no permit, whichever call finds it.
+            (10, -HOUR, 0, false),
+            (10, -HOUR, 0, true),
+            // A permit acquired after it lets earlier ones expire in time.
+            (6, -HOUR, 4, false),
+        ] {
+            let _case = Case(format!("{before}, {step}, {after}, {peeks}"));
+            let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+            leak_permits(&limiter, before);
+            world.step(step);
+            leak_permits(&limiter, after);
+            for pause in [Duration::ZERO, PERMIT_TTL - MICRO] {
+                world.advance(pause);
+                match peeks {
+                    true => assert_eq!(free(&limiter).await, 0),
+                    false => assert!(!admitted_by_store(&check(&limiter).await)),
+                }
+            }
+            world.advance(MICRO);
+            assert_eq!(fill(&limiter).await.len(), 10);
+            until_free(&limiter, 10).await;
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_permit_that_has_expired_is_not_refunded_and_stays_expired_when_the_clock_steps_back() {
-    let scripts = [
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let mut first = check(&limiter).await;
+        world.advance(LONG_TTL / 2);
+        let second = check(&limiter).await;
+        world.advance(LONG_TTL / 2);
         // The request still runs: the slot may be another request's by then.
-        "take a: true, +1800s, take b: true, +1800s, refund a 1: 0, free: 9",
+        let refunds = first.refund(1).await.expect("a response");
+        assert_eq!(refunds[0].units(), 0);
+        assert_eq!(free(&limiter).await, 9);
+        drop((first, second));
+        until_free(&limiter, 10).await;
         // What found it expired forgot it: it holds nothing after the step.
-        "leak 3, +1800s, leak 2, +1800s, take a cost 10: false, back 900s, free: 8",
-    ];
-    play_each(permit_policy(LONG_TTL), &scripts).await;
+        leak_permits(&limiter, 3);
+        world.advance(LONG_TTL / 2);
+        leak_permits(&limiter, 2);
+        world.advance(LONG_TTL / 2);
+        assert!(!admitted_by_store(&limiter.check(KEY).cost(10).await));
+        world.step(-HOUR / 4);
+        assert_eq!(free(&limiter).await, 8);
+    }
 }
 
 #[tokio::test]
@@ -38,12 +67,12 @@ async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_rele
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
-        world.rewind(secs(3_600));
+        world.step(-HOUR);
         assert!(!admitted_by_store(&check(&limiter).await));
-        if let World::Redis(server, clock) = &world {
-            let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
+        if let Some(server) = world.redis_server() {
+            let ends = world.now() + PERMIT_TTL.as_micros() as u64;
             until("heartbeats tell the new time", async || {
-                expiries(server).iter().all(|at| *at == ends)
+                holders(server).iter().all(|(_, at)| *at == ends)
             })
             .await;
         }

@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{World, *};
+use crate::inflight::support::*;
 
 #[tokio::test]
 async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {

@@ -2,23 +2,42 @@
 
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
-use crate::inflight::{
-    script::play_each,
-    support::{World, *},
-};
+use crate::inflight::support::*;
 
 /// `PERMIT_TTL` is 300 ms.
 #[tokio::test]
 async fn held_permits_are_renewed_beyond_their_ttl_and_those_that_expired_are_not() {
-    let scripts = [
-        "fill a: 10, +270ms, beat 10, take b: false, +270ms, beat 10, take b: false, +270ms, beat 10, \
-         take b: false, drop a, until free: 10",
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+        let held = fill(&limiter).await;
+        for _ in 0..3 {
+            world.advance(PERMIT_TTL * 9 / 10);
+            until_heartbeats(&world, 10).await;
+            assert!(!admitted_by_store(&check(&limiter).await));
+        }
+        drop(held);
+        until_free(&limiter, 10).await;
         // All of a request for several.
-        "take a cost 2 times 3: 3, +270ms, beat 6, +270ms, beat 6, free: 4, drop a, until free: 10",
+        let several = limiter.check(KEY).cost(2).times(3).await;
+        for _ in 0..2 {
+            world.advance(PERMIT_TTL * 9 / 10);
+            until_heartbeats(&world, 6).await;
+        }
+        assert_eq!((several.admitted(), free(&limiter).await), (3, 4));
+        drop(several);
+        until_free(&limiter, 10).await;
         // A heartbeat that comes too late revives nothing, and takes no others' permits.
-        "fill a: 10, +300ms, beat 10, free: 10, fill b: 10, drop a, free: 0, drop b, until free: 10",
-    ];
-    play_each(permit_policy(PERMIT_TTL), &scripts).await;
+        let late = fill(&limiter).await;
+        world.advance(PERMIT_TTL);
+        until_heartbeats(&world, 10).await;
+        assert_eq!(free(&limiter).await, 10);
+        let others = fill(&limiter).await;
+        drop(late);
+        assert_eq!(free(&limiter).await, 0);
+        drop(others);
+        until_free(&limiter, 10).await;
+        world.no_key_is_immortal();
+    }
 }
 
 #[test]
@@ -31,10 +50,10 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
         other.block_on(async {
             // A renewal that it had sent has been made by then.
             assert_eq!(free(&limiter).await, 0);
-            world.advance(PERMIT_TTL - Duration::from_micros(1));
+            world.advance(PERMIT_TTL - MICRO);
             tokio::time::sleep(PERMIT_TTL / 2).await;
             assert_eq!(free(&limiter).await, 0);
-            world.advance(Duration::from_micros(1));
+            world.advance(MICRO);
             assert_eq!(free(&limiter).await, MAX_PERMITS, "no task renews them");
             drop(held);
         });
@@ -45,7 +64,7 @@ fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
 async fn advance_several_ttls(world: &World, held: u64) {
     for _ in 0..3 {
         world.advance(PERMIT_TTL * 9 / 10);
-        world.until_heartbeats(held).await;
+        until_heartbeats(world, held).await;
     }
 }
 
@@ -77,25 +96,6 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_
     }
 }
 
-#[test]
-fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        for _ in 0..2 {
-            let runtime = multi_thread(1);
-            let held = runtime.block_on(acquire(&limiter));
-            runtime.block_on(advance_several_ttls(&world, 1));
-            assert_eq!(runtime.block_on(free(&limiter)), MAX_PERMITS - 1);
-            drop(runtime);
-            std::mem::forget(held);
-            // A renewal that it had sent has been made by then.
-            let free = current_thread().block_on(free(&limiter));
-            assert_eq!(free, MAX_PERMITS - 1);
-            world.advance(PERMIT_TTL);
-        }
-    }
-}
-
 /// A permit that was acquired in a runtime that has ended, and is held in another one.
 #[test]
 fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
@@ -119,7 +119,7 @@ async fn nothing_is_sent_while_nothing_is_held() {
     let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
     let held = fill(&limiter).await;
-    world.until_heartbeats(MAX_PERMITS).await;
+    until_heartbeats(&world, MAX_PERMITS).await;
     drop(held);
     until_free(&limiter, MAX_PERMITS).await;
     server.reset_stats();

@@ -1,7 +1,6 @@
 //! Limits on requests in flight: never more than the limit, and every permit comes back.
 
 mod clocks;
-mod composite;
 mod foreign_values;
 mod handles;
 mod heartbeats;
@@ -10,6 +9,5 @@ mod merged;
 mod processes;
 pub(crate) mod renewals;
 mod responses;
-mod script;
 mod support;
 mod units;

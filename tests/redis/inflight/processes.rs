@@ -8,7 +8,7 @@ use std::{
 use testkit::Connection;
 use tollgate_tests::prelude::*;
 
-use crate::inflight::support::{World, *};
+use crate::inflight::support::*;
 
 const URL: &str = "TOLLGATE_INFLIGHT_URL";
 const TURNS: usize = 50;
@@ -49,9 +49,7 @@ fn child_process_that_holds_six_permits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     let world = World::redis();
-    let World::Redis(server, clock) = &world else {
-        unreachable!()
-    };
+    let server = world.server();
     let mut process = child("child_process_that_holds_six_permits", server);
     let mut said = BufReader::new(process.stdout.take().expect("its output"));
     let mut line = String::new();
@@ -66,15 +64,15 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     let own = fill(&limiter).await;
     assert_eq!(own.len(), 4, "two processes share the limit");
     let renewed = async || {
-        let ends = clock.micros() + PERMIT_TTL.as_micros() as u64;
+        let ends = world.now() + PERMIT_TTL.as_micros() as u64;
         until("both processes' heartbeats come", async || {
-            expiries(server).iter().all(|at| *at == ends)
+            holders(server).iter().all(|(_, at)| *at == ends)
         })
         .await;
     };
     // While the process runs, its permits are renewed.
     for _ in 0..2 {
-        clock.advance(PERMIT_TTL * 9 / 10);
+        world.advance(PERMIT_TTL * 9 / 10);
         renewed().await;
         assert_eq!((free(&limiter).await, stored_permits(server)), (0, 10));
     }
@@ -83,20 +81,20 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     process.wait().expect("its end");
     // A renewal that it had sent has been made by then.
     assert_eq!(free(&limiter).await, 0);
-    let last = clock.micros() + PERMIT_TTL.as_micros() as u64;
+    let last = world.now() + PERMIT_TTL.as_micros() as u64;
     let half = PERMIT_TTL / 2;
-    clock.advance(half);
+    world.advance(half);
     until("our heartbeats come", async || {
-        expiries(server).iter().filter(|at| **at > last).count() == own.len()
+        holders(server).iter().filter(|(_, at)| *at > last).count() == own.len()
     })
     .await;
-    clock.advance(PERMIT_TTL - half - Duration::from_micros(1));
+    world.advance(PERMIT_TTL - half - Duration::from_micros(1));
     let early = check(&limiter).await;
     assert!(!admitted_by_store(&early), "not a microsecond before");
-    clock.advance(Duration::from_micros(1));
+    world.advance(Duration::from_micros(1));
     let more = fill(&limiter).await;
     assert_eq!(more.len(), 6, "what it held, and no more");
-    assert_eq!(stored_permits(server), MAX_PERMITS as i64);
+    assert_eq!(stored_permits(server), MAX_PERMITS);
     drop((own, more));
     until("all are back", async || free(&limiter).await == MAX_PERMITS).await;
     assert_eq!(server.keys(), [""; 0]);

@@ -1,37 +1,62 @@
-//! Requests that take several permits each.
+//! Requests that take several permits each, and those that rates limit too.
 
 use tollgate_tests::prelude::*;
 
-use crate::inflight::{
-    script::play_each,
-    support::{World, *},
-};
+use crate::inflight::support::*;
 
 #[tokio::test]
 async fn each_request_acquires_what_it_costs_and_releases_that_and_no_others_permits() {
-    let scripts = [
-        "take a cost 3: true, take b cost 3: true, take c cost 3: true, take d cost 3: false, free: 1, \
-         stored: 9, drop a, until free: 4, take d cost 3: true, drop b, drop c, drop d, until free: 10",
-        // As many as there are do fit.
-        "take a cost 11: never, take a cost 10: true, take b: false",
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy(LONG_TTL)]);
+        let take = |cost| limiter.check(KEY).cost(cost);
+        assert_eq!(take(11).await.retry_after(), RetryAfter::Never);
         // Several at once, which are released together, when the last clone is dropped.
-        "take a cost 3 times 5: 3, free: 1, clone a b, drop a, free: 1, drop b, until free: 10",
-        "take a: true, clone a b, drop a, free: 9, drop b, until free: 10",
-        // A partial refund, and the release of the rest, once, also of a clone: not of others' permits. The release by a drop is sent
-        // ahead of a peek, on the same connection.
-        "take a cost 2 times 3: 3, take b cost 4: true, free: 0, refund a 1: 1, free: 1, refund a 2: 2, \
-         free: 3, clone a c, refund a 99: 3, refund a 99: 0, refund c 99: 0, free: 6, \
-         take d cost 6: true, drop a, drop c, free: 0, drop b, drop d, until free: 10",
+        let several = take(3).times(5).await;
+        assert_eq!((several.admitted(), free(&limiter).await), (3, 1));
+        let clone = several.clone();
+        drop(several);
+        assert_eq!(free(&limiter).await, 1);
+        drop(clone);
+        until_free(&limiter, 10).await;
+        // A partial refund, and the release of the rest, once, also of a clone: not of others' permits.
+        let (mut a, b) = (take(2).times(3).await, take(4).await);
+        for (units, refunded, left) in [(1, 1, 1), (2, 2, 3), (99, 3, 6), (99, 0, 6)] {
+            let refunds = a.refund(units).await.expect("a response");
+            assert_eq!((refunds[0].units(), free(&limiter).await), (refunded, left));
+        }
+        let rest = take(6).await;
+        // The release by a drop is sent ahead of a peek, on the same connection.
+        drop(a);
+        assert_eq!(free(&limiter).await, 0);
         // A free request passes when all permits are taken, and holds none; nor does a rejected one.
-        "fill a: 10, take b cost 0: true, take c: false, drop a, until free: 10",
+        assert!(admitted_by_store(&take(0).await) && !admitted_by_store(&take(1).await));
+        drop((b, rest));
+        until_free(&limiter, 10).await;
         // Late releases after a reset free no others.
-        "fill a: 10, reset, fill b: 10, drop a, free: 0, drop b, until free: 10",
-    ];
-    play_each(permit_policy(LONG_TTL), &scripts).await;
-    // More than a script's stack holds: the names of two million requests alone would be some 50 MB on the wire.
-    let script = "take a cost 10000: true, free: 0, drop a, until free: 10000, \
-                  take a times 2000000: 10000, free: 0, drop a, until free: 10000";
-    play_each(permit_policy_of(10_000, LONG_TTL), &[script]).await;
+        let before = fill(&limiter).await;
+        let _ = limiter.reset(KEY).await.expect("a response");
+        let after = fill(&limiter).await;
+        drop(before);
+        assert_eq!(free(&limiter).await, 0);
+        drop(after);
+        until_free(&limiter, 10).await;
+        world.no_key_is_immortal();
+    }
+}
+
+/// More than a script's stack holds: the names of two million requests alone would be some 50 MB on the wire.
+#[tokio::test]
+async fn one_request_may_take_thousands_of_permits_and_millions_share_a_call() {
+    for world in World::both() {
+        let limiter = world.limiter([permit_policy_of(10_000, LONG_TTL)]);
+        for (cost, times) in [(10_000, 1), (1, 2_000_000)] {
+            let held = limiter.check(KEY).cost(cost).times(times).await;
+            assert_eq!(held.admitted() * cost, 10_000);
+            assert_eq!(free(&limiter).await, 0);
+            drop(held);
+            until_free(&limiter, 10_000).await;
+        }
+    }
 }
 
 /// A handler that settles its request's true cost, such as its tokens, means what is counted.
@@ -51,5 +76,29 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
         assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         drop((permits, admission));
         until_free(&limiter, MAX_PERMITS).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_a_rate_or_the_permits_reject_is_charged_by_neither() {
+    for world in World::both() {
+        for (units, permits) in [(4, MAX_PERMITS), (100, 2)] {
+            let rate = StrategyKind::Gcra.policy("rate", &format!("{units}/h"));
+            let rate = rate.key(extract::global());
+            let limiter = world.limiter([rate, permit_policy_of(permits, LONG_TTL)]);
+            let held = fill(&limiter).await;
+            let admitted = units.min(permits);
+            assert_eq!(held.len() as u64, admitted);
+            let rejected = check(&limiter).await;
+            let by = ["rate", "permits"].map(|name| rejected.count(name).rejected());
+            assert_eq!(by, [units < permits, permits < units]);
+            assert_eq!(free(&limiter).await, permits - admitted);
+            drop(held);
+            until_free(&limiter, permits).await;
+            // Permits come back; what the rate counted stays.
+            let seen = limiter.peek(KEY).await.expect("a response");
+            assert_eq!(seen.left("rate"), units - admitted);
+            let _ = limiter.reset(KEY).await.expect("a response");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use tokio::sync::{Notify, mpsc};
 use tollgate_tests::prelude::*;
 
-use crate::{inflight::renewals::Slow, reconfigure::support::*};
+use crate::{inflight::renewals::Renewals, reconfigure::support::*};
 
 fn permits_for(name: &str, n: u64, ttl: u64) -> Policy {
     let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
@@ -35,22 +35,22 @@ async fn permits_of_removed_and_altered_policies_count_until_they_are_released()
 }
 
 /// A limiter by the runtime's time, whose store counts renewals.
-fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Slow) {
-    let store = Slow::new();
-    let limiter = settings(policies).store(store.clone()).built();
-    (limiter, store)
+fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Arc<Renewals>) {
+    let (store, renewals) = Renewals::store();
+    let limiter = settings(policies).store(store).built();
+    (limiter, renewals)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_of_a_removed_policy_is_renewed_for_as_long_as_it_is_held() {
-    let (limiter, store) = timed([permits_for("p", 1, 30)]);
+    let (limiter, renewals) = timed([permits_for("p", 1, 30)]);
     let held = limiter.admit(KEY).await.expect("a permit");
     for round in 1..10 {
         let name = format!("q{round}");
         replace(&limiter, [window(&name, "9/h")]);
         tokio::time::sleep(secs(29)).await;
     }
-    let renewals = || store.renewals.done.load(Ordering::SeqCst);
+    let renewals = || renewals.done.load(Ordering::SeqCst);
     assert!(renewals() >= 26);
     replace(&limiter, [permits_for("p", 1, 30)]);
     assert!(limiter.admit(KEY).await.is_err(), "it is held");

@@ -7,7 +7,7 @@ use self::{
     client::{admitted, send},
     service::{Kind, Work, app},
 };
-use crate::inflight::support::{World, *};
+use crate::inflight::support::*;
 
 mod client;
 mod service;
@@ -135,7 +135,7 @@ async fn streams_that_outlast_the_ttl_of_their_permits_keep_them_to_the_end() {
         .await;
         for _ in 0..3 {
             world.advance(PERMIT_TTL * 9 / 10);
-            world.until_heartbeats(MAX_PERMITS).await;
+            until_heartbeats(&world, MAX_PERMITS).await;
             let decision = check(&limiter).await;
             assert!(!admitted_by_store(&decision));
         }
