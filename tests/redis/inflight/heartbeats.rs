@@ -40,26 +40,6 @@ async fn held_permits_are_renewed_beyond_their_ttl_and_those_that_expired_are_no
     }
 }
 
-#[test]
-fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let [one, other] = [(); 2].map(|()| multi_thread(1));
-        let held = one.block_on(fill(&limiter));
-        drop(one);
-        other.block_on(async {
-            // A renewal that it had sent has been made by then.
-            assert_eq!(free(&limiter).await, 0);
-            world.advance(PERMIT_TTL - MICRO);
-            tokio::time::sleep(PERMIT_TTL / 2).await;
-            assert_eq!(free(&limiter).await, 0);
-            world.advance(MICRO);
-            assert_eq!(free(&limiter).await, MAX_PERMITS, "no task renews them");
-            drop(held);
-        });
-    }
-}
-
 /// Advances the clock by several TTLs, as fast as heartbeats allow.
 async fn advance_several_ttls(world: &World, held: u64) {
     for _ in 0..3 {

@@ -1,8 +1,7 @@
 //! How long a request that passes a layer holds its permit.
 
-use std::task::{Context, Poll};
-
 use axum::extract::State;
+use futures_util::{StreamExt, stream};
 use tollgate::limiter::PermitGuard;
 use tollgate_tests::prelude::*;
 
@@ -86,27 +85,41 @@ async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
     }
 }
 
+#[tokio::test]
+async fn an_error_of_the_inner_service_releases_the_permit() {
+    for world in World::both() {
+        let (layer, limiter) = layer(&world);
+        let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
+        let service = layer.layer(failing);
+        for _ in 0..3 * MAX_PERMITS {
+            let error = service.clone().oneshot(request("/")).await;
+            assert_eq!(error.expect_err("an error"), "broken");
+            until_free(&limiter, MAX_PERMITS).await;
+        }
+    }
+}
+
 /// An inner layer rejects: the permits of the outer one are released with the response.
 #[tokio::test]
 async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for world in World::both() {
         let (outer, limiter) = layer(&world);
-        let narrow = permit_policy_of(1, LONG_TTL);
-        let inner = World::memory().limiter([narrow]);
+        let inner = World::memory().limiter([permit_policy_of(1, LONG_TTL)]);
         let taken = check(&inner).await;
         let app = Router::new().route("/", get(async || "hello"));
         let app = app.layer(RateLimitLayer::new(inner.clone())).layer(outer);
-        for _ in 0..3 {
-            let response = app.clone().oneshot(request("/")).await.expect("infallible");
-            assert_eq!(response.status(), 429);
-            drop(response);
-            until_free(&limiter, MAX_PERMITS).await;
-        }
+        let send = async || app.clone().oneshot(request("/")).await.expect("infallible");
+        let rejected = send().await;
+        assert_eq!(rejected.status(), 429);
+        drop(rejected);
+        until_free(&limiter, MAX_PERMITS).await;
         drop(taken);
-        let response = app.clone().oneshot(request("/")).await.expect("infallible");
+        let response = send().await;
         assert_eq!(response.status(), 200);
-        assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
-        assert_eq!(free(&inner).await, 0);
+        assert_eq!(
+            (free(&limiter).await, free(&inner).await),
+            (MAX_PERMITS - 1, 0)
+        );
         drop(response);
         until_free(&limiter, MAX_PERMITS).await;
         assert_eq!(free(&inner).await, 1);
@@ -129,86 +142,48 @@ impl Drop for FreePermitsOnDrop {
     }
 }
 
-/// Never ready, with a witness inside.
-struct Endless(#[expect(dead_code, reason = "it is dropped")] FreePermitsOnDrop);
-
-impl Future for Endless {
-    type Output = Result<Response<Body>, Infallible>;
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Pending
-    }
-}
-
 /// What a request works with is let go before its permit is: else there is one more at work than there are permits.
 #[tokio::test]
-async fn a_cancelled_request_drops_its_work_before_its_permit() {
-    let world = World::memory();
-    let (layer, limiter) = layer(&world);
+async fn a_cancelled_request_and_a_dropped_body_drop_their_work_before_their_permit() {
+    let (layer, limiter) = layer(&World::memory());
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let endless = service_fn({
-        let (limiter, seen) = (limiter.clone(), seen.clone());
-        move |_: Request<Body>| {
-            Endless(FreePermitsOnDrop {
-                limiter: limiter.clone(),
-                seen: seen.clone(),
-            })
+    let witness = || FreePermitsOnDrop {
+        limiter: limiter.clone(),
+        seen: seen.clone(),
+    };
+    let endless = layer.layer(service_fn(|_: Request<Body>| {
+        let witness = witness();
+        async move {
+            std::future::pending::<()>().await;
+            drop(witness);
+            Ok::<_, Infallible>(Response::new(Body::empty()))
         }
-    });
-    let mut work = Box::pin(layer.layer(endless).call(request("/")));
+    }));
+    let mut work = Box::pin(endless.oneshot(request("/")));
     assert!((&mut work).now_or_never().is_none());
     assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
     drop(work);
     assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
     assert_eq!(free(&limiter).await, MAX_PERMITS);
-}
 
-/// A body that ends, or breaks, with what it works with still inside.
-struct Brief {
-    _witness: FreePermitsOnDrop,
-    ends: Option<Result<(), &'static str>>,
-}
-
-impl http_body::Body for Brief {
-    type Data = bytes::Bytes;
-    type Error = &'static str;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, &'static str>>> {
-        Poll::Ready(match self.ends.take() {
-            Some(Err(error)) => Some(Err(error)),
-            _ => None,
-        })
-    }
-}
-
-#[tokio::test]
-async fn a_dropped_body_drops_its_work_before_its_permit() {
-    let world = World::memory();
-    let (layer, limiter) = layer(&world);
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let service = layer.layer(service_fn({
-        let (limiter, seen) = (limiter.clone(), seen.clone());
-        move |_: Request<Body>| {
-            let body = Brief {
-                _witness: FreePermitsOnDrop {
-                    limiter: limiter.clone(),
-                    seen: seen.clone(),
-                },
-                ends: Some(Err("broken")),
-            };
-            async { Ok::<_, Infallible>(Response::new(body)) }
-        }
+    let broken = layer.layer(service_fn(|_: Request<Body>| {
+        let witness = witness();
+        let pieces = stream::iter([Err::<&str, _>("broken")]).inspect(move |_| {
+            let _working = &witness;
+        });
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::from_stream(
+            pieces,
+        ))))
     }));
     let send = async || {
-        let response = service.clone().oneshot(request("/")).await;
-        response.expect("infallible")
+        broken
+            .clone()
+            .oneshot(request("/"))
+            .await
+            .expect("infallible")
     };
     drop(send().await);
-    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1]);
-    assert!(admitted_by_store(&check(&limiter).await));
-
+    assert_eq!(*seen.lock().expect("no panic"), [MAX_PERMITS - 1; 2]);
     // One that breaks is as good as sent.
     let mut body = send().await.into_body();
     assert!(body.frame().await.expect("an error").is_err());

@@ -27,7 +27,7 @@ impl fmt::Debug for Dialect {
     }
 }
 
-pub(crate) static DIALECTS: [Dialect; 7] = [
+pub(crate) static DIALECTS: [Dialect; 6] = [
     Dialect {
         name: "OpenAI",
         provider: || Provider::openai().limit("requests", "calls"),
@@ -35,7 +35,15 @@ pub(crate) static DIALECTS: [Dialect; 7] = [
         report: openai,
         refusal: (429, retry_after),
     },
-    AZURE,
+    Dialect {
+        name: "Azure OpenAI",
+        provider: || Provider::azure_openai().limit("requests", "calls"),
+        unit: ms(1),
+        report: openai,
+        refusal: (429, |ends_in| {
+            format!("retry-after-ms: {}", ends_in.as_millis())
+        }),
+    },
     Dialect {
         name: "Anthropic",
         provider: || Provider::anthropic().limit("requests", "calls"),
@@ -50,27 +58,6 @@ pub(crate) static DIALECTS: [Dialect; 7] = [
             )
         },
         refusal: (429, retry_after),
-    },
-    Dialect {
-        name: "a plan of Anthropic",
-        provider: Provider::anthropic,
-        unit: secs(1),
-        report: |limit, left, ends_in| {
-            let (used, reset) = (limit - left, at(ends_in).as_second());
-            format!(
-                "{DATE}
-                 anthropic-ratelimit-unified-5h-utilization: {}
-                 anthropic-ratelimit-unified-5h-reset: {reset}",
-                used as f64 / limit as f64
-            )
-        },
-        refusal: (429, |ends_in| {
-            format!(
-                "anthropic-ratelimit-unified-status: rejected
-                 anthropic-ratelimit-unified-reset: {}",
-                at(ends_in).as_second()
-            )
-        }),
     },
     Dialect {
         name: "GitHub",
@@ -113,17 +100,6 @@ pub(crate) static DIALECTS: [Dialect; 7] = [
         }),
     },
 ];
-
-/// The fields of OpenAI, and the time of a refusal to the millisecond.
-pub(crate) const AZURE: Dialect = Dialect {
-    name: "Azure OpenAI",
-    provider: || Provider::azure_openai().limit("requests", "calls"),
-    unit: ms(1),
-    report: openai,
-    refusal: (429, |ends_in| {
-        format!("retry-after-ms: {}", ends_in.as_millis())
-    }),
-};
 
 fn openai(limit: u64, left: u64, ends_in: Duration) -> String {
     // Durations of Go: `12ms`, `1s`, `6m0s`.

@@ -4,7 +4,6 @@ use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
 
 use crate::outgoing::{
     redis::{on, server},
-    script::play,
     support::*,
 };
 
@@ -28,15 +27,13 @@ fn rejecting(rejected: &Rejected) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_admitted_was_never_rejected() {
+async fn a_waiter_that_is_admitted_or_dropped_was_never_rejected() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
     let waiters: Vec<_> = (0..20).map(|_| wait(&limiter).into_future()).collect();
     for turn in join_all(waiters).await {
         let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(19_000));
-    assert_eq!(rejections_left(&limiter).await, 2);
-    // Nor was a dropped one.
     for _ in 0..5 {
         drop(queued(wait(&limiter)));
     }
@@ -46,9 +43,9 @@ async fn a_waiter_that_is_admitted_was_never_rejected() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
-    let _ = wait(&limiter).await.expect("the first");
+    let _ = at_once(wait(&limiter));
     let mut head = queued(wait(&limiter));
-    tokio::time::advance(ms(400)).await;
+    advance(400).await;
     // Behind another waiter, whose calls include it.
     let late = limiter.wait(KEY, ms(500)).await;
     let late = late.expect_err("too late");
@@ -59,44 +56,45 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
     assert_eq!(crowded.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(rejecting(&crowded), ["p", "abuse"]);
     // The waiter is banned with it, and waits for that too.
-    assert!(poll_once(&mut head).is_none());
+    still_waits(&mut head);
     let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(400) + TEN_MINUTES);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_rejected_is_counted_by_the_quota_of_its_call() {
-    let strict = Quota::requests(1).per_hour();
-    let (limiter, _) = limiter([policy("p", "1/hour burst 1"), abuse().tier_quotas([strict])]);
-    let _ = wait(&limiter).await.expect("the first");
-    let late = limiter.wait(KEY, ms(500)).quota_for("abuse", strict).await;
-    let late = late.expect_err("too late");
-    assert_eq!(rejecting(&late), ["p", "abuse"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_is_counted_once_at_its_deadline_however_often_it_retried_and_waits_for_a_ban() {
-    // Waiting for a permit polls the store again and again.
+    // However often it has retried: waiting for a permit polls the store again and again.
     let policies = [policy("p", "1/hour burst 1"), permits(1), abuse()];
-    let script =
-        "send held: admitted, reset p, send a for 5s: waits, await a: rejected, left abuse: 1";
-    play(limiter(policies), script).await;
-    for script in [
-        // Until the ban ends, or it is rejected at once.
-        "block 600s, send a for 599999ms: rejected 600000ms, passed: 0ms, send b: waits, \
-         await b: admitted, passed: 600s, left p: 4, left abuse: 2",
-        // Its cost may exceed the quota of the ban.
-        "send a cost 5: admitted, send b cost 5: waits, await b: admitted, passed: 1s, left abuse: 2",
-    ] {
-        play(limiter([window("p", "5/s"), abuse()]), script).await;
-    }
+    let (limiter, _) = self::limiter(policies);
+    let _held = at_once(wait(&limiter));
+    let _ = limiter.reset([("p", KEY)]).await.expect("a response");
+    let late = queued(limiter.wait(KEY, secs(5))).await;
+    late.expect_err("it is held");
+    assert_eq!(rejections_left(&limiter).await, 1);
+    // By the quota of its call.
+    let strict = Quota::requests(1).per_hour();
+    let policies = [policy("p", "1/hour burst 1"), abuse().tier_quotas([strict])];
+    let (limiter, _) = self::limiter(policies);
+    let _ = at_once(wait(&limiter));
+    let late = limiter.wait(KEY, ms(500)).quota_for("abuse", strict).await;
+    assert_eq!(rejecting(&late.expect_err("too late")), ["p", "abuse"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_waits_until_the_end_of_a_ban_that_was_prolonged_meanwhile() {
-    let script = "prolong 1s, send a: waits, +400ms, prolong 3s, prolong 100ms, poll a: waits, \
-                  await a: admitted, passed: 3400ms";
-    play(limiter([window("p", "5/s"), abuse()]), script).await;
+async fn a_waiter_waits_until_the_end_of_a_ban_also_if_that_is_prolonged_meanwhile() {
+    let (limiter, time) = limiter([window("p", "5/s"), abuse()]);
+    let prolong = async |time| {
+        let prolonged = limiter.prolong_block(KEY, ms(time)).await;
+        prolonged.expect("a ban");
+    };
+    prolong(1_000).await;
+    // It is rejected at once if that is too late.
+    let wait = rejected_at_once(limiter.wait(KEY, ms(999)));
+    assert_eq!(wait, RetryAfter::In(secs(1)));
+    let mut waiter = queued(self::wait(&limiter));
+    advance(400).await;
+    prolong(3_000).await;
+    prolong(100).await;
+    still_waits(&mut waiter);
+    let _ = waiter.await.expect("a turn");
+    assert_eq!(time.passed(), ms(3_400));
+    assert_eq!(rejections_left(&limiter).await, 2);
 }
 
 #[tokio::test]
@@ -119,16 +117,32 @@ async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
-    for script in [
-        // Another key is no concern of it. No result has the ban any more, however short the timeout.
-        "block 600s, send a: waits, unblock other, calls, poll a: waits, calls: 0, unblock, \
-         send b for 0ms: waits, poll a: admitted, poll b: admitted, passed: 0ms",
-        "block 600s, send a: waits, calls, poll a: waits, calls: 0, reset abuse, \
-         send b for 0ms: waits, poll a: admitted, poll b: admitted, passed: 0ms",
-        "send all cost 2: admitted, send a: waits, reset p, await a: admitted, passed: 0ms",
-    ] {
-        play(limiter([window("p", "2/hour"), abuse()]), script).await;
+    for lifts in ["unblock", "reset"] {
+        let (limiter, time) = limiter([window("p", "2/hour"), abuse()]);
+        limiter.block(KEY, TEN_MINUTES).await.expect("a ban");
+        let mut waiter = queued(wait(&limiter));
+        // Another key is no concern of it.
+        let other = limiter.unblock([("abuse", Key::new("other"))]).await;
+        other.expect("a response");
+        let calls = time.calls();
+        still_waits(&mut waiter);
+        assert_eq!(time.calls(), calls);
+        let lifted = match lifts {
+            "unblock" => limiter.unblock(KEY).await,
+            _ => limiter.reset([("abuse", KEY)]).await,
+        };
+        lifted.expect("a response");
+        // No result has the ban any more, however short the timeout.
+        let behind = queued(limiter.wait(KEY, ms(0)));
+        let _ = (admitted(waiter), admitted(behind));
+        assert_eq!(time.passed(), ms(0), "{lifts}");
     }
+    let (limiter, time) = limiter([window("p", "2/hour"), abuse()]);
+    let _ = at_once(wait(&limiter).cost(2));
+    let waiter = queued(wait(&limiter));
+    let _ = limiter.reset([("p", KEY)]).await.expect("a response");
+    let _ = waiter.await.expect("a turn");
+    assert_eq!(time.passed(), ms(0));
 }
 
 #[tokio::test]
@@ -153,12 +167,8 @@ async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
         let _ = other.await.expect("no panic").expect("a turn");
     }
     assert_eq!(rejections_left(&limiter).await, 2);
-
     let rejected = limiter.wait(KEY, ms(0)).await;
     rejected.expect_err("no time");
     assert_eq!(rejections_left(&limiter).await, 1);
-    let banned = limiter.wait(KEY, ms(0)).await;
-    let banned = banned.expect_err("banned");
-    assert_eq!(banned.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(server.immortal_keys(), [""; 0]);
 }

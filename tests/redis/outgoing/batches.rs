@@ -2,7 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::outgoing::{script::play, support::*};
+use crate::outgoing::support::*;
 
 #[tokio::test(start_paused = true)]
 async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
@@ -46,12 +46,17 @@ async fn waiters_admitted_together_have_separate_charges() {
 
 #[tokio::test(start_paused = true)]
 async fn the_charge_of_a_dropped_waiter_is_refunded() {
-    // Three are admitted together, of which one is never polled again: so there is a unit for the last, which slept until the window
-    // ends.
-    let script = "send first cost 3: admitted, send a: waits, send gone: waits, send b: waits, send c: waits, \
-                  +1s, poll a: admitted, left p: 0, poll c: waits, drop gone, poll b: admitted, \
-                  poll c: admitted, left p: 0, passed: 1s";
-    play(limiter([window("p", "3/s")]), script).await;
+    let (limiter, time) = limiter([window("p", "3/s")]);
+    let _ = at_once(wait(&limiter).cost(3));
+    let [first, dropped, third, mut last] = [(); 4].map(|()| queued(wait(&limiter)));
+    advance(1_000).await;
+    // Three are admitted together, of which one is never polled again: so there is a unit for the last.
+    let _ = admitted(first);
+    assert_eq!(left(&limiter, "p").await, 0);
+    still_waits(&mut last);
+    drop(dropped);
+    let _ = (admitted(third), admitted(last));
+    assert_eq!((time.passed(), left(&limiter, "p").await), (secs(1), 0));
 }
 
 /// Each waiter with a request of its own is recorded as the caller that the policy finds there.
@@ -72,30 +77,4 @@ async fn waiters_admitted_together_are_recorded_as_separate_callers() {
     let policy = limiter.policy("p").expect("a policy");
     let callers = policy.callers(KEY).await.expect("callers");
     assert_eq!(callers, users.map(Key::new));
-}
-
-#[tokio::test(start_paused = true)]
-async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
-    let counts = policy("p", "4/s burst 4").charge_rejected(true);
-    let (limiter, time) = limiter([counts]);
-    let _ = wait(&limiter).cost(4).await.expect("all");
-    let waiters = (0..4).map(|_| wait(&limiter).into_future());
-    for turn in join_all(waiters).await {
-        let _ = turn.expect("a turn");
-    }
-    // Each is rejected once before it is admitted, so it costs two: 500 ms.
-    assert_eq!(time.passed(), ms(2_000));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_policy_that_charges_by_outcome_is_only_checked() {
-    let failures = policy("p", "2/s").charge_after(outcome::failure);
-    let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
-    let _ = limiter.charge(KEY, 2).await.expect("a response");
-    let waiters: Vec<_> = (0..5).map(|_| queued(wait(&limiter))).collect();
-    for turn in join_all(waiters).await {
-        let admission = turn.expect("a turn");
-        assert_eq!(admission.remaining("p"), Some(2));
-    }
-    assert_eq!(time.passed(), ms(1_000));
 }

@@ -6,7 +6,7 @@
     reason = "futures are polled on a runtime and awaited on a thread without one"
 )]
 
-use tollgate::limiter::{OnMisconfiguration, Wait};
+use tollgate::limiter::Wait;
 use tollgate_tests::{
     bare_thread::{block_on, on_bare_thread},
     prelude::*,
@@ -141,75 +141,5 @@ fn on_redis_a_wait_is_an_error_at_once_and_costs_nothing() {
         assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
         let reset = limiter.reset(KEY).into_future();
         let _ = runtime.block_on(reset).expect("a response");
-    }
-}
-
-#[test]
-fn on_redis_a_wait_that_the_limiter_admits_without_a_runtime_costs_nothing() {
-    let server = server();
-    let [runtime, _] = runtimes();
-    for (action, admits) in [(Some(OnStoreError::Admit), true), (None, false)] {
-        let store = stores::redis(&server);
-        let builder = Limiter::builder().store(store).policy(hourly("1/hour"));
-        let builder = builder.on_misconfiguration(OnMisconfiguration::AsStoreError);
-        let builder = match action {
-            Some(action) => builder.on_store_error(action),
-            // A wait tries again until its timeout.
-            None => builder,
-        };
-        let limiter = builder.build().expect("a limiter");
-        let result = awaited(Box::pin(wait(&limiter).into_future()));
-        if admits {
-            let admission = result.expect("admitted");
-            assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
-        } else {
-            lacks_a_runtime(result);
-        }
-        assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
-    }
-}
-
-/// A wait whose call of the store is on its way when this returns.
-fn in_flight(server: &Server, runtime: &Runtime, limiter: &Limiter) -> Waiter {
-    server.pause();
-    let waiter = runtime.block_on(async { queued(wait(limiter)) });
-    server.resume();
-    waiter
-}
-
-#[test]
-fn on_redis_a_wait_that_leaves_its_runtime_ends_with_the_stores_response() {
-    let server = server();
-    let limiter = on(&server, [hourly("1/hour")]);
-    let [_, runtime] = runtimes();
-    assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
-    let admission = awaited(in_flight(&server, &runtime, &limiter));
-    assert_eq!(admission.expect("there is room").remaining("p"), Some(0));
-    assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
-    // It would have to wait again.
-    lacks_a_runtime(awaited(in_flight(&server, &runtime, &limiter)));
-    assert_eq!(runtime.block_on(left(&limiter, "p")), 0);
-}
-
-#[test]
-fn on_redis_a_wait_that_is_dropped_without_a_runtime_costs_nothing() {
-    let server = server();
-    let limiter = on(&server, [hourly("1/hour")]);
-    for runtime in runtimes() {
-        assert_eq!(runtime.block_on(left(&limiter, "p")), 1);
-        for polls in [false, true] {
-            let mut waiter = in_flight(&server, &runtime, &limiter);
-            let admitted = on_bare_thread(move || {
-                // The response may be there.
-                let ended = polls.then(|| poll_once(&mut waiter)).flatten();
-                ended.is_some_and(|result| result.is_ok())
-            });
-            let rest = u64::from(!admitted);
-            runtime.block_on(until("only what is admitted is charged", async || {
-                left(&limiter, "p").await == rest
-            }));
-            let reset = limiter.reset(KEY).into_future();
-            let _ = runtime.block_on(reset).expect("a response");
-        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 
-use http::response;
 use tokio::time::{Instant, sleep};
 use tollgate::provider::{Feedback, Provider, ReportedLimit};
 use tollgate_tests::prelude::*;
@@ -34,23 +33,6 @@ fn calls_of(quota: &str) -> [Policy; 2] {
     [policy("calls", quota), Policy::block_list("refused")]
 }
 
-fn openai() -> Provider {
-    Provider::openai().limit("requests", "calls")
-}
-
-/// Makes a call that gets this response, and obeys it.
-async fn call(
-    limiter: &Limiter,
-    provider: Provider,
-    response: response::Builder,
-) -> Response<&'static str> {
-    let response = response.body("a body").expect("a response");
-    let layer = OutgoingLayer::new(limiter.clone()).obey(provider);
-    let service = service_fn(|()| std::future::ready(Ok::<_, Infallible>(response.clone())));
-    let api = layer.expect("a block list").layer(service);
-    api.oneshot(()).await.expect("the response")
-}
-
 /// A limiter of one process, whose quota is twice what the account has.
 fn process(store: &MemoryStore) -> Limiter {
     let builder = Limiter::builder().store(store.clone());
@@ -64,7 +46,7 @@ async fn call_from(
     dialect: &'static Dialect,
     lasts: Duration,
 ) -> Calls {
-    let store = MemoryStore::builder().clock(Time::start()).build();
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
     let start = Instant::now();
     let calls = Arc::new(Mutex::new(Calls {
         account: Account::new(dialect, LIMIT, PERIOD),
@@ -138,38 +120,6 @@ async fn an_account_is_used_up_and_few_calls_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_is_logged_with_the_limit_or_the_field_that_causes_it() {
-    let github = Provider::github().limit("core", "calls");
-    let answer = Response::builder;
-    let reset = answer()
-        .header("date", "Sun, 15 Jun 2025 15:06:40 GMT")
-        .header("x-ratelimit-remaining", "0")
-        .header("x-ratelimit-reset", "1750000060");
-    let refused = answer().status(429).header("retry-after-ms", "250");
-    for (provider, response, expected) in [
-        (
-            openai(),
-            refused,
-            r#"cause="retry-after-ms" blocked_for=250ms"#,
-        ),
-        (github, reset, r#"cause="core" blocked_for=60s"#),
-    ] {
-        let (limiter, _) = limiter(calls_of("100/h"));
-        let (log, _guard) = Log::of_info();
-        call(&limiter, provider, response).await;
-        assert_eq!(log.lines(expected).len(), 1, "{expected}: {}", log.text());
-    }
-}
-
-fn reported(remaining: u64, window_end: Option<Duration>) -> Feedback {
-    let mut limit = ReportedLimit::new("requests");
-    (limit.remaining, limit.window_end) = (Some(remaining), window_end);
-    let mut feedback = Feedback::default();
-    feedback.limits.push(limit);
-    feedback
-}
-
-#[tokio::test(start_paused = true)]
 async fn calls_that_wait_already_wait_for_the_end_of_a_block_in_their_order() {
     let (limiter, time) = limiter(calls_of("1/s"));
     let wait = |timeout| limiter.wait(Key::new("account"), timeout);
@@ -198,7 +148,7 @@ async fn calls_that_wait_already_wait_for_the_end_of_a_block_in_their_order() {
 /// The hosts that calls are sent to may be made up by others.
 #[tokio::test(start_paused = true)]
 async fn refusals_of_many_hosts_make_way_for_that_of_another() {
-    let store = MemoryStore::builder().clock(Time::start());
+    let store = MemoryStore::builder().clock(TokioClock::new());
     let store = store.max_keys(NonZeroUsize::new(100).expect("not zero"));
     let limiter = limiter_on(store.build(), [Policy::block_list("refused")]);
     let refused = limiter.policy("refused").expect("its policy");
@@ -212,38 +162,30 @@ async fn refusals_of_many_hosts_make_way_for_that_of_another() {
 
 #[tokio::test]
 async fn a_store_that_fails_loses_no_response() {
-    let store = RedisStore::builder().url("redis://127.0.0.1:1");
-    let builder = Limiter::builder().store(store.timeout(ms(50)).built());
+    let builder = Limiter::builder().store(StubStore::unreachable());
     let limiter = stores::limiter(builder.on_store_error(OnStoreError::Admit), calls_of("5/h"));
-    let refusal = Response::builder().status(429).header("retry-after", "60");
-    let response = call(&limiter, openai(), refusal).await;
+    let layer = OutgoingLayer::new(limiter).obey(Provider::openai());
+    let refusing = service_fn(async |()| {
+        let refusal = Response::builder().status(429).header("retry-after", "60");
+        Ok::<_, Infallible>(refusal.body("a body").expect("a response"))
+    });
+    let api = layer.expect("a block list").layer(refusing);
+    let response = api.oneshot(()).await.expect("the response");
     let (status, body) = (response.status().as_u16(), *response.body());
     assert_eq!((status, body), (429, "a body"));
 }
 
 #[test]
 fn a_provider_that_the_limiter_cannot_obey_is_an_error_when_the_layer_is_built() {
-    let calls = || policy("calls", "5/h");
-    let list = Policy::block_list;
     let plain = Provider::openai;
-    for (policies, provider, expected) in [
-        (vec![calls()], plain(), "without a block list"),
-        (
-            vec![calls(), list("a"), list("b")],
-            plain(),
-            "without a block list",
-        ),
-        (
-            vec![calls(), list("a")],
-            plain().block_list("calls"),
-            "block list \"calls\"",
-        ),
-        (
-            vec![calls(), list("a")],
-            plain().limit("requests", "call"),
-            "policy \"call\"",
-        ),
+    for (lists, provider, expected) in [
+        (&[][..], plain(), "without a block list"),
+        (&["a", "b"], plain(), "without a block list"),
+        (&["a"], plain().block_list("calls"), "block list \"calls\""),
+        (&["a"], plain().limit("requests", "call"), "policy \"call\""),
     ] {
+        let lists = lists.iter().map(|name| Policy::block_list(*name));
+        let policies = lists.chain([policy("calls", "5/h")]);
         let layer = OutgoingLayer::new(stores::limiter(Limiter::builder(), policies));
         let error = layer.obey::<()>(provider).expect_err(expected);
         assert_contains(error, [expected]);
@@ -261,7 +203,10 @@ async fn a_window_that_a_policy_counts_blocks_until_its_end_once_nothing_is_left
         (&counted, 0, end, end),
         (&Provider::github(), 0, end, None),
     ] {
-        let feedback = reported(remaining, window_end);
+        let mut limit = ReportedLimit::new("requests");
+        (limit.remaining, limit.window_end) = (Some(remaining), window_end);
+        let mut feedback = Feedback::default();
+        feedback.limits.push(limit);
         let heeded = provider.heed(&limiter, "account", &feedback).await;
         assert_eq!(heeded.expect("a response"), blocked_for, "{feedback:?}");
         // No count changes.

@@ -2,10 +2,12 @@
 
 use tollgate_tests::prelude::*;
 
-use crate::outgoing::{
-    script::play,
-    support::{TEST_TIMEOUT, *},
-};
+use crate::outgoing::support::{TEST_TIMEOUT, *};
+
+/// One a second.
+fn each_second() -> (Limiter, Time) {
+    limiter([policy("p", "1/s burst 1")])
+}
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
@@ -15,10 +17,8 @@ async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
         let (limiter, time, arrivals) = (limiter.clone(), time.clone(), arrivals.clone());
         tokio::spawn(async move {
             let _ = wait(&limiter).await.expect("a turn");
-            arrivals
-                .lock()
-                .expect("no panic")
-                .push((who, time.passed()));
+            let arrival = (who, time.passed());
+            arrivals.lock().expect("no panic").push(arrival);
         })
     });
     // Spawned in order, and polled in order: the runtime has one thread.
@@ -30,24 +30,47 @@ async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_waiter_is_overtaken_and_a_dropped_one_makes_way() {
-    for script in [
-        // There is room, and the first has not polled the store yet: a request that arrives then is no faster.
-        "send first: admitted, send a: waits, +1s, left p: 1, send b: waits, left p: 1, \
-         poll a: admitted, poll b: waits, left p: 0, +1s, poll b: admitted",
-        // The queue is closed once it is empty: the next waiter is alone in a new one.
-        "send first: admitted, send a: waits, send b: waits, send c: waits, drop b, drop a, \
-         poll c: waits, +1s, poll c: admitted, send d: waits, +1s, poll d: admitted",
-        // The next waiter uses the result of the first.
-        "send first: admitted, send a: waits, send b: waits, calls, drop a, poll b: waits, calls: 0, \
-         await b: admitted, passed: 1s",
-    ] {
-        play(limiter([policy("p", "1/s burst 1")]), script).await;
-    }
+async fn no_waiter_is_overtaken() {
+    let (limiter, time) = each_second();
+    let _ = at_once(wait(&limiter));
+    let first = queued(wait(&limiter));
+    advance(1_000).await;
+    // There is room, and the first has not polled the store yet: a request that arrives then is no faster.
+    assert_eq!(left(&limiter, "p").await, 1);
+    let mut second = queued(wait(&limiter));
+    assert_eq!(left(&limiter, "p").await, 1);
+    let _ = admitted(first);
+    still_waits(&mut second);
+    assert_eq!(left(&limiter, "p").await, 0);
+    advance(1_000).await;
+    let _ = admitted(second);
+    assert_eq!(time.passed(), secs(2));
     // Two units are left, but one that costs more was there before.
-    let script = "send first cost 2: admitted, send dear cost 3: waits, send cheap: waits, left p: 2, +1s, \
-                  poll cheap: waits, poll dear: admitted, poll cheap: admitted, passed: 1s, left p: 0";
-    play(limiter([window("p", "4/s")]), script).await;
+    let (limiter, time) = self::limiter([window("p", "4/s")]);
+    let _ = at_once(wait(&limiter).cost(2));
+    let dear = queued(wait(&limiter).cost(3));
+    let mut cheap = queued(wait(&limiter));
+    assert_eq!(left(&limiter, "p").await, 2);
+    advance(1_000).await;
+    still_waits(&mut cheap);
+    let _ = (admitted(dear), admitted(cheap));
+    assert_eq!((time.passed(), left(&limiter, "p").await), (secs(1), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_waiter_makes_way_for_the_next_which_uses_its_result() {
+    let (limiter, time) = each_second();
+    let _ = at_once(wait(&limiter));
+    let [first, second, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
+    let calls = time.calls();
+    drop((second, first));
+    still_waits(&mut third);
+    assert_eq!(time.calls(), calls);
+    advance(1_000).await;
+    let _ = admitted(third);
+    // The queue is closed once it is empty: the next waiter is alone in a new one.
+    let _ = queued(wait(&limiter)).await.expect("a turn");
+    assert_eq!(time.passed(), secs(2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,77 +89,110 @@ async fn only_the_first_of_a_thousand_waiters_calls_the_store() {
 async fn each_key_has_its_own_queue() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), policy("q", "2/s burst 2")]);
     let keys = |name: &str| [("p", Key::new(name)), ("q", KEY)];
-    let _ = limiter
-        .wait(keys("a"), TEST_TIMEOUT)
-        .await
-        .expect("the first");
-    let mut same = queued(limiter.wait(keys("a"), TEST_TIMEOUT));
-    let _ = limiter
-        .wait(keys("b"), TEST_TIMEOUT)
-        .await
-        .expect("another");
+    let _ = at_once(limiter.wait(keys("a"), TEST_TIMEOUT));
+    let same = queued(limiter.wait(keys("a"), TEST_TIMEOUT));
+    let _ = at_once(limiter.wait(keys("b"), TEST_TIMEOUT));
     assert_eq!(time.passed(), ms(0));
     // However they are put, they are the same keys.
     let [p, q] = keys("a");
     let mut reversed = queued(limiter.wait([q, p], TEST_TIMEOUT));
-    tokio::time::advance(ms(1_000)).await;
-    assert!(poll_once(&mut reversed).is_none());
-    let _ = poll_once(&mut same).expect("its turn").expect("admitted");
+    advance(1_000).await;
+    still_waits(&mut reversed);
+    let _ = admitted(same);
 }
 
 #[tokio::test(start_paused = true)]
 async fn several_policies_are_waited_for_together_and_charged_together() {
-    let policies = [policy("p", "2/s burst 2"), policy("q", "1/s burst 1")];
-    let script = "send first: admitted, send a: waits, left p: 1, +500ms, poll a: waits, left p: 2, \
-                  await a: admitted, passed: 1s";
-    play(limiter(policies), script).await;
+    let (limiter, time) = limiter([policy("p", "2/s burst 2"), policy("q", "1/s burst 1")]);
+    let _ = at_once(wait(&limiter));
+    let mut waiter = queued(wait(&limiter));
+    assert_eq!(left(&limiter, "p").await, 1);
+    advance(500).await;
+    still_waits(&mut waiter);
+    assert_eq!(left(&limiter, "p").await, 2);
+    let _ = waiter.await.expect("a turn");
+    assert_eq!(time.passed(), secs(1));
 }
 
-/// Waiters that are rejected, and when.
 #[tokio::test(start_paused = true)]
 async fn a_request_is_rejected_as_soon_as_it_is_known_that_it_would_wait_past_its_deadline() {
-    for script in [
-        // To the microsecond; and it costs nothing.
-        "send a for 999ms: admitted, send b for 999ms: rejected 1000ms, passed: 0ms, \
-         send c for 1000ms: waits, await c: admitted, passed: 1s",
-        // Behind another one, whose answer is known.
-        "send first: admitted, send a: waits, +400ms, calls, send b for 599ms: rejected 600ms from cache, \
-         calls: 0, passed: 400ms, poll a: waits",
-        // Its turn would be at two seconds, which is known when the one before it is admitted.
-        "send first: admitted, send a: waits, send b for 1500ms: waits, +1s, poll a: admitted, \
-         poll b: rejected 1000ms, passed: 1s",
-        // A full queue rejects at once. A dropped waiter makes room, and so does an admitted one.
-        "send first queue 2: admitted, send a queue 2: waits, send b queue 2: waits, \
-         send c queue 2: rejected 1000ms, passed: 0ms, drop b, send d queue 2: waits, +1s, \
-         poll a: admitted, send e queue 2: waits, send f queue 2: rejected, drop d, send g queue 0: rejected",
-        // Without a queue, a wait is a check.
-        "send a queue 0: admitted, send b queue 0: rejected, send c for 0ms: rejected, passed: 0ms",
-    ] {
-        play(limiter([policy("p", "1/s burst 1")]), script).await;
-    }
+    let (limiter, time) = each_second();
+    let within = |timeout| limiter.wait(KEY, ms(timeout));
+    let _ = at_once(within(999));
+    // To the microsecond; and it costs nothing.
+    assert_eq!(rejected_at_once(within(999)), RetryAfter::In(secs(1)));
+    let waiter = queued(within(1_000));
+    advance(400).await;
+    // Behind another one, whose answer is known.
+    let calls = time.calls();
+    let rejected = within(599).await.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(600)));
+    assert_eq!(rejected.decision().source(), DecisionSource::RejectionCache);
+    assert_eq!((time.calls(), time.passed()), (calls, ms(400)));
+    // Its turn would be at two seconds, which is known when the one before it is admitted.
+    let mut behind = queued(within(1_500));
+    let _ = waiter.await.expect("a turn");
+    let rejected = poll_once(&mut behind).expect("a result");
+    let rejected = rejected.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(secs(1)));
+    assert_eq!(time.passed(), secs(1));
     // One with a smaller cost may be admitted earlier than the one before it, if that leaves: it is rejected at its deadline.
-    let script = "send first cost 2: admitted, send dear cost 2: waits, send cheap for 300ms: waits, \
-                  await cheap: rejected 1700ms, passed: 300ms, poll dear: waits";
-    play(limiter([policy("p", "1/s burst 2")]), script).await;
-    // A cost above the capacity, also behind others, whose turn it doesn't take; and what costs nothing doesn't wait.
-    let script = "send a cost 5: rejected never, send first cost 4: admitted, send b: waits, \
-                  send c cost 5: rejected, send larger cost 5 under 10/s: waits, passed: 0ms, poll b: waits, \
-                  send free cost 0: admitted, left p: 0";
-    play(limiter([window("p", "4/s")]), script).await;
+    let (limiter, time) = self::limiter([policy("p", "1/s burst 2")]);
+    let _ = at_once(wait(&limiter).cost(2));
+    let mut dear = queued(wait(&limiter).cost(2));
+    let rejected = queued(limiter.wait(KEY, ms(300))).await;
+    let rejected = rejected.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_700)));
+    assert_eq!(time.passed(), ms(300));
+    still_waits(&mut dear);
 }
 
-/// Nothing listens there.
-fn no_store() -> RedisStore {
-    let store = RedisStore::builder().url("redis://127.0.0.1:1");
-    store.timeout(ms(50)).built()
+/// A dropped waiter makes room, and so does an admitted one.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_rejects_at_once() {
+    let (limiter, time) = each_second();
+    let queue = |most| wait(&limiter).queue(most);
+    let _ = at_once(queue(2));
+    let [first, second] = [(); 2].map(|()| queued(queue(2)));
+    assert_eq!(rejected_at_once(queue(2)), RetryAfter::In(secs(1)));
+    assert_eq!(time.passed(), ms(0));
+    drop(second);
+    let third = queued(queue(2));
+    advance(1_000).await;
+    let _ = admitted(first);
+    let _fourth = queued(queue(2));
+    rejected_at_once(queue(2));
+    drop(third);
+    // Without a queue, a wait is a check, and so it is without time.
+    rejected_at_once(queue(0));
+    let (limiter, time) = each_second();
+    let _ = at_once(wait(&limiter).queue(0));
+    rejected_at_once(wait(&limiter).queue(0));
+    rejected_at_once(limiter.wait(KEY, ms(0)));
+    assert_eq!(time.passed(), ms(0));
+}
+
+/// Also behind others, whose turn it doesn't take; and what costs nothing doesn't wait.
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_capacity_is_rejected_for_ever_at_once() {
+    let (limiter, time) = limiter([window("p", "4/s")]);
+    assert_eq!(rejected_at_once(wait(&limiter).cost(5)), RetryAfter::Never);
+    let _ = at_once(wait(&limiter).cost(4));
+    let mut waiter = queued(wait(&limiter));
+    rejected_at_once(wait(&limiter).cost(5));
+    let larger = wait(&limiter).quota_for("p", stores::quota("10/s"));
+    let _larger = queued(larger.cost(5));
+    still_waits(&mut waiter);
+    let _ = at_once(wait(&limiter).cost(0));
+    assert_eq!((time.passed(), left(&limiter, "p").await), (ms(0), 0));
 }
 
 #[tokio::test]
 async fn a_store_failure_is_no_reason_to_wait() {
     for action in [OnStoreError::Reject, OnStoreError::Admit] {
         let admits = matches!(action, OnStoreError::Admit);
-        let builder = Limiter::builder().store(no_store()).on_store_error(action);
-        let limiter = stores::limiter(builder, [policy("p", "1/s")]);
+        let builder = Limiter::builder().store(StubStore::unreachable());
+        let limiter = stores::limiter(builder.on_store_error(action), [policy("p", "1/s")]);
         let waits = (0..20).map(|_| wait(&limiter).into_future());
         for turn in join_all(waits).await {
             match turn {
@@ -157,39 +213,35 @@ async fn a_store_failure_is_no_reason_to_wait() {
 /// In-flight limits, where it is not known when a permit will be released.
 #[tokio::test(start_paused = true)]
 async fn a_permit_released_in_this_process_admits_the_next_waiter_at_once() {
-    for (n, script) in [
-        (
-            1,
-            "send a: admitted, send b: waits, send c: waits, drop a, poll b: admitted, poll c: waits, \
-             drop b, poll c: admitted, passed: 0ms",
-        ),
-        // Each admitted waiter has its own permit.
-        (
-            2,
-            "send both cost 2: admitted, send a: waits, send b: waits, send c: waits, drop both, \
-             poll a: admitted, poll b: admitted, poll c: waits, drop a, poll c: admitted, passed: 0ms",
-        ),
-        // An unknown wait is rejected only at the deadline: the hint of a second is none.
-        (
-            1,
-            "send a: admitted, send b for 333ms: waits, await b: rejected, passed: 333ms",
-        ),
-    ] {
-        play(limiter([permits(n)]), script).await;
-    }
+    let (limiter, time) = limiter([permits(2)]);
+    let both = at_once(wait(&limiter).cost(2));
+    let [first, second, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
+    drop(both);
+    // Each admitted waiter has its own permit.
+    let (first, _second) = (admitted(first), admitted(second));
+    still_waits(&mut third);
+    drop(first);
+    let _third = admitted(third);
+    assert_eq!(time.passed(), ms(0));
+    // An unknown wait is rejected only at the deadline: the hint of a second is none.
+    let late = queued(limiter.wait(KEY, ms(333))).await;
+    late.expect_err("both are taken");
+    assert_eq!(time.passed(), ms(333));
     // Beside a rate, waiters wait for both, of which the rate is known.
-    let policies = [permits(1), policy("rate", "1/s burst 1")];
-    let script = "send a: admitted, send b for 999ms: rejected, passed: 0ms, send c: waits, drop a, \
-                  await c: admitted, passed: 1s to 1250ms";
-    play(limiter(policies), script).await;
+    let (limiter, time) = self::limiter([permits(1), policy("rate", "1/s burst 1")]);
+    let held = at_once(wait(&limiter));
+    rejected_at_once(limiter.wait(KEY, ms(999)));
+    let waiter = queued(wait(&limiter));
+    drop(held);
+    let _ = waiter.await.expect("a turn");
+    assert!((secs(1)..=ms(1_250)).contains(&time.passed()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_released_elsewhere_is_found_by_polling() {
-    let time = Time::start();
-    let store = MemoryStore::builder().clock(time.clone()).build();
+    let (store, time) = Time::start();
     let [here, elsewhere] = [(); 2].map(|()| limiter_on(store.clone(), [permits(1)]));
-    let first = wait(&elsewhere).await.expect("a permit");
+    let first = at_once(wait(&elsewhere));
     let waiting = queued(wait(&here));
     let held = ms(10_000);
     let freed = tokio::spawn(async move {

@@ -1,11 +1,8 @@
 //! Shadows, which no request waits for: each request is compared once.
 
-use tollgate_tests::{prelude::*, until::TEST_TIMEOUT};
+use tollgate_tests::prelude::*;
 
-use crate::outgoing::{
-    redis::{on, server},
-    support::*,
-};
+use crate::outgoing::support::*;
 
 /// For how many admitted requests a shadow was evaluated, and how many of them it would have rejected.
 fn stats(limiter: &Limiter, name: &str) -> (u64, u64) {
@@ -16,25 +13,6 @@ fn stats(limiter: &Limiter, name: &str) -> (u64, u64) {
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await.expect("a response");
     seen.used(policy)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_is_compared_and_charged_once_when_it_is_admitted() {
-    let (limiter, time) = limiter([
-        policy("live", "1/s burst 1"),
-        window("looser", "50/hour").shadow(),
-    ]);
-    let waiters: Vec<_> = (0..10).map(|_| wait(&limiter).into_future()).collect();
-    for turn in join_all(waiters).await {
-        let _ = turn.expect("a turn");
-    }
-    assert_eq!(time.passed(), ms(9_000));
-    assert_eq!(stats(&limiter, "looser"), (10, 0));
-    assert_eq!(used(&limiter, "looser").await, 10);
-    // A dropped waiter is not compared.
-    drop(queued(wait(&limiter)));
-    assert_eq!(stats(&limiter, "looser"), (10, 0));
-    assert_eq!(used(&limiter, "looser").await, 10);
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,29 +66,4 @@ async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
         assert_eq!(used(&limiter, "new").await, charged);
     }
     assert_eq!(left(&limiter, "live").await, 3);
-}
-
-#[tokio::test]
-async fn redis_charges_no_shadow_twice() {
-    let (clock, server) = server();
-    let looser = window("looser", "50/hour").shadow();
-    let limiter = on(&server, [window("live", "2/300ms"), looser]);
-    let _ = wait(&limiter).cost(2).await.expect("all");
-    let others: Vec<_> = (0..6)
-        .map(|_| tokio::spawn(limiter.wait(KEY, TEST_TIMEOUT).into_future()))
-        .collect();
-    let sent = server.calls("evalsha");
-    until("it is called again", async || {
-        server.calls("evalsha") >= sent + 3
-    })
-    .await;
-    assert_eq!(used(&limiter, "looser").await, 2);
-    for (n, other) in others.into_iter().enumerate() {
-        if n % 2 == 0 {
-            clock.advance(ms(301));
-        }
-        let _ = other.await.expect("no panic").expect("a turn");
-    }
-    assert_eq!(used(&limiter, "looser").await, 8);
-    assert_eq!(stats(&limiter, "looser"), (7, 0));
 }

@@ -1,37 +1,30 @@
 //! What these tests have in common.
 
 use tokio::time::Instant;
-use tollgate::clock::Clock;
 pub(crate) use tollgate::limiter::Wait;
 use tollgate_tests::prelude::*;
 
 /// Longer than any test waits.
 pub(crate) const TEST_TIMEOUT: Duration = secs(3_600);
 
-/// Neither on a second nor on a millisecond.
-pub(crate) const START: i64 = 1_750_000_000_123_457;
-
-/// The runtime's own time, which is frozen while there is anything to do and then leaps. A store reads it once for each
-/// call.
+/// The runtime's own time, which is frozen while there is anything to do and then leaps, and the calls of a store in process that
+/// goes by it.
 #[derive(Clone, Debug)]
 pub(crate) struct Time {
     start: Instant,
-    reads: Arc<AtomicU64>,
-}
-
-impl Clock for Time {
-    fn now(&self) -> Timestamp {
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        Timestamp::from_micros(START) + self.start.elapsed()
-    }
+    calls: Arc<AtomicU64>,
 }
 
 impl Time {
-    pub(crate) fn start() -> Self {
-        Self {
-            start: Instant::now(),
-            reads: Arc::default(),
-        }
+    pub(crate) fn start() -> (StubStore, Self) {
+        let calls = Arc::<AtomicU64>::default();
+        let (start, counted) = (Instant::now(), calls.clone());
+        let store = StubStore::responding(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            None
+        });
+        let counts = MemoryStore::builder().clock(TokioClock::new()).build();
+        (store.on(counts), Self { start, calls })
     }
 
     /// How long the test has run.
@@ -41,8 +34,7 @@ impl Time {
 
     /// How often the store was called.
     pub(crate) fn calls(&self) -> u64 {
-        // It reads it once more when it meets a key for the first time.
-        self.reads.load(Ordering::SeqCst).saturating_sub(1)
+        self.calls.load(Ordering::SeqCst)
     }
 }
 
@@ -63,16 +55,12 @@ pub(crate) fn permits(n: u64) -> Policy {
 
 /// A limiter in process, by the runtime's time.
 pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Time) {
-    let time = Time::start();
-    let store = MemoryStore::builder().clock(time.clone()).build();
+    let (store, time) = Time::start();
     (limiter_on(store, policies), time)
 }
 
 /// A limiter that reports store failures.
-pub(crate) fn limiter_on(
-    store: impl tollgate::store::Store,
-    policies: impl IntoIterator<Item = Policy>,
-) -> Limiter {
+pub(crate) fn limiter_on(store: impl Store, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = Limiter::builder().store(store);
     stores::limiter(builder.on_store_error(OnStoreError::Reject), policies)
 }
@@ -84,7 +72,11 @@ pub(crate) fn wait(limiter: &Limiter) -> Wait {
 /// Units left under the policy of that name.
 pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await.expect("a response");
-    seen.policy(policy).expect("its policy").remaining()
+    seen.left(policy)
+}
+
+pub(crate) async fn advance(millis: u64) {
+    tokio::time::advance(ms(millis)).await;
 }
 
 /// A waiter, polled by the test.
@@ -94,12 +86,38 @@ pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>
 #[track_caller]
 pub(crate) fn queued(wait: Wait) -> Waiter {
     let mut waiter: Waiter = Box::pin(wait.into_future());
-    let ended = poll_once(&mut waiter);
-    assert!(ended.is_none(), "no need to wait: {ended:?}");
+    still_waits(&mut waiter);
     waiter
 }
 
 /// Polls it once.
 pub(crate) fn poll_once(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
     waiter.now_or_never()
+}
+
+/// Polls it once, and finds that it goes on waiting.
+#[track_caller]
+pub(crate) fn still_waits(waiter: &mut Waiter) {
+    let ended = poll_once(waiter);
+    assert!(ended.is_none(), "no need to wait: {ended:?}");
+}
+
+/// Polls it once, and finds it admitted.
+#[track_caller]
+pub(crate) fn admitted(mut waiter: Waiter) -> Admission {
+    let ended = poll_once(&mut waiter).expect("its turn");
+    ended.expect("admitted")
+}
+
+/// Sends a call that is admitted at once.
+#[track_caller]
+pub(crate) fn at_once(wait: Wait) -> Admission {
+    admitted(Box::pin(wait.into_future()))
+}
+
+/// Sends a call that is rejected at once; returns its wait.
+#[track_caller]
+pub(crate) fn rejected_at_once(wait: Wait) -> RetryAfter {
+    let ended = wait.into_future().now_or_never().expect("a result");
+    ended.expect_err("a rejection").retry_after()
 }
