@@ -1,7 +1,6 @@
 //! Nodes that fail: nothing is charged twice, and the others go on.
 
 use crate::cluster::support::*;
-use tollgate_tests::lateness::Lateness;
 
 /// Sets a proxy before a node, which the others and all clients then take for the node.
 pub(crate) async fn proxy_before(cluster: &Cluster, node: usize) -> Proxy {
@@ -113,8 +112,7 @@ async fn a_node_that_hangs_delays_no_request_to_the_others_and_has_a_breaker_of_
     for key in [one, other].into_iter().cycle().take(20) {
         assert!(admitted_by_store(&limiter.check(key).await));
         let decision = limiter.check(hangs).await;
-        let error = store_error(&decision);
-        assert_eq!(error.code(), "circuit_open");
+        assert_eq!(store_error(&decision).code(), "circuit_open");
     }
     time.end();
     cluster.nodes()[0].resume();
@@ -122,51 +120,30 @@ async fn a_node_that_hangs_delays_no_request_to_the_others_and_has_a_breaker_of_
     until("it is called again", is_called).await;
 }
 
-/// Requests that share a connection don't wait for one that fails to reopen it.
+/// When a master is down, and no replica replaces it, the others serve nothing either.
 #[tokio::test]
-async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything() {
-    const TIMEOUT: Duration = ms(500);
-    let cluster = Cluster::start_with(3, 0, apart);
-    let proxy = proxy_before(&cluster, 0).await;
-    let store = builder([cluster.nodes()[1].url()]).timeout(TIMEOUT);
-    let limiter = one_policy(store.no_circuit_breaker().built());
-    let lateness = Lateness::measure();
-    let (is_over, timed_out) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicU64::new(0)),
-    );
-    let tasks = (0..100).map(|task| {
-        let (limiter, lateness) = (limiter.clone(), lateness.clone());
-        let (is_over, timed_out) = (is_over.clone(), timed_out.clone());
-        tokio::spawn(async move {
-            // So that they don't all send at once.
-            tokio::time::sleep(ms(7 * task)).await;
-            for number in 0.. {
-                let key = Key::new(format!("{task}-{number}"));
-                let check = limiter.check(key).into_future();
-                let decision = lateness.within(TIMEOUT, check).await;
-                if let DecisionKind::StoreFailed(StoreError::Timeout) = decision.kind() {
-                    timed_out.fetch_add(1, Ordering::Relaxed);
-                }
-                if is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                tokio::time::sleep(ms(3)).await;
-            }
-        })
-    });
-    let tasks: Vec<_> = tasks.collect();
-    let before = proxy.forwarded();
-    let under_way = async || proxy.forwarded() > before + 20_000;
-    until("they are under way", under_way).await;
-    proxy.hold();
-    let before = timed_out.load(Ordering::Relaxed);
-    let have_waited = async || timed_out.load(Ordering::Relaxed) > before + 300;
-    until("each has waited a few times", have_waited).await;
-    is_over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.expect("all are decided in time");
+async fn a_cluster_that_is_down_is_not_taken_for_healthy_and_used_again_when_it_serves() {
+    let cluster = Cluster::start(3, 0);
+    let master_keys = MasterKeys::find(&cluster, "down").await;
+    let (limiter, key) = (one_policy(store(&cluster)), master_keys.key(0));
+    assert!(admitted_by_store(&limiter.check(key).await));
+    let [node, _, gone] = cluster.nodes() else {
+        unreachable!()
+    };
+    gone.kill();
+    // At once, and not only when it has been silent for a while.
+    let slot = master_keys.slot(&cluster, 2).to_string();
+    node.command(&["CLUSTER", "DELSLOTS", &slot]).ok();
+    for code in ["clusterdown", "circuit_open"] {
+        let fails = async || {
+            let decision = limiter.check(key).await;
+            matches!(decision.kind(), DecisionKind::StoreFailed(error) if error.code() == code)
+        };
+        until(code, fails).await;
     }
+    gone.restart();
+    let serves = async || limiter.check(key).await.source() == DecisionSource::Store;
+    until("it serves again", serves).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,26 +177,6 @@ async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
         assert!(admitted_by_store(&limiter.check(dies).await));
     }
     assert_eq!(used(&limiter, dies).await, [31]);
-}
-
-/// All runtimes share one map of the slots, and one reading of it.
-#[test]
-fn a_runtime_that_stands_still_while_the_slot_map_is_read_delays_no_other() {
-    let proxy = Proxy::to(cluster().nodes()[0].addr());
-    let store = builder([format!("redis://{}", proxy.addr())]).built();
-    let limiter = one_policy(store);
-    let check = || limiter.check(Key::new("standing still")).into_future();
-    let (still, other) = (current_thread(), current_thread());
-    proxy.hold();
-    still.block_on(async {
-        drop(tokio::spawn(check()));
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
-        }
-    });
-    proxy.pass();
-    let is_decided = async || check().await.source() == DecisionSource::Store;
-    other.block_on(until("the store decides", is_decided));
 }
 
 #[tokio::test]

@@ -5,8 +5,6 @@ mod cross_slot;
 mod exact;
 mod faults;
 mod overrides;
-mod probes;
 mod refunds;
-mod rejection_cache;
 mod slot_moves;
 pub(crate) mod support;

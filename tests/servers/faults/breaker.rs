@@ -191,45 +191,6 @@ async fn while_open_no_request_waits_and_few_probes_are_sent_at_once_and_none_on
     until("none is left", none_is_left).await;
 }
 
-/// One that stands still is driven now and then, or its thread is busy with something else.
-#[test]
-fn probing_continues_when_the_runtime_that_probed_ends_or_stands_still() {
-    let server = Server::start();
-    for ends in [true, false] {
-        let limiter = rejecting(store(&server), UNITS);
-        let first = current_thread();
-        first.block_on(resumed(&limiter));
-        server.kill();
-        first.block_on(opened(&limiter));
-        let first = (!ends).then_some(first);
-        server.restart();
-        current_thread().block_on(resumed(&limiter));
-        drop(first);
-    }
-}
-
-/// Its caller does not wait, and must not repeat it.
-#[tokio::test]
-async fn a_refund_while_open_is_kept_and_fails_at_once() {
-    let (_server, proxy) = network();
-    let limiter = rejecting(through(&proxy), UNITS);
-    let mut charged = limiter.check(KEY).cost(5).await;
-    assert_eq!(charged.source(), DecisionSource::Store);
-    proxy.cut();
-    opened(&limiter).await;
-    let refund = charged.refund(5).now_or_never();
-    let error = refund.expect("a result at once").expect_err("an outage");
-    let StoreError::Deferred { cause, .. } = error else {
-        panic!("{error:?}");
-    };
-    assert_eq!(cause.code(), "circuit_open");
-    let again = charged.refund(5).await.expect("nothing is left");
-    assert!(again.iter().all(|refund| refund.units() == 0));
-    proxy.pass();
-    flushed(&limiter).await;
-    assert_eq!(used_on_the_store(&limiter, KEY).await, 0);
-}
-
 #[tokio::test]
 async fn one_thread_probes_for_all_stores_of_a_process() {
     let limiters: Vec<_> = (0..300).map(|_| rejecting(nowhere(), UNITS)).collect();

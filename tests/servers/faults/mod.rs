@@ -2,7 +2,6 @@
 //! again soon.
 
 mod breaker;
-mod calls;
 mod error_codes;
 mod fallback;
 mod fallback_settlements;

@@ -1,21 +1,16 @@
-//! Each policy has its own action: a login stays closed while a read stays open.
+//! Each policy has its own action: a login stays closed while a read stays open. Calls other than a request's check report that the
+//! store is down, whatever the action is.
 
 use crate::faults::support::*;
+use tollgate::limiter::SettleError;
 
 fn named(name: &'static str, response: impl Into<OnStoreError>) -> Policy {
     Policy::new(name, quota(4)).on_store_error(response)
 }
 
 fn of(response: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let limiter = Limiter::builder().store(nowhere()).on_store_error(response);
-    let limiter = policies
-        .into_iter()
-        .fold(limiter, |l, policy| l.policy(policy));
-    limiter.built()
-}
-
-fn names(decision: &Decision) -> Vec<&str> {
-    decision.policies().map(|policy| policy.policy()).collect()
+    let limiter = Limiter::builder().store(nowhere());
+    stores::limiter(limiter.on_store_error(response), policies)
 }
 
 const HALF: LocalFallback = LocalFallback::shared_by(2);
@@ -51,50 +46,65 @@ async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_proce
     assert_eq!(seen.left("shared"), 2);
 }
 
+/// Those that admit are not evaluated, nor shadows.
 #[tokio::test]
-async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
-    let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
-    let limiter = of(OnStoreError::Reject, policies);
-    let check = || limiter.check(KEY);
-    for remaining in [1, 0] {
-        let decision = check().await;
-        assert!(decision.is_admitted());
-        assert_eq!(names(&decision), ["shared"]);
-        let policy = decision.policy("shared").expect("a policy");
-        assert_eq!((policy.limit(), policy.remaining()), (2, remaining));
-    }
-    let rejected = check().await;
-    assert!(matches!(rejected.kind(), DecisionKind::Rejected));
-    assert_eq!(rejected.source(), DecisionSource::Fallback);
-}
-
-#[tokio::test]
-async fn several_policies_that_fall_back_are_all_charged_or_none() {
+async fn policies_that_fall_back_are_all_charged_or_none() {
     let policies = [
+        named("open", OnStoreError::Admit),
+        named("shadow", OnStoreError::Reject).shadow(),
         named("two", HALF),
         Policy::new("one", quota(1)).on_store_error(LocalFallback::shared_by(9)),
     ];
-    let limiter = of(OnStoreError::Admit, policies);
-    assert!(limiter.check(KEY).await.is_admitted());
+    let limiter = of(OnStoreError::Reject, policies);
+    let admitted = limiter.check(KEY).await;
+    assert!(admitted.is_admitted() && admitted.shadows().len() == 0);
+    let names: Vec<_> = admitted.policies().map(|policy| policy.policy()).collect();
+    assert_eq!(names, ["two", "one"]);
     for _ in 0..3 {
         let rejected = limiter.check(KEY).await;
-        assert!(!rejected.is_admitted());
+        assert!(matches!(rejected.kind(), DecisionKind::Rejected));
+        assert_eq!(rejected.source(), DecisionSource::Fallback);
         assert!(rejected.policy("one").expect("a policy").rejected());
         assert_eq!(rejected.left("two"), 1);
     }
 }
 
+/// Others are among those of `memory http::entry_points::decisions`.
 #[tokio::test]
-async fn a_shadows_action_is_ignored() {
-    for response in [OnStoreError::Reject, HALF.into()] {
+async fn calls_that_are_no_checks_report_that_the_store_is_down_whatever_the_action_is() {
+    for response in [OnStoreError::Admit, OnStoreError::Reject, HALF.into()] {
+        let server = Server::start();
+        let minute = Quota::requests(5).per_minute();
         let policies = [
-            named("live", OnStoreError::Admit),
-            named("shadow", response).shadow(),
+            policy(100),
+            Policy::new("list", minute).strategy(ListWindow),
+            Policy::new("ban", minute).strategy(Ban::for_duration(secs(60))),
         ];
-        let limiter = of(response, policies);
-        for _ in 0..5 {
-            let decision = limiter.check(KEY).await;
-            assert!(decision.is_admitted() && decision.shadows().len() == 0);
+        let builder = Limiter::builder().store(store(&server));
+        let limiter = stores::limiter(builder.on_store_error(response), policies);
+        let admission = limiter.admit(KEY).cost(3).await.expect("admitted");
+        server.kill();
+        let [p, list, ban] = ["p", "list", "ban"].map(|name| limiter.policy(name).expect(name));
+        let charges = admission.policy("p").expect("a policy");
+        let store_call = |result: Result<(), StoreError>| result.map_err(CallError::Store);
+        for (call, result) in [
+            ("unblock", limiter.unblock(KEY).await.map(drop)),
+            ("a policy's unblock", ban.unblock(KEY).await.map(drop)),
+            ("a policy's peek", p.peek(KEY).await.map(drop)),
+            ("callers", list.callers(KEY).await.map(drop)),
+            ("charge", store_call(charges.charge(1).await)),
+            ("refund", store_call(charges.refund(1).await.map(drop))),
+            ("settle", store_call(charges.settle(9).await)),
+        ] {
+            let Err(CallError::Store(error)) = result else {
+                panic!("{call} with {response:?}: {result:?}");
+            };
+            assert!(!error.is_misconfiguration(), "{call}: {error}");
         }
+        let settled = admission.settle_each([("p", 20), ("list", 2)]).await;
+        let Err(SettleError::Store { settled, .. }) = settled else {
+            panic!("{settled:?}");
+        };
+        assert!(settled.is_empty(), "{settled:?}");
     }
 }

@@ -45,25 +45,25 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
 /// It responds to all that writes nothing.
 #[tokio::test]
 async fn a_meter_that_is_dropped_while_the_server_does_not_write_is_settled_when_it_does() {
-    for setting in ["maxmemory", "min-replicas-to-write"] {
-        for units in [5, 300] {
-            let server = Server::start();
-            let limiter = limiter(builder(server.url()).connections(1).built());
-            let (admission, meter) = metered(&limiter, units).await;
-            order(&server, &["CONFIG", "SET", setting, "1"]);
-            drop(meter);
-            // Its reply comes with that to the settlement, or after it.
-            assert_eq!(used_on_the_store(&limiter, KEY).await, 200, "{setting}");
-            order(&server, &["CONFIG", "SET", setting, "0"]);
-            flushed(&limiter).await;
-            assert_eq!(used_on_the_store(&limiter, KEY).await, units, "{setting}");
-            drop(admission);
-        }
+    for (setting, units) in [("maxmemory", 5), ("min-replicas-to-write", 300)] {
+        let server = Server::start();
+        let limiter = limiter(builder(server.url()).connections(1).built());
+        let (admission, meter) = metered(&limiter, units).await;
+        order(&server, &["CONFIG", "SET", setting, "1"]);
+        drop(meter);
+        // Its reply comes with that to the settlement, or after it.
+        assert_eq!(used_on_the_store(&limiter, KEY).await, 200, "{setting}");
+        order(&server, &["CONFIG", "SET", setting, "0"]);
+        flushed(&limiter).await;
+        assert_eq!(used_on_the_store(&limiter, KEY).await, units, "{setting}");
+        drop(admission);
     }
 }
 
+/// Its reply was lost, and it was carried out.
 #[test]
-fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
+fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain_and_an_error_for_those_after_it()
+{
     in_own_process(async || {
         let (log, _guard) = Log::of_warnings();
         let (server, network) = network();
@@ -75,13 +75,29 @@ fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
         until("it is uncertain", is_uncertain).await;
         network.pass();
         resumed(&limiter).await;
-        // Its reply was lost, and it was carried out.
         assert_eq!(used_on_the_store(&other, KEY).await, 5);
         drop(admission);
         let [line] = &log.lines("may not have been settled")[..] else {
             panic!("{}", log.text());
         };
         assert_contains(line, ["policy=\"p\""]);
+
+        for (first, again) in [(5, 400), (300, 300)] {
+            let _ = limiter.reset(KEY).await.expect("a response");
+            let admission = limiter.admit(KEY).await.expect("room");
+            let policy = admission.policy("p").expect("a policy");
+            network.halve();
+            let error = policy.settle(first).await.expect_err("a lost answer");
+            let unknown = matches!(error, StoreError::Timeout | StoreError::Connection(_));
+            assert!(unknown, "{error}");
+            network.pass();
+            resumed(&limiter).await;
+            let error = policy.settle(again).await.expect_err("unknown");
+            assert_eq!(error.code(), "unconfirmed");
+            let all = admission.settle_each([("p", first)]).await;
+            assert_contains(all.expect_err("an unknown charge"), ["is unknown"]);
+            assert_eq!(used_on_the_store(&limiter, KEY).await, first);
+        }
     });
 }
 
@@ -93,37 +109,9 @@ fn in_own_process<F: AsyncFnOnce()>(test: F) {
     }
 }
 
+/// A charge by hand is made once the store is back, and counts for the settlement.
 #[tokio::test]
-async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
-    let (_server, network) = network();
-    let limiter = limiter(through(&network));
-    for (first, retries) in [(5, [5, 400]), (300, [300, 100])] {
-        resumed(&limiter).await;
-        let _ = limiter.reset(KEY).await.expect("a response");
-        let admission = limiter.admit(KEY).await.expect("room");
-        let policy = admission.policy("p").expect("a policy");
-        network.halve();
-        let error = policy.settle(first).await.expect_err("a lost answer");
-        let unknown = matches!(error, StoreError::Timeout | StoreError::Connection(_));
-        assert!(unknown, "{error}");
-        network.pass();
-        resumed(&limiter).await;
-        for true_cost in retries {
-            let error = policy.settle(true_cost).await.expect_err("unknown");
-            assert_eq!(error.code(), "unconfirmed");
-            let text = "the request's charge under policy \"p\" is unknown: \
-                        the store did not respond to an earlier charge or refund";
-            assert_eq!(error.to_string(), text);
-        }
-        let all = admission.settle_each([("p", first)]).await;
-        let all = all.expect_err("an unknown charge");
-        assert_contains(all.to_string(), ["is unknown"]);
-        assert_eq!(used_on_the_store(&limiter, KEY).await, first);
-    }
-}
-
-#[tokio::test]
-async fn settling_again_after_nothing_was_sent_settles() {
+async fn nothing_of_a_settlement_in_an_outage_is_sent_and_a_charge_is_kept() {
     let (_server, network) = network();
     let limiter = limiter(through(&network));
     let admission = limiter.admit(KEY).await.expect("room");
@@ -134,8 +122,21 @@ async fn settling_again_after_nothing_was_sent_settles() {
         let error = policy.settle(true_cost).await.expect_err("an outage");
         assert_eq!(error.code(), "circuit_open");
     }
+    let other = Key::new("other");
+    let charged = limiter.charge(other, 7).await;
+    let Err(CallError::Store(by_hand)) = charged else {
+        panic!("{charged:?}");
+    };
+    for error in [by_hand, policy.charge(7).await.expect_err("an outage")] {
+        let StoreError::Deferred { cause, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(cause.code(), "circuit_open");
+    }
     network.pass();
-    resumed(&limiter).await;
-    policy.settle(5).await.expect("a response");
-    assert_eq!(used_on_the_store(&limiter, KEY).await, 5);
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&limiter, other).await, 7);
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 207);
+    policy.settle(220).await.expect("a response");
+    assert_eq!(used_on_the_store(&limiter, KEY).await, 220);
 }
