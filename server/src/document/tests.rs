@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tollgate::{Limiter, Policy};
+use tollgate::Policy;
 
 use super::{name::PolicyPath, *};
 use crate::rules::{CountedBy, Limit, Rule, Unit};
@@ -160,14 +160,6 @@ fn limits_of_the_reference_format_are_windows_from_1970_that_charge_rejected_req
 }
 
 #[test]
-fn a_limit_of_nothing_is_one_of_zero_requests() {
-    for limit in ["{ unit: day, requests_per_unit: 0 }", "{ unit: day }"] {
-        let rules = rules(&reference(&format!("{{ key: k, rate_limit: {limit} }}")));
-        assert_eq!(counted(&rules[0]).requests_per_unit, 0);
-    }
-}
-
-#[test]
 fn values_keep_their_text() {
     let rules = rules(
         "
@@ -191,6 +183,8 @@ descriptors:
 #[test]
 fn numbers_are_those_of_yaml_1_1() {
     for (text, number) in [
+        ("0", 0),
+        ("", 0),
         ("1_000", 1_000),
         ("0x10", 16),
         ("0b11", 3),
@@ -206,14 +200,6 @@ fn numbers_are_those_of_yaml_1_1() {
 }
 
 #[test]
-fn several_documents_and_files_are_several_domains() {
-    let two = "domain: a\n---\ndomain: b\ndescriptors:\n---\n";
-    let read = read_all(&[two, "domain: c"], false).expect("no mistake");
-    let domains: Vec<_> = read.domains.keys().collect();
-    assert_eq!(domains, ["a", "b", "c"]);
-}
-
-#[test]
 fn a_domain_of_two_documents_is_a_mistake_unless_domains_are_merged() {
     let one = "domain: d\ndescriptors: [{ key: a }]";
     let two = "domain: d\ndescriptors: [{ key: b, value: x* }]";
@@ -224,6 +210,9 @@ fn a_domain_of_two_documents_is_a_mistake_unless_domains_are_merged() {
             .starts_with("2.yaml:1:1: duplicate domain \"d\", which is at 1.yaml:1:1 already"),
         "{error}"
     );
+    let several = "domain: a\n---\ndomain: b\ndescriptors:\n---\n";
+    let several = read_all(&[several, "domain: c"], false).expect("no mistake");
+    assert!(several.domains.keys().eq(["a", "b", "c"]));
     let merged = read_all(&[one, two], true).expect("merged");
     let keys: Vec<_> = merged.domains["d"].iter().map(|rule| &*rule.key).collect();
     assert_eq!(keys, ["a", "b"]);
@@ -264,54 +253,38 @@ fn each_mistake_of_the_reference_format_has_its_position() {
         str::to_owned,
         &[
             " => 1.yaml: the file has no document",
-            "descriptors: => 1.yaml:1:1: the document has no domain",
             "domain: '' => 1.yaml:1:1: the document has no domain",
-            "''' => 1.yaml:1:1: invalid YAML",
             "domain: d\ndescriptors: [ => 1.yaml:3:1: invalid YAML",
-            "- a => 1.yaml:1:1: a list; expected a map",
             "domain: d\ndomain: e => 1.yaml:2:1: the key \"domain\" for a second time",
             "0.25: d\ndomain: d => 1.yaml:1:1: the key \"0.25\" is no text",
-            "domain: d\nyes: d => 1.yaml:2:1: the key \"yes\" is no text",
             "domain: d\n[a]: d => 1.yaml:2:1: a list or a map as key",
             "domain: d\ndescriptors: 5 => 1.yaml:2:14: descriptors: \"5\"; expected a list",
-            "domain: [d] => 1.yaml:1:1: the document has no domain; expected its name\n1.yaml:1:9: domain: a list",
         ],
     );
     assert_mistakes(
         reference,
         &[
-            "a => 1.yaml:3:5: \"a\"; expected a map",
             "value: v => 1.yaml:3:5: the rule has no key",
-            "key: '' => 1.yaml:3:5: the rule has no key",
             "key: a* => 1.yaml:3:5: a * in the key",
             "{ key: k }\n  - { key: k } => 1.yaml:4:5: duplicate rule \"k\", which is at 1.yaml:3:5",
             "{ key: k, value: v }\n  - { key: k, value: v } => 1.yaml:4:5: duplicate rule \"k\" = \"v\"",
             "{ key: k, ratelimit: 5 } => 1.yaml:3:15: unknown key \"ratelimit\"",
-            "{ key: k, unit: day } => 1.yaml:3:15: unknown key \"unit\"",
-            "{ key: k, shadow_mode: 1 } => 1.yaml:3:28: shadow_mode: \"1\"; expected true or false",
             "{ key: k, shadow_mode: 'true' } => 1.yaml:3:28: shadow_mode: \"true\"; expected true or false",
             "{ key: k, share_threshold: true } => 1.yaml:3:15: share_threshold of a value without wildcards",
-            "{ key: k, metadata: 5 } => 1.yaml:3:25: metadata: \"5\"; expected a map",
             "{ key: k, metadata: { a: .nan } } => 1.yaml:3:30: metadata: \".nan\"; expected a number",
-            "{ key: k, rate_limit: 5 } => 1.yaml:3:27: \"5\"; expected a map",
             "{ key: !!binary k } => 1.yaml:3:12: the tag \"tag:yaml.org,2002:!binary\"",
-            "{ key: !k k } => 1.yaml:3:12: the tag \"!k\"",
         ],
     );
     assert_mistakes(
         limit,
         &[
             "unit: foo, requests_per_unit: 5 => 1.yaml:3:29: invalid unit \"foo\"; expected one of second",
-            "requests_per_unit: 5 => 1.yaml:3:27: invalid unit \"\"",
-            "unit: unknown => 1.yaml:3:29: invalid unit \"unknown\"",
             "unit: day, requestsperunit: 5 => 1.yaml:3:40: unknown key \"requestsperunit\"",
             "unit: day, requests_per_unit: -1 => 1.yaml:3:59: requests_per_unit: \"-1\"; expected a number from 0 to 4294967295",
-            "unit: day, requests_per_unit: 4294967296 => 1.yaml:3:59: requests_per_unit: \"4294967296\"",
             "unit: day, requests_per_unit: '5' => 1.yaml:3:59: requests_per_unit: \"5\"",
             "unlimited: true, unit: day => 1.yaml:3:46: a unit of an unlimited limit",
             "unit: day, requests_per_unit: 5, name: a, replaces: [{ name: a }] => 1.yaml:3:82: a limit that replaces itself",
             "unit: day, requests_per_unit: 5, replaces: [{ name: }] => 1.yaml:3:73: an empty name in replaces",
-            "unit: day, requests_per_unit: 5, replaces: [a] => 1.yaml:3:73: \"a\"; expected a map",
         ],
     );
 }
@@ -329,13 +302,6 @@ fn all_mistakes_of_all_files_are_reported_in_their_order() {
         places,
         [("1.yaml", 2), ("2.yaml", 3), ("2.yaml", 3), ("3.yaml", 1)]
     );
-    let columns = error.mistakes()[1..3]
-        .iter()
-        .map(|mistake| mistake.position);
-    let columns: Vec<_> = columns
-        .map(|position| position.expect("one").column)
-        .collect();
-    assert_eq!(columns, [29, 59]);
     let many = format!("domain: d\ndescriptors: [{}]", "{}, ".repeat(500));
     assert_eq!(read(&many).expect_err("many").mistakes().len(), 100);
 }
@@ -392,7 +358,6 @@ fn each_mistake_of_our_own_format_has_its_position() {
         str::to_owned,
         &[
             "format: tollgate/v2\ndomain: d => 1.yaml:1:1: unknown format; expected tollgate/v1",
-            "format:\ndomain: d => 1.yaml:1:1: unknown format",
             "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }] => 1.yaml:3:25: an empty value",
             "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }] => 1.yaml:3:25: unknown key \"rate_limit\"",
         ],
@@ -400,28 +365,21 @@ fn each_mistake_of_our_own_format_has_its_position() {
     assert_mistakes(
         own,
         &[
-            "5 => 1.yaml:6:9: \"5\"; expected a map: a limit",
             "name: a => 1.yaml:6:9: a limit without a quota",
-            "quota: 5 => 1.yaml:6:16: quota: \"5\"; expected a quota such as 100/min",
             "quota: 5/fortnight => 1.yaml:6:16: quota: \"5/fortnight\"",
             "quota: 5 concurrent => 1.yaml:6:16: quota: \"5 concurrent\"; expected a rate",
             "quota: 0/30s => 1.yaml:6:16: quota: \"0/30s\"; expected a quota of 0 per second",
-            "quota: 0/s burst 5 => 1.yaml:6:16: quota: \"0/s burst 5\"",
             "{ quota: 0/s, strategy: gcra } => 1.yaml:6:23: strategy of a quota of 0",
             "quota: 9999999999999999/s => 1.yaml:6:16: quota under \"gcra\"",
             "{ quota: 5/s burst 9, strategy: fixed_window } => 1.yaml:6:18: quota under \"fixed_window\"",
             "{ quota: 5/s, strategy: leaky } => 1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
             "{ quota: 5/s, strategy: ban 10min } => 1.yaml:6:33: strategy: \"ban 10min\"",
-            "{ quota: 5/s, strategy: ban\u{a0}10min } => 1.yaml:6:33: strategy: \"ban\\u{a0}10min\"",
-            "{ quota: 5/s, strategy: concurrency } => 1.yaml:6:33: strategy: \"concurrency\"",
             "{ quota: 5/s, strategy: sliding_window buckets x } => 1.yaml:6:33: strategy",
-            "{ quota: 5/s, strategy: calendar_window week_starts_on x } => 1.yaml:6:33: strategy",
             "{ quota: 5/day, strategy: calendar_window zone Europe/Atlantis } => 1.yaml:6:18: quota under \"calendar_window zone Europe/Atlantis\"",
             "{ quota: 5/s, strategy: gcra, calendar: true } => 1.yaml:6:39: calendar together with strategy",
             "{ quota: 5/30s, calendar: true } => 1.yaml:6:18: quota: \"5/30s\"; expected a period of one second",
             "{ quota: 5/s, on_reject: drop } => 1.yaml:6:34: on_reject: \"drop\"; expected charge or free",
             "{ unlimited: true, quota: 5/s } => 1.yaml:6:28: quota of an unlimited limit",
-            "{ unlimited: true, independent: true } => 1.yaml:6:28: independent of an unlimited limit",
             "{ quota: 5/s, name: a, replaces: [a] } => 1.yaml:6:43: a limit that replaces itself",
             "{ quota: 5/s, replaces: [''] } => 1.yaml:6:34: an empty name in replaces",
             "quota: 5/s\n      - quota: 6/s => 1.yaml:7:9: a limit without a name that is not the first",
@@ -448,18 +406,6 @@ fn counts_are_stored_under_the_path_of_a_rule_and_not_its_limit() {
         long.starts_with("d/user=xxxxxxxxxxxxxxxxxxxxxxxx~"),
         "{long}"
     );
-}
-
-#[test]
-fn keys_and_values_that_the_reference_server_mixes_up_are_different() {
-    let limit = "rate_limit: { unit: day, requests_per_unit: 5 }";
-    let rules = rules(&reference(&format!(
-        "{{ key: a, value: b_c, {limit} }}\n  - {{ key: a_b, value: c, {limit} }}\n  - {{ key: a_b_c, {limit} }}"
-    )));
-    let mut all = Vec::new();
-    policies(&rules, &mut all);
-    let names: HashSet<_> = all.iter().map(|policy| policy.name()).collect();
-    assert_eq!(names.len(), 3);
 }
 
 #[test]
@@ -556,20 +502,12 @@ fn text() -> impl Strategy<Value = String> {
 fn metadata() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        any::<u64>().prop_map(Value::from),
         any::<f64>().prop_map(Value::from),
         text().prop_map(Value::from),
+        prop::collection::vec(text(), 0..3).prop_map(Value::from),
     ];
-    let tree = leaf.prop_recursive(3, 12, 3, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::hash_map(text(), inner, 0..3)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    });
-    prop::collection::hash_map(text(), tree, 0..3)
+    prop::collection::hash_map(text(), leaf, 0..3)
         .prop_map(|map| Value::Object(map.into_iter().collect()))
 }
 
@@ -668,20 +606,6 @@ proptest! {
     }
 
     #[test]
-    fn a_limiter_counts_by_all_policies_of_documents(text in documents()) {
-        if let Ok(rules) = read(&text) {
-            let mut all = Vec::new();
-            for rules in rules.domains.values() {
-                policies(rules, &mut all);
-            }
-            // It rejects two policies of one name.
-            let builder = all.into_iter().fold(Limiter::builder(), |builder, policy| builder.policy(policy.clone()));
-            let built = builder.build().map(drop).map_err(|error| error.to_string());
-            prop_assert!(built.is_ok() || built == Err("a limiter without a policy; expected at least one".to_owned()), "{built:?}");
-        }
-    }
-
-    #[test]
     fn different_paths_have_different_valid_names(
         paths in prop::collection::hash_set(
             (text(), prop::collection::vec((text(), prop::option::of(text())), 0..3), prop::option::of(text())),
@@ -696,28 +620,6 @@ proptest! {
         prop_assert_eq!(names.len(), paths.len());
         for name in names {
             prop_assert!(name.len() <= 64 && name.bytes().all(|byte| matches!(byte, b'!'..=b'~') && byte != b'"' && byte != b'\\'), "{}", name);
-        }
-    }
-
-    #[test]
-    fn no_text_makes_the_reader_panic(
-        parts in prop::collection::vec(
-            prop_oneof![
-                prop::sample::select(vec![
-                    "domain: d\n", "descriptors:\n", "  - key: k\n", "    value: v*\n", "    rate_limit:\n", "      unit: day\n",
-                    "      requests_per_unit: 5\n", "      replaces:\n", "        - name: x\n", "    metadata:\n", "      a: b\n",
-                    "format: tollgate/v1\n", "    limits:\n", "      - quota: 5/s\n", "        strategy: calendar_window\n",
-                    "        calendar: true\n", "    shadow_mode: true\n", "---\n", "...\n", "&a ", "*a", "<<: ", "!!str ", "!x ", "? ", ": ",
-                    "- ", "[", "]", "{", "}", ", ", "'", "\"", "|\n", ">-\n", "#", "%TAG ! x\n", "\t", "\r", "\u{feff}", "\u{85}", "\\", "\0", "~", "0x", "-1", "1e5", ".", "_",
-                ]).prop_map(str::to_owned),
-                "\\PC{0,3}",
-            ],
-            0..30,
-        ),
-    ) {
-        let text = parts.concat();
-        if let Ok(rules) = read(&text) {
-            prop_assert!(read(&write(&rules)).is_ok(), "{}", write(&rules));
         }
     }
 

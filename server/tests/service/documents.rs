@@ -7,7 +7,7 @@ use tollgate_server::{
 use tonic::Code;
 
 use crate::{
-    client::{cost, descriptor, header, is_over, limit_of, over, request},
+    client::{cost, descriptor, header, is_over, limit_of, request},
     scene::served,
 };
 
@@ -60,19 +60,6 @@ async fn periods_that_the_protocol_has_no_unit_for_are_reported_without_one() {
     assert_eq!((limit.requests_per_unit, limit.unit), (2, 0));
     let policy = header(&response, "ratelimit-policy");
     assert_eq!(policy, Some("\"test/user\";q=2;w=30"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_charge_that_comes_after_the_response_is_not_lost_where_rejections_are_charged() {
-    let client = served(rules(
-        "  - { key: tokens, limits: [{ quota: 500/h, strategy: calendar_window from_epoch, on_reject: charge }] }",
-    )).await;
-    let tokens = || descriptor([("tokens", "a")]);
-    assert!(client.passes(cost(tokens(), 200)).await);
-    let late = client.ask([cost(tokens(), 500)]).await;
-    assert_eq!(over(&late), [true]);
-    // In debt, a peek is refused too.
-    assert!(!client.passes(cost(tokens(), 0)).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

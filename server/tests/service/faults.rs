@@ -12,23 +12,18 @@ use std::{
 
 use testkit::Clock;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
-use tollgate_server::{
-    document::{self, Text},
-    proto::RateLimitResponse,
-    serve::Server,
-};
+use tollgate_server::proto::RateLimitResponse;
 use tonic::Status;
 
 use crate::{
-    client::{Client, cost, descriptor, header, is_over, request},
-    lateness::Lateness,
+    client::{Client, cost, descriptor, is_over, request},
     program::Program,
-    scene::{self, START, TEST_TIMEOUT, options, until},
+    scene::{self, START, TEST_TIMEOUT, until},
 };
 
 const CLIENTS: usize = 8;
 
-/// After how long clients of other processes give up, which may be stopped.
+/// After how long clients give up: servers may be stopped.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What each user may use in an hour: more than is asked for while something fails.
@@ -65,25 +60,11 @@ enum Fault {
     ServerTerminated,
 }
 
-/// How the servers run.
-enum Servers {
-    /// On the runtime of the test, whose delays are measured.
-    Here {
-        _servers: Box<[Server; 2]>,
-    },
-    Programs([Program; 2]),
-}
-
 struct Scene {
     redis: testkit::Server,
-    servers: Servers,
+    servers: [Program; 2],
     /// Clients of the servers; of one that is restarted a new one.
     clients: Arc<[watch::Sender<Client>; 2]>,
-    /// How long an answer may take. `None` of programs, which may be stopped: it is the client that ends the wait, so that nothing is
-    /// shown by its length.
-    timeout: Option<Duration>,
-    /// After how long a client waits no more.
-    deadline: Duration,
 }
 
 /// What an answer says of the units that were asked for.
@@ -123,53 +104,14 @@ fn program(redis: &testkit::Server) -> Program {
 }
 
 impl Scene {
-    async fn here(on_error: &str) -> Self {
+    fn new() -> Self {
         let redis = redis();
-        let text = Text {
-            file: "rules",
-            text: &document(),
-        };
-        let rules = document::parse(&[text], document::Options::default()).expect("rules");
-        let options = options(&["--redis-url", &redis.url(), "--on-error", on_error]);
-        let server = async || Server::start(&options, &rules).await.expect("a server");
-        let servers = [server().await, server().await];
+        let servers = [program(&redis), program(&redis)];
+        let clients = servers.each_ref().map(Program::client);
         Self {
-            clients: Arc::new(
-                servers
-                    .each_ref()
-                    .map(|server| watch::Sender::new(Client::of(server))),
-            ),
-            servers: Servers::Here {
-                _servers: Box::new(servers),
-            },
-            timeout: Some(options.redis_timeout),
-            // It is the server that answers in time.
-            deadline: TEST_TIMEOUT,
+            clients: Arc::new(clients.map(watch::Sender::new)),
+            servers,
             redis,
-        }
-    }
-
-    fn programs() -> Self {
-        let redis = redis();
-        let programs = [program(&redis), program(&redis)];
-        Self {
-            clients: Arc::new(
-                programs
-                    .each_ref()
-                    .map(|program| watch::Sender::new(program.client())),
-            ),
-            servers: Servers::Programs(programs),
-            timeout: None,
-            deadline: CLIENT_TIMEOUT,
-            redis,
-        }
-    }
-
-    /// The server of which faults are.
-    fn program(&mut self) -> &mut Program {
-        match &mut self.servers {
-            Servers::Programs([first, _]) => first,
-            Servers::Here { .. } => unreachable!("such a fault needs a process"),
         }
     }
 
@@ -177,9 +119,9 @@ impl Scene {
         match fault {
             Fault::RedisKilled | Fault::RedisEmptied => self.redis.kill(),
             Fault::RedisStopped => self.redis.pause(),
-            Fault::ServerKilled => self.program().signal("KILL"),
-            Fault::ServerStopped => self.program().signal("STOP"),
-            Fault::ServerTerminated => self.program().signal("TERM"),
+            Fault::ServerKilled => self.servers[0].signal("KILL"),
+            Fault::ServerStopped => self.servers[0].signal("STOP"),
+            Fault::ServerTerminated => self.servers[0].signal("TERM"),
         }
     }
 
@@ -192,29 +134,25 @@ impl Scene {
                 self.redis.restart();
             }
             Fault::RedisStopped => self.redis.resume(),
-            Fault::ServerStopped => self.program().signal("CONT"),
+            Fault::ServerStopped => self.servers[0].signal("CONT"),
             Fault::ServerKilled | Fault::ServerTerminated => {
                 let restarted = program(&self.redis);
                 self.clients[0].send_replace(restarted.client());
-                *self.program() = restarted;
+                self.servers[0] = restarted;
             }
         }
     }
 
     /// Clients use up the quota of a user while something fails and is repaired; then what they were answered is compared with the store.
-    async fn survive(&mut self, name: &str, fault: Fault) {
-        let name = format!("{name}-{fault:?}");
-        let (ledger, lateness) = (Arc::<Ledger>::default(), Lateness::measure());
+    async fn survive(&mut self, fault: Fault) {
+        let (name, ledger) = (format!("{fault:?}"), Arc::<Ledger>::default());
         let mut load = JoinSet::new();
         for client in 0..CLIENTS {
             let user = User {
                 name: name.clone(),
                 clients: self.clients.clone(),
                 server: client % 2,
-                timeout: self.timeout,
-                deadline: self.deadline,
                 ledger: ledger.clone(),
-                lateness: lateness.clone(),
             };
             load.spawn(user.use_up());
         }
@@ -252,7 +190,7 @@ impl Scene {
         let left = async {
             loop {
                 let peek = request([cost(descriptor([(key, name)]), 0)]);
-                let answered = timeout(self.deadline, client.send(peek)).await;
+                let answered = timeout(CLIENT_TIMEOUT, client.send(peek)).await;
                 if let Ok(Ok(response)) = answered
                     && !is_over(&response)
                     && response.statuses[0].current_limit.is_some()
@@ -270,10 +208,7 @@ struct User {
     name: String,
     clients: Arc<[watch::Sender<Client>; 2]>,
     server: usize,
-    timeout: Option<Duration>,
-    deadline: Duration,
     ledger: Arc<Ledger>,
-    lateness: Arc<Lateness>,
 }
 
 impl User {
@@ -292,12 +227,7 @@ impl User {
         let descriptor = |key| cost(descriptor([(key, self.name.as_str())]), units);
         let request = request(["user", "tenant"].map(descriptor));
         let client = self.clients[self.server].borrow().clone();
-        let sent = timeout(self.deadline, client.send(request));
-        let sent = match self.timeout {
-            Some(timeout) => self.lateness.within(timeout, sent).await,
-            None => sent.await,
-        };
-        let answer = answer(sent);
+        let answer = answer(timeout(CLIENT_TIMEOUT, client.send(request)).await);
         let ledger = &self.ledger;
         match answer {
             Answer::Admitted => drop(ledger.admitted.fetch_add(units, SeqCst)),
@@ -315,11 +245,7 @@ fn answer(
     result: Result<Result<RateLimitResponse, Status>, tokio::time::error::Elapsed>,
 ) -> Answer {
     match result {
-        // By the setting for errors: the store's own rejections have to wait for the next hour.
-        Ok(Ok(response)) if header(&response, "retry-after") == Some("1") => Answer::Unknown,
         Ok(Ok(response)) if is_over(&response) => Answer::Rejected,
-        // Admitted uncounted, by the setting for errors.
-        Ok(Ok(response)) if response.statuses[0].current_limit.is_none() => Answer::Unknown,
         Ok(Ok(_)) => Answer::Admitted,
         Ok(Err(status)) if status.message().contains("circuit breaker is open") => Answer::Unsent,
         // Of a server that is gone.
@@ -328,20 +254,10 @@ fn answer(
     }
 }
 
-/// On one thread, which all delays are delays of: those of the servers, too.
 #[tokio::test]
-async fn while_redis_fails_two_servers_admit_no_more_than_the_quota_and_answer_in_time() {
-    for on_error in ["error", "admit", "reject"] {
-        let mut scene = Scene::here(on_error).await;
-        for fault in [Fault::RedisKilled, Fault::RedisEmptied, Fault::RedisStopped] {
-            scene.survive(on_error, fault).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn while_a_server_fails_no_more_than_the_quota_is_admitted_and_the_store_has_all_that_was() {
-    let mut scene = Scene::programs();
+async fn while_a_server_or_redis_fails_no_more_than_the_quota_is_admitted_and_the_store_has_all_that_was()
+ {
+    let mut scene = Scene::new();
     for fault in [
         Fault::ServerKilled,
         Fault::ServerStopped,
@@ -350,6 +266,6 @@ async fn while_a_server_fails_no_more_than_the_quota_is_admitted_and_the_store_h
         Fault::RedisStopped,
         Fault::RedisEmptied,
     ] {
-        scene.survive("programs", fault).await;
+        scene.survive(fault).await;
     }
 }

@@ -13,7 +13,6 @@ use crate::{
     client::{Client, descriptor, header, is_over, request},
     json::get,
     lateness::Lateness,
-    program::Program,
     scene::{limit, options, redis, rules, unlimited, until},
 };
 
@@ -78,27 +77,6 @@ async fn a_failed_store_is_answered_as_the_server_is_told() {
         let metrics = get(&server, "/metrics").await.1;
         let failures = r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 1"#;
         assert!(metrics.lines().any(|line| line == failures), "{metrics}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_log_says_what_is_answered_while_the_store_fails() {
-    let (_clock, redis) = redis();
-    redis.kill();
-    for (on_error, action) in [("admit", "Admit"), ("reject", "Reject")] {
-        let program = Program::start(&redis, &["--on-error", on_error]);
-        let client = program.client();
-        let response = client.send(request([descriptor([("user", "a")])])).await;
-        assert_eq!(
-            is_over(&response.expect("a response")),
-            on_error == "reject"
-        );
-        let log = program.log();
-        let line = log
-            .lines()
-            .find(|line| line.contains("rate limit store failed"));
-        let line = line.expect("a line");
-        assert!(line.contains(&format!("action={action}")), "{line}");
     }
 }
 

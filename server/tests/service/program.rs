@@ -175,22 +175,6 @@ async fn sigterm_and_sigint_end_the_program_with_0() {
     }
 }
 
-#[test]
-fn check_merges_domains_as_the_server_does() {
-    let folder = testkit::folder();
-    write(folder.path(), RULES);
-    let second = RULES.replace("user", "path");
-    fs::write(folder.path().join("second.yaml"), second).expect("a file");
-    let check = |merge: &str| {
-        let mut program = program();
-        let program = program.env("MERGE_DOMAIN_CONFIG", merge).arg("check");
-        let output = program.arg(folder.path()).output().expect("the program");
-        output.status.code()
-    };
-    assert_eq!(check("false"), Some(2));
-    assert_eq!(check("true"), Some(0));
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_with_mistakes_and_missing_arguments_end_it_with_2() {
     let run = |arguments: &[&str]| {

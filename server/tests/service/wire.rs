@@ -238,18 +238,3 @@ fn units_and_codes_have_the_numbers_and_names_of_the_definition() {
         assert_eq!(theirs.expect("a code").as_str_name(), code.name());
     }
 }
-
-#[test]
-fn fields_that_the_server_does_not_know_are_skipped() {
-    let response = service::RateLimitResponse {
-        overall_code: 1,
-        quota: Some(service::rate_limit_response::Quota {
-            requests: 5,
-            id: "id".to_owned(),
-            expiration_specifier: None,
-        }),
-        ..service::RateLimitResponse::default()
-    };
-    let ours = proto::RateLimitResponse::decode(&*response.encode_to_vec()).expect("a message");
-    assert_eq!(ours.overall_code, 1);
-}
