@@ -14,7 +14,5 @@ mod config_reload;
 mod dashboard;
 mod examples;
 mod forked;
-mod load;
-mod no_threads;
 mod overrides;
 mod sockets;

@@ -1,10 +1,7 @@
 //! Settings that code has set on a layer whose document is watched.
 
 use testkit::{TempDir, folder};
-use tollgate::{
-    config::{Watch, WatchError, Watcher},
-    layer::Rejections,
-};
+use tollgate::config::{Watch, WatchError, Watcher};
 
 use crate::config_reload::{
     NEVER, document,
@@ -52,6 +49,14 @@ async fn what_code_has_set_stays_beside_the_documents_settings() {
         assert_eq!(written.enabled, Some(false));
         assert_eq!(written.refund_handler_rejections, Some(true));
     }
+    // What both have set is a mistake that names it, and changes nothing.
+    let twice = "headers = 'none'\nrefund_handler_rejections = false";
+    renamed(folder.path(), &with(twice));
+    let error = watcher.reload().await.expect_err("both have set it");
+    let paths: Vec<_> = error.mistakes().iter().map(|it| it.path()).collect();
+    assert_eq!(paths, ["refund_handler_rejections"], "{error}");
+    let fields = Some(RateLimitHeaders::x_ratelimit());
+    assert_eq!(layer.document().headers, fields);
     renamed(folder.path(), &with(""));
     watcher.reload().await.expect("a document");
     let written = layer.document();
@@ -59,60 +64,22 @@ async fn what_code_has_set_stays_beside_the_documents_settings() {
 }
 
 #[tokio::test]
-async fn a_setting_that_a_document_sets_later_too_is_a_mistake_that_names_it() {
-    let (folder, layer) = built("");
-    let layer = layer.headers(RateLimitHeaders::x_ratelimit());
-    let watcher = watch(&folder, &layer).expect("a watch");
-    renamed(folder.path(), &with("enabled = false\nheaders = 'none'"));
-    let error = watcher.reload().await.expect_err("both have headers");
-    let mistakes = error.mistakes();
-    assert_eq!(mistakes.len(), 1, "{error}");
-    assert_eq!(mistakes[0].path(), "headers");
-    assert_eq!(layer.document().enabled, None);
-}
-
-#[tokio::test]
 async fn a_setting_of_document_and_code_is_an_error_where_the_watch_is_started() {
-    for (text, set) in [
-        (
-            "enabled = true",
-            (|layer| layer.enabled(false)) as fn(RateLimitLayer) -> _,
-        ),
+    type Set = fn(RateLimitLayer) -> RateLimitLayer;
+    let twice: [(&str, Set); 3] = [
+        ("enabled = true", |layer| layer.enabled(false)),
         ("headers = 'none'", |layer| {
             layer.headers(RateLimitHeaders::x_ratelimit())
-        }),
-        ("rejections = 'openai'", |layer| {
-            layer.rejections(Rejections::Anthropic)
         }),
         ("refund_handler_rejections = false", |layer| {
             layer.refund_handler_rejections(true)
         }),
-        ("rejection = { body = 'later' }", |layer| {
-            layer.on_rejection(|rejected, _| {
-                let body = http_body_util::Empty::<bytes::Bytes>::new();
-                let mut response = http::Response::new(body);
-                *response.status_mut() = rejected.status();
-                response
-            })
-        }),
-    ] {
+    ];
+    for (text, set) in twice {
         let (folder, layer) = built(text);
         let error = watch(&folder, &set(layer)).expect_err(text);
         let name = text.split(' ').next().expect("a name");
         assert!(error.to_string().starts_with(name), "{error}");
         assert!(matches!(error, WatchError::SetTwice { setting } if setting == name));
-    }
-}
-
-#[test]
-fn what_is_in_force_can_be_put_back_into_a_layer_that_code_has_set() {
-    let (_folder, built) = built("headers = 'x_ratelimit'");
-    let by_code = RateLimitLayer::new(built.limiter().clone()).enabled(false);
-    for layer in [built.refund_handler_rejections(true), by_code] {
-        let written = layer.document();
-        let changes = written.reconfigure_layer(&layer, &Registry::new());
-        let changes = changes.expect("the same settings");
-        assert!(changes.is_empty(), "{changes}");
-        assert_eq!(layer.document(), written);
     }
 }

@@ -1,23 +1,19 @@
 //! Requests to several processes at once, and an account of what they may be answered.
 
+use tokio::task::JoinHandle;
 use tollgate_tests::{plain_http, prelude::*};
-
-use crate::load;
 
 /// Tasks for each process, each with a connection of its own.
 const TASKS: usize = 2;
 
-/// What was answered to requests under two policies on a clock that stands still: `api`, whose windows do not end, so that
-/// `limit - remaining` is the number of requests admitted so far by all processes, and `share`, of which each request takes
-/// one part of `limit`.
+/// What was answered to requests under a policy whose windows do not end, on a clock that stands still: `limit - remaining` is the
+/// number of requests admitted so far by all processes.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     sent: u64,
     rejected: u64,
     /// The count after each admitted request.
     counts: BTreeSet<u64>,
-    /// What is used of the share.
-    used: f64,
     /// What each process answered last.
     last: Vec<Option<Answer>>,
     faults: Vec<String>,
@@ -27,35 +23,50 @@ pub(crate) struct Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     is_admitted: bool,
-    api: Status,
-    share: Status,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Status {
     limit: u64,
     remaining: u64,
 }
 
-pub(crate) type Load = load::Load<Account>;
-
-/// Sends requests to each address until the load is ended.
-pub(crate) fn start(addresses: &[SocketAddr]) -> Load {
-    let account = Account {
-        last: vec![None; addresses.len()],
-        ..Account::default()
-    };
-    let senders = addresses.iter().enumerate();
-    let senders = senders.flat_map(|sender| [sender; TASKS]);
-    let requests = senders.map(|(process, address)| {
-        // Each has a client of its own, and so a connection.
-        let request = plain_http::client().get(format!("http://{address}/"));
-        (process, request)
-    });
-    Load::start(account, requests)
+/// A running load.
+pub(crate) struct Load {
+    account: Arc<Mutex<Account>>,
+    ends: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Load {
+    /// Sends requests to each address until the load is ended.
+    pub(crate) fn start(addresses: &[SocketAddr]) -> Self {
+        let account = Arc::new(Mutex::new(Account {
+            last: vec![None; addresses.len()],
+            ..Account::default()
+        }));
+        let ends = Arc::<AtomicBool>::default();
+        let senders = addresses.iter().enumerate();
+        let senders = senders.flat_map(|sender| [sender; TASKS]);
+        let tasks = senders.map(|(process, address)| {
+            let url = format!("http://{address}/");
+            tokio::spawn(repeat(process, url, account.clone(), ends.clone()))
+        });
+        Self {
+            tasks: tasks.collect(),
+            account,
+            ends,
+        }
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&Account) -> T) -> T {
+        read(&self.account.lock().expect("the account"))
+    }
+
+    /// Sends no more requests.
+    pub(crate) async fn end(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("a task ends well");
+        }
+    }
+
     /// How many requests were admitted.
     pub(crate) fn admitted(&self) -> u64 {
         self.with(|account| account.counts.len() as u64)
@@ -63,28 +74,13 @@ impl Load {
 
     /// Whether the last request that each process answered was under this limit.
     pub(crate) fn is_limit_everywhere(&self, limit: u64) -> bool {
-        self.with(|account| account.all_last(|last| last.api.limit == limit))
+        self.with(|account| account.all_last(|last| last.limit == limit))
     }
 
     /// Whether the last request that each process answered was rejected under this limit.
     pub(crate) fn is_rejected_everywhere(&self, limit: u64) -> bool {
-        let is_rejected = |last: Answer| last.api.limit == limit && !last.is_admitted;
+        let is_rejected = |last: Answer| last.limit == limit && !last.is_admitted;
         self.with(|account| account.all_last(is_rejected))
-    }
-
-    /// Asserts that each process knows what is used of the share, to a unit for each limit that there was.
-    pub(crate) fn assert_share_is_used(&self, limits: u64) {
-        self.with(|account| {
-            let differs = |Status { limit, remaining }| {
-                let used = (limit - remaining) as f64;
-                (used - account.used * limit as f64).abs() > limits as f64
-            };
-            let (used, last) = (account.used, &account.last);
-            assert!(
-                account.all_last(|last| !differs(last.share)),
-                "{used}: {last:?}"
-            );
-        });
     }
 
     /// Fails on the first response that should not have been.
@@ -94,29 +90,33 @@ impl Load {
     }
 }
 
-impl load::Account for Account {
-    type Sender = usize;
-
-    fn send(&mut self) {
-        self.sent += 1;
-    }
-
-    fn add(&mut self, process: usize, response: reqwest::Result<reqwest::Response>) {
+async fn repeat(process: usize, url: String, account: Arc<Mutex<Account>>, ends: Arc<AtomicBool>) {
+    // Each has a client of its own, and so a connection.
+    let client = plain_http::client();
+    while !ends.load(Ordering::Relaxed) {
+        account.lock().expect("the account").sent += 1;
+        let response = client.get(&url).send().await;
         let response = response.map_err(|error| error.to_string());
-        if let Err(fault) = response.and_then(|response| self.count(process, &response)) {
-            self.faults.push(fault);
-        }
+        account.lock().expect("the account").add(process, response);
+        tokio::time::sleep(ms(1)).await;
     }
 }
 
 impl Account {
+    fn add(&mut self, process: usize, response: Result<reqwest::Response, String>) {
+        if let Err(fault) = response.and_then(|response| self.count(process, &response)) {
+            self.faults.push(fault);
+        }
+    }
+
     fn count(&mut self, process: usize, response: &reqwest::Response) -> Result<(), String> {
         let answer = Answer::read(response);
         let answer = answer.ok_or_else(|| format!("a failed request: {response:?}"))?;
         self.last[process] = Some(answer);
-        let Status { limit, remaining } = answer.api;
+        let Answer {
+            limit, remaining, ..
+        } = answer;
         if answer.is_admitted {
-            self.used += 1.0 / answer.share.limit as f64;
             let is_new = self.counts.insert(limit - remaining);
             let twice = || format!("two requests were admitted with {remaining} left of {limit}");
             return is_new.then_some(()).ok_or_else(twice);
@@ -140,22 +140,15 @@ impl Answer {
             429 => false,
             _ => return None,
         };
-        let number = |field: &str, policy: &str, name: &str| {
+        let number = |field: &str, name: &str| {
             let field = response.headers().get(field)?.to_str().ok()?;
-            let item = field.split(", ").find(|item| item.starts_with(policy))?;
-            let mut parameters = item.split(';');
+            let mut parameters = field.split(';');
             parameters.find_map(|parameter| parameter.strip_prefix(name)?.parse::<u64>().ok())
-        };
-        let status = |policy| {
-            Some(Status {
-                limit: number("ratelimit-policy", policy, "q=")?,
-                remaining: number("ratelimit", policy, "r=")?,
-            })
         };
         Some(Self {
             is_admitted,
-            api: status("\"api\"")?,
-            share: status("\"share\"")?,
+            limit: number("ratelimit-policy", "q=")?,
+            remaining: number("ratelimit", "r=")?,
         })
     }
 }

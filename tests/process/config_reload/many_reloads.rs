@@ -19,32 +19,26 @@ const RELOADS: usize = 500;
 
 /// All that a document can replace: another quota, a policy that comes and goes, a list, a fallback.
 fn documents(server: &Server) -> [String; 2] {
-    let url = server.url();
-    let head = format!("[store]\nurl = \"{url}\"\ntimeout = \"300s\"\n");
-    let first = r#"
-        deny = [{ addresses = ["192.0.2.0/24"] }]
+    let store = format!("[store]\nurl = '{}'\ntimeout = '300s'\n", server.url());
+    [
+        "deny = [{ addresses = ['192.0.2.0/24'] }]
         [policies.api]
-        quota = "1000000/hour"
-        key = "client_ip"
+        quota = '1000000/hour'
+        key = 'global'
         [policies.day]
-        quota = "1000000/day"
-        key = "client_ip"
-        strategy = "fixed_window"
-    "#;
-    let second = r#"
-        on_store_error = { local_fallback = { processes = 4 } }
+        quota = '1000000/day'
+        key = 'global'
+        strategy = 'fixed_window'\n",
+        "on_store_error = { local_fallback = { processes = 4 } }
         [policies.api]
-        quota = "2000000/hour"
-        key = "client_ip"
+        quota = '2000000/hour'
+        key = 'global'
         [policies.in_flight]
-        quota = "100 concurrent"
-        strategy = "concurrency ttl 1s"
-        key = "client_ip"
-    "#;
-    [first, second].map(|text| {
-        let (settings, policies) = text.split_once("[policies").expect("policies");
-        format!("{settings}{head}[policies{policies}")
-    })
+        quota = '100 concurrent'
+        strategy = 'concurrency ttl 1s'
+        key = 'global'\n",
+    ]
+    .map(|settings| settings.to_owned() + &store)
 }
 
 /// A process of its own, whose memory is its alone. It does nothing in a plain run of the tests.
@@ -73,15 +67,14 @@ async fn reload_often() {
     let file = folder.path().join(NAME);
     let documents = documents(&server);
     fs::write(&file, &documents[0]).expect("a file");
-    let registry = Registry::new();
-    let layer = Document::load(&file).expect("a document").layer(&registry);
-    let layer = layer.expect("a layer");
-    let watch = Watch::new(&file).registry(registry).every(ms(50));
-    let watcher = watch.start(&layer).expect("a watch");
+    let document = Document::load(&file).expect("a document");
+    let limiter = document.limiter(&Registry::new()).expect("a limiter");
+    let watch = Watch::new(&file).every(ms(50));
+    let watcher = watch.start(&limiter).expect("a watch");
     // Reloads while requests are served, and then waits until none is.
     let reload = async |times: usize| {
         let ends = Arc::new(AtomicBool::new(false));
-        let requests = [(); 2].map(|()| tokio::spawn(serve(layer.clone(), ends.clone())));
+        let requests = [(); 2].map(|()| tokio::spawn(ask(limiter.clone(), ends.clone())));
         for n in 0..times {
             renamed(folder.path(), &documents[n % 2]);
             watcher.reload().await.expect("a reload");
@@ -113,23 +106,16 @@ async fn reload_often() {
 }
 
 /// Sends one request after the other, each of which must be admitted; returns how many.
-async fn serve(layer: RateLimitLayer, ends: Arc<AtomicBool>) -> u64 {
-    let inner = service_fn(async |_| Ok::<_, std::convert::Infallible>(Response::new(())));
-    let service = layer.layer(inner);
-    let mut served = 0;
+async fn ask(limiter: Limiter, ends: Arc<AtomicBool>) -> u64 {
+    let mut admitted = 0;
     while !ends.load(Ordering::Relaxed) {
-        let mut request = Request::new(());
-        request
-            .extensions_mut()
-            .insert(PeerAddr(([127, 0, 0, 1], 4321).into()));
-        let Ok(response) = service.clone().oneshot(request).await;
-        assert_eq!(response.status(), 200);
-        assert!(response.headers().contains_key("ratelimit"), "{response:?}");
-        served += 1;
+        let decision = limiter.check(Key::global()).await;
+        assert!(admitted_by_store(&decision), "{decision:?}");
+        admitted += 1;
         // The reloads need the processor as well.
         sleep(ms(1)).await;
     }
-    served
+    admitted
 }
 
 /// What may be left behind: connections, tasks, and objects in memory.

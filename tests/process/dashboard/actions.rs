@@ -7,7 +7,7 @@ use crate::dashboard::{
 use tollgate_tests::prelude::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed() {
+async fn a_key_is_reset_credited_blocked_and_overridden_in_the_store_once_it_is_confirmed() {
     let service = Service::start().await;
     assert_eq!(service.send("alice", LIMIT + 1).await, LIMIT);
     let mut page = Page::signed_in(&service).await;
@@ -41,12 +41,6 @@ async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed()
         }
         assert_eq!(service.get("bob").await, status, "{action}, {button}");
     }
-    let unblocked = "Unblocked bob under blocked, where it was blocked until ";
-    page.until_says(unblocked).await;
-    page.act("Unblock", &[], "Unblock").await;
-    let nothing = "Nothing was lifted: bob was not blocked under blocked.";
-    page.until_says(nothing).await;
-
     // From the list of blocked keys.
     page.act("Block", &[], "Block").await;
     page.shows("#block-rows", "bob").await;
@@ -61,6 +55,26 @@ async fn a_key_is_reset_credited_and_blocked_in_the_store_once_it_is_confirmed()
     page.act("Block", &long, "Block").await;
     page.shows("#lookup-message.bad", "years").await;
     assert_eq!(service.get("bob").await, 200);
+
+    let empty = "No key has an override.";
+    page.shows("#override-rows", empty).await;
+    page.look_up("pages", "alice").await;
+    let hundred = ("#confirm-quota", "100/h");
+    page.act("Override", &[hundred], "Cancel").await;
+    let mistake = [("#confirm-quota", "no quota")];
+    page.act("Override", &mistake, "Override").await;
+    page.until_says("invalid quota").await;
+    let days = ("#confirm-for", "3");
+    let fields = [hundred, days, ("#confirm-note", "ticket 4711")];
+    page.act("Override", &fields, "Override").await;
+    page.shows("#lookup-result", "of 100").await;
+    for shown in ["alice", "100/h", "ticket 4711"] {
+        page.shows("#override-rows", shown).await;
+    }
+    page.browser.click("#override-rows button", "Lift").await;
+    page.answer("Lift").await;
+    page.shows("#override-rows", empty).await;
+    page.shows("#lookup-result", "of 5").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,32 +109,4 @@ async fn everything_can_be_done_by_keyboard_and_the_focus_is_seen() {
     browser.until(&on("Reset")).await;
     assert_eq!(service.remaining("alice").await, LIMIT);
     page.assert_clean().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_limit_of_a_key_is_overridden_and_lifted_once_it_is_confirmed() {
-    let service = Service::start().await;
-    let mut page = Page::signed_in(&service).await;
-    let empty = "No key has an override.";
-    page.shows("#override-rows", empty).await;
-    page.look_up("pages", "alice").await;
-    page.shows("#lookup-result", "5 of 5").await;
-    let hundred = ("#confirm-quota", "100/h");
-    page.act("Override", &[hundred], "Cancel").await;
-    let mistake = [("#confirm-quota", "no quota")];
-    page.act("Override", &mistake, "Override").await;
-    page.until_says("invalid quota").await;
-    let days = ("#confirm-for", "3");
-    let fields = [hundred, days, ("#confirm-note", "ticket 4711")];
-    page.act("Override", &fields, "Override").await;
-    page.until_says("Set: alice under pages, 100/h until ")
-        .await;
-    page.shows("#lookup-result", "100 of 100").await;
-    for shown in ["alice", "100/h", "ticket 4711"] {
-        page.shows("#override-rows", shown).await;
-    }
-    page.browser.click("#override-rows button", "Lift").await;
-    page.answer("Lift").await;
-    page.shows("#override-rows", empty).await;
-    page.shows("#lookup-result", "5 of 5").await;
 }

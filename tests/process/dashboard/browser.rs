@@ -2,7 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use futures_util::{SinkExt, StreamExt};
 use testkit::Program;
 use tokio::{net::TcpStream, time::Instant};
@@ -169,14 +168,6 @@ impl Browser {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.command("Emulation.setDeviceMetricsOverride", metrics)
             .await;
-    }
-
-    /// Writes a picture of what is visible.
-    pub(crate) async fn screenshot(&mut self, path: &Path) {
-        let format = json!({ "format": "png" });
-        let picture = self.command("Page.captureScreenshot", format).await;
-        let data = STANDARD.decode(picture["data"].as_str().expect("a picture"));
-        fs::write(path, data.expect("base64")).expect("the picture can be written");
     }
 
     /// The requests since the page was opened: their URLs.

@@ -1,7 +1,6 @@
 //! The dashboard in a browser, beside a service that counts on Redis.
 mod actions;
 mod browser;
-mod legible;
 mod page;
 mod reading;
 mod secrets;

@@ -2,7 +2,7 @@
 
 use reqwest::Client;
 use tollgate::admin::{Activity, Admin};
-use tollgate_tests::{hot_key::until_leased, plain_http, prelude::*};
+use tollgate_tests::{plain_http, prelude::*};
 
 use crate::sockets::grpc::serve;
 
@@ -34,32 +34,14 @@ fn policies() -> [Policy; 3] {
     ]
 }
 
-/// A policy whose hot keys are leased.
-fn leased() -> Policy {
-    let policy = Policy::new("pages", quota("10000000/day"));
-    let policy = policy.strategy(FixedWindow).key(extract::header("x-user"));
-    policy.lease(Lease::max_units(500).ttl(secs(10)))
-}
-
 impl Service {
     pub(crate) async fn start() -> Self {
-        Self::with(policies()).await
-    }
-
-    /// A service that has leased units of a key.
-    pub(crate) async fn with_leases() -> Self {
-        let service = Self::with([leased()]).await;
-        until_leased(service.layer.limiter(), ("pages", "alice"), 1).await;
-        service
-    }
-
-    async fn with(policies: impl IntoIterator<Item = Policy>) -> Self {
         let server = Server::start();
         let store = RedisStore::builder().url(server.url());
         let store = store.rejection_cache_staleness(Duration::ZERO);
         let store = store.timeout(TEST_TIMEOUT).build();
         let builder = RateLimitLayer::builder().store(store.expect("a store"));
-        let builder = policies
+        let builder = policies()
             .into_iter()
             .fold(builder, |builder, policy| builder.policy(policy));
         let activity = Arc::new(Activity::new());

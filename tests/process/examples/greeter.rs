@@ -6,7 +6,6 @@ use futures_util::{StreamExt, stream};
 use tollgate_tests::{
     example::{Example, Stage},
     prelude::*,
-    repository,
 };
 use tonic::{
     Code, Status,
@@ -29,10 +28,6 @@ async fn client_at(local: Ipv4Addr, example: &Example) -> Client {
     let server = example.address();
     let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address");
     GreeterClient::new(from(local, server, endpoint).await)
-}
-
-async fn client(example: &Example) -> Client {
-    client_at(Ipv4Addr::LOCALHOST, example).await
 }
 
 fn hello(name: impl Into<String>) -> HelloRequest {
@@ -62,28 +57,25 @@ fn assert_rejected(status: &Status) {
 }
 
 #[tokio::test]
-async fn each_peer_is_admitted_five_greetings() {
-    let example = Stage::in_process().start("tonic_greeter", &[]);
-    for last in [1, 2] {
-        let client = client_at(Ipv4Addr::new(127, 0, 0, last), &example).await;
-        assert_greets(5, &mut [client]).await;
-    }
-    assert!(!example.output().contains("ERROR"), "{}", example.output());
-}
-
-#[tokio::test]
-async fn two_greeters_on_one_redis_share_the_count() {
+async fn each_peer_is_admitted_five_greetings_of_two_greeters_on_one_redis() {
     let stage = Stage::on_redis();
     let examples = [(); 2].map(|()| stage.start("tonic_greeter", &[]));
-    let mut clients = [client(&examples[0]).await, client(&examples[1]).await];
-    assert_greets(5, &mut clients).await;
+    for last in [1, 2] {
+        let local = Ipv4Addr::new(127, 0, 0, last);
+        let [one, other] = &examples;
+        let mut clients = [client_at(local, one).await, client_at(local, other).await];
+        assert_greets(5, &mut clients).await;
+    }
     assert_eq!(stage.server().immortal_keys(), [""; 0]);
+    for example in examples {
+        assert!(!example.output().contains("ERROR"), "{}", example.output());
+    }
 }
 
 #[tokio::test]
 async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     let example = Stage::in_process().start("tonic_greeter", &[]);
-    let mut client = client(&example).await;
+    let mut client = client_at(Ipv4Addr::LOCALHOST, &example).await;
     // To open a stream without a message is free.
     for _ in 0..10 {
         let silent = client.say_hello_bidi_stream(stream::empty()).await;
@@ -104,14 +96,6 @@ async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     assert_greets(0, &mut [client]).await;
 }
 
-#[test]
-fn the_printed_shell_loop_names_a_file_that_exists() {
-    let example = Stage::in_process().start("tonic_greeter", &[]);
-    let output = example.output_until("done");
-    let proto = output.split(' ').find(|word| word.ends_with(".proto"));
-    assert!(repository(proto.expect("a file")).is_file(), "{output}");
-}
-
 /// Runs gRPC's own client. Its stubs are made of the example's `.proto`, and not of what tonic made of it.
 fn grpcio(scenario: &str, example: &Example) {
     let address = example.address().to_string();
@@ -119,14 +103,10 @@ fn grpcio(scenario: &str, example: &Example) {
     assert_eq!(said, "ok\n");
 }
 
+/// The last in real time, which the client measures.
 #[test]
-fn grpcs_own_client_reads_the_rejection_of_a_call_and_of_a_message() {
+fn grpcs_own_client_reads_rejections_of_calls_and_messages_and_retries_after_the_pushback() {
     grpcio("details", &Stage::on_redis().start("tonic_greeter", &[]));
     grpcio("stream", &Stage::in_process().start("tonic_greeter", &[]));
-}
-
-/// In real time, which the client measures.
-#[test]
-fn grpcs_own_client_retries_after_the_pushback_if_it_may_retry() {
     grpcio("retry", &Example::start("tonic_greeter", &[]));
 }

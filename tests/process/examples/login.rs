@@ -79,33 +79,32 @@ fn login_rejects_every_attempt_while_redis_is_down() {
 
 #[test]
 fn login_lets_operators_inspect_block_and_unblock_an_account() {
-    for stage in Stage::both() {
-        let login = stage.start("login", &[]);
-        let output = login.output_until("Operators on http://");
-        let (_, operators) = output.split_once("Operators on http://").expect("a line");
-        let operators = operators.lines().next().expect("an address");
-        let operators = operators.parse().expect("an address and a port");
-        let call = |method, path| ask(operators, method, &format!("/accounts/bob/{path}"), &[], "");
-        let page = || call("GET", "127.0.0.1").body;
-        assert_eq!(guess(&login, "bob").status, 401);
-        let stands = page();
-        for line in ["pair: 4 left, Now", "account: 99 left, Now"] {
-            assert!(stands.contains(line), "{stands}");
-        }
-        assert_eq!(call("POST", "127.0.0.1/reset").body, "reset\n");
-        let stands = page();
-        for line in ["pair: 5 left", "address: 19 left", "account: 100 left"] {
-            assert!(stands.contains(line), "{stands}");
-        }
-        let right = || login.post("/login", "user=bob&password=correct+horse");
-        assert_eq!(call("POST", "block").status, 200);
-        let blocked = right();
-        assert_eq!(blocked.status, 429, "{blocked:?}");
-        assert!(blocked.body.contains("locked"), "{blocked:?}");
-        assert_eq!(login.post("/login", RIGHT).status, 200, "another account");
-        assert_eq!(call("POST", "127.0.0.1/reset").status, 200);
-        assert_eq!(right().status, 429, "still blocked");
-        assert_eq!(call("POST", "unblock").body, "unblocked\n");
-        assert_eq!(right().status, 200);
+    let stage = Stage::on_redis();
+    let login = stage.start("login", &[]);
+    let output = login.output_until("Operators on http://");
+    let (_, operators) = output.split_once("Operators on http://").expect("a line");
+    let operators = operators.lines().next().expect("an address");
+    let operators = operators.parse().expect("an address and a port");
+    let call = |method, path| ask(operators, method, &format!("/accounts/bob/{path}"), &[], "");
+    let page = || call("GET", "127.0.0.1").body;
+    assert_eq!(guess(&login, "bob").status, 401);
+    let stands = page();
+    for line in ["pair: 4 left, Now", "account: 99 left, Now"] {
+        assert!(stands.contains(line), "{stands}");
     }
+    assert_eq!(call("POST", "127.0.0.1/reset").body, "reset\n");
+    let stands = page();
+    for line in ["pair: 5 left", "address: 19 left", "account: 100 left"] {
+        assert!(stands.contains(line), "{stands}");
+    }
+    let right = || login.post("/login", "user=bob&password=correct+horse");
+    assert_eq!(call("POST", "block").status, 200);
+    let blocked = right();
+    assert_eq!(blocked.status, 429, "{blocked:?}");
+    assert!(blocked.body.contains("locked"), "{blocked:?}");
+    assert_eq!(login.post("/login", RIGHT).status, 200, "another account");
+    assert_eq!(call("POST", "127.0.0.1/reset").status, 200);
+    assert_eq!(right().status, 429, "still blocked");
+    assert_eq!(call("POST", "unblock").body, "unblocked\n");
+    assert_eq!(right().status, 200);
 }

@@ -182,7 +182,7 @@ impl Host {
     pub(crate) const ALL: [Self; 2] = [Self::Tonic, Self::Axum];
 
     pub(crate) fn on_both_stores() -> impl Iterator<Item = (Self, World)> {
-        let on_both = |host| World::both().map(|world| (host, world));
+        let on_both = |host| World::both().map(move |world| (host, world));
         Self::ALL.into_iter().flat_map(on_both)
     }
 

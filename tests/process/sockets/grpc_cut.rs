@@ -50,35 +50,23 @@ async fn cancel(served: &Served, (path, said, goes_on, heard): Cut) {
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_cancels_is_charged() {
-    for mut served in Served::everywhere().await {
-        for cut in CUTS {
-            let _case = Case(format!("{cut:?}"));
-            cancel(&served, cut).await;
-            served.assert_settled(DROPPED, None).await;
-            // The connection stays open.
-            served.client.unary("word").await.expect("a response");
-            served.assert_completed(0).await;
+async fn a_call_that_its_client_cancels_is_charged_or_free_where_configured() {
+    for (charges, charged) in [(true, DROPPED), (false, NOTHING)] {
+        for mut served in Served::each(|world| ChargedLayer::when_dropped(world, charges)).await {
+            for cut in CUTS {
+                let _case = Case(format!("{cut:?}"));
+                cancel(&served, cut).await;
+                served.assert_settled(charged, None).await;
+            }
+            // The connection stays open, and a call whose outcome is known is still charged by it.
+            served.client.unary("fail:2").await.expect_err("an error");
+            served.assert_completed(2).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_cancels_is_free_where_configured() {
-    for mut served in Served::each(|world| ChargedLayer::when_dropped(world, false)).await {
-        for cut in CUTS {
-            let _case = Case(format!("{cut:?}"));
-            cancel(&served, cut).await;
-            served.assert_settled(NOTHING, None).await;
-        }
-        // A call whose outcome is known is still charged by it.
-        served.client.unary("fail:2").await.expect_err("an error");
-        served.assert_completed(2).await;
-    }
-}
-
-#[tokio::test]
-async fn a_call_whose_deadline_passes_is_charged() {
+async fn a_call_whose_deadline_passes_or_whose_client_disconnects_is_charged() {
     let deadline = secs(60);
     for served in Served::everywhere().await {
         let (mut client, mut request) = (served.client.clone(), one("wait"));
@@ -91,12 +79,7 @@ async fn a_call_whose_deadline_passes_is_charged() {
         tokio::time::resume();
         call.await.expect("no panic").expect_err("a deadline");
         served.assert_settled(DROPPED, None).await;
-    }
-}
 
-#[tokio::test]
-async fn streams_whose_client_disconnects_are_charged() {
-    for served in Served::everywhere().await {
         let (way, cut) = cable(served.address).await;
         let mut far = Client::connect(way).await;
         let responses = far.open(SERVER_STREAMING, one("one wait")).await;
@@ -119,37 +102,27 @@ async fn a_call_whose_handler_panics_is_charged() {
     }
 }
 
-/// Serves the router with a layer that cuts idle bodies, outside or inside of the limits.
-async fn cutting(charged_layer: &ChargedLayer, inside: bool) -> Client {
-    let cuts = ResponseBodyTimeoutLayer::new(ms(100));
-    let router: Router = if inside {
-        router().layer(cuts).layer(charged_layer.layer.clone())
-    } else {
-        router().layer(charged_layer.layer.clone()).layer(cuts)
-    };
-    Client::connect(serve(router).await).await
-}
-
+/// By its timeout, or by a layer that cuts idle bodies, outside or inside of the limits: a stream that breaks inside has failed.
 #[tokio::test]
-async fn a_call_that_the_server_cancels_is_charged() {
-    let [world, _] = World::both();
-    let charged_layer = ChargedLayer::new(&world);
-    let server = Server::builder().timeout(ms(50));
-    let mut client = Client::connect(serve_tonic(server, charged_layer.layer.clone()).await).await;
-    client.unary("wait").await.expect_err("a timeout");
-    assert_eq!(charged_layer.settled().await, (DROPPED, None));
-}
-
-#[tokio::test]
-async fn a_stream_cut_outside_is_charged_and_one_that_breaks_inside_has_failed() {
+async fn a_call_that_the_server_cuts_is_charged() {
     let failed = Some((RequestEnd::BodyFailed, Some(200), None));
+    let cuts = || ResponseBodyTimeoutLayer::new(ms(100));
     for world in World::both() {
-        for (inside, settled) in [(false, (DROPPED, None)), (true, (FAILURE, failed))] {
+        for (by, path, word, settled) in [
+            ("timeout", UNARY, "wait", (DROPPED, None)),
+            ("outside", SERVER_STREAMING, "one wait", (DROPPED, None)),
+            ("inside", SERVER_STREAMING, "one wait", (FAILURE, failed)),
+        ] {
             let charged_layer = ChargedLayer::new(&world);
-            let mut client = cutting(&charged_layer, inside).await;
-            let responses = client.call(SERVER_STREAMING, "one wait").await;
-            responses.expect_err("it is cut");
-            assert_eq!(charged_layer.settled().await, settled, "{}", world.name());
+            let layer = charged_layer.layer.clone();
+            let address = match by {
+                "timeout" => serve_tonic(Server::builder().timeout(ms(50)), layer).await,
+                "outside" => serve(router().layer(layer).layer(cuts())).await,
+                _ => serve(router().layer(cuts()).layer(layer)).await,
+            };
+            let mut client = Client::connect(address).await;
+            client.call(path, word).await.expect_err(by);
+            assert_eq!(charged_layer.settled().await, settled, "{by}");
         }
     }
 }

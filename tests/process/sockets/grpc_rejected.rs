@@ -97,159 +97,102 @@ async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() 
 }
 
 #[tokio::test]
-async fn a_call_that_can_never_pass_has_a_pushback_not_to_retry() {
-    for host in Host::ALL {
-        let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
-        let mut client = client_of(host, &limiter.built()).await;
+async fn a_wait_that_the_pushback_cannot_hold_and_one_without_end_have_a_pushback_not_to_retry() {
+    let rare = Policy::new("rare", quota("1/90d"));
+    let rare = rare.strategy(FixedWindow).key(extract::global());
+    let small = hourly("small", 5).cost_with(|_| 6);
+    for (policy, admitted, wait) in [(rare, 1, true), (small, 0, false)] {
+        let limiter = Limiter::builder().policy(policy).built();
+        let mut client = client_of(Host::Tonic, &limiter).await;
+        for _ in 0..admitted {
+            client.unary("word").await.expect("admitted");
+        }
         let status = client.unary("word").await.expect_err("rejected");
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(pushback(&status), Some("-1"));
-        assert_eq!(retry_delay(&status), None);
+        assert_eq!(retry_delay(&status) > Some(secs(89 * 86_400)), wait);
+        assert_eq!(retry_delay(&status).is_some(), wait);
         assert_eq!(violations(&status).len(), 1);
     }
-}
-
-#[tokio::test]
-async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
-    let rare = Policy::new("rare", quota("1/90d"));
-    let limiter = Limiter::builder().policy(rare.strategy(FixedWindow).key(extract::global()));
-    let mut client = client_of(Host::Tonic, &limiter.built()).await;
-    client.unary("word").await.expect("admitted");
-    let status = client.unary("word").await.expect_err("rejected");
-    assert_eq!(pushback(&status), Some("-1"));
-    assert!(retry_delay(&status) > Some(secs(89 * 86_400)));
 }
 
 /// A limiter whose store is a port without a listener, which no test gets.
 fn closed() -> Limiter {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let limiter = Limiter::builder().store(store);
-    let limiter = limiter.policy(hourly("burst", 9));
+    let limiter = limiter.policy(hourly("calls", 9));
     limiter.on_store_error(OnStoreError::Reject).built()
 }
 
-#[tokio::test]
-async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
-    for host in Host::ALL {
-        let mut client = client_of(host, &closed()).await;
-        for response in call_all(&mut client).await {
-            let status = response.expect_err("rejected");
-            assert_eq!(status.code(), Code::Unavailable);
-            // Neither what is wrong with it.
-            let known = "Request cannot be satisfied due to temporary server capacity constraints.";
-            assert_eq!(status.message(), format!("{known} Try again in a second."));
-            assert_eq!(pushback(&status), Some("1000"));
-            assert_eq!(retry_delay(&status), Some(Duration::from_secs(1)));
-            assert!(violations(&status).is_empty());
-        }
-    }
+/// A limiter that denies this list.
+fn denying(list: impl Into<AccessList>) -> Limiter {
+    Limiter::builder()
+        .policy(hourly("calls", 9))
+        .deny(list)
+        .built()
 }
 
+/// Clients learn no more than that: neither the store's address and what is wrong with it, nor how a denied key stands.
 #[tokio::test]
-async fn a_missing_key_is_an_invalid_argument() {
-    for host in Host::ALL {
-        let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
-        let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
-        let mut client = client_of(host, &limiter.built()).await;
-        for response in call_all(&mut client).await {
-            let status = response.expect_err("rejected");
-            assert_eq!(status.code(), Code::InvalidArgument);
-            assert_eq!(status.message(), "The request lacks the header x-tenant.");
-            assert_eq!((pushback(&status), retry_delay(&status)), (None, None));
+async fn other_rejections_have_codes_and_texts_of_their_own() {
+    let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
+    let keyless = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
+    let down = "Request cannot be satisfied due to temporary server capacity constraints. Try again in a second.";
+    let lacks = "The request lacks the header x-tenant.";
+    let by_key = denying(KeyList::new("calls", [Key::global()]));
+    for (limiter, code, message, wait) in [
+        (closed(), Code::Unavailable, down, Some(secs(1))),
+        (keyless.built(), Code::InvalidArgument, lacks, None),
+        (by_key, Code::PermissionDenied, "Forbidden.", None),
+    ] {
+        for host in Host::ALL {
+            let mut client = client_of(host, &limiter).await;
+            for response in call_all(&mut client).await {
+                let status = response.expect_err("rejected");
+                assert_eq!((status.code(), status.message()), (code, message));
+                assert_eq!(retry_delay(&status), wait);
+                assert_eq!(pushback(&status), wait.map(|_| "1000"));
+                assert!(violations(&status).is_empty());
+                for field in ["ratelimit", "ratelimit-policy"] {
+                    assert!(!status.metadata().contains_key(field), "{field}");
+                }
+            }
         }
-        let mut request = one("word");
-        let tenant = "a".parse().expect("a value");
-        request.metadata_mut().insert("x-tenant", tenant);
-        client.open(UNARY, request).await.expect("admitted");
+    }
+    // By the address of tonic's connection.
+    for (list, is_denied) in [("127.0.0.0/8", true), ("192.0.2.0/24", false)] {
+        let limiter = denying(AddressList::new([list]).expect("a list"));
+        let mut client = client_of(Host::Tonic, &limiter).await;
+        let denied = client.unary("word").await.err();
+        let code = is_denied.then_some(Code::PermissionDenied);
+        assert_eq!(denied.map(|status| status.code()), code);
     }
 }
 
 /// A handler's rejection as tonic's status.
 #[tokio::test]
 async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
-    let limiter = Limiter::builder().policy(hourly("calls", 1));
-    let limiter = limiter.built();
-    let mut client = client_of(Host::Tonic, &limiter).await;
+    let used_up = Limiter::builder().policy(hourly("calls", 1)).built();
+    let mut client = client_of(Host::Tonic, &used_up).await;
     client.unary("word").await.expect("admitted");
-    let layers = client.unary("word").await.expect_err("rejected");
-
-    let rejected = limiter.check(Key::global()).await.into_result();
-    let status = Status::from(rejected.expect_err("rejected"));
-    assert_eq!(status.code(), layers.code());
-    let [subject, of_layer] = [&status, &layers].map(|it| violations(it)[0].subject.clone());
-    assert_eq!(subject, of_layer);
-    assert!(retry_delay(&status) <= retry_delay(&layers));
-    assert!(pushback(&status).is_some());
-    let source = std::error::Error::source(&status).expect("a source");
-    let rejected = source.downcast_ref::<Rejected>().expect("a rejection");
-    assert!(rejected.decision().policy("calls").is_some());
-
-    let rejected = closed().admit(Key::global()).await;
-    let status = Status::from(rejected.expect_err("rejected"));
-    assert_eq!(status.code(), Code::Unavailable);
-    assert!(!status.message().contains("127.0.0.1"), "{status:?}");
-}
-
-/// A client that is on a deny list learns that it may not, and nothing else.
-fn assert_denied(status: &Status) {
-    assert_eq!(status.code(), Code::PermissionDenied);
-    assert_eq!(status.message(), "Forbidden.");
-    assert_eq!((pushback(status), retry_delay(status)), (None, None));
-    assert!(violations(status).is_empty());
-    for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
-        assert!(!status.metadata().contains_key(field), "{field}");
-    }
-}
-
-fn limiter_that_denies(world: &World, list: impl Into<AccessList>) -> Limiter {
-    world
-        .builder()
-        .policy(hourly("calls", 9))
-        .deny(list)
-        .built()
-}
-
-#[tokio::test]
-async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlisted() {
-    for (host, world) in Host::on_both_stores() {
-        let list = KeyList::new("calls", [Key::global()]);
-        let limiter = limiter_that_denies(&world, list.clone());
-        let mut client = client_of(host, &limiter).await;
-        for response in call_all(&mut client).await {
-            assert_denied(&response.expect_err("denied"));
-        }
-        list.replace([]);
-        assert_eq!(used(&limiter, "calls").await, 0);
-        for response in call_all(&mut client).await {
-            response.expect("admitted");
-        }
-        assert_eq!(used(&limiter, "calls").await, 4);
-    }
-}
-
-#[tokio::test]
-async fn deny_lists_match_the_address_of_tonics_connection() {
-    let world = World::memory();
-    for (entry, denied) in [("127.0.0.0/8", true), ("192.0.2.0/24", false)] {
-        let list = AddressList::new([entry]).expect("a list");
-        let limiter = limiter_that_denies(&world, list);
+    for limiter in [
+        used_up,
+        closed(),
+        denying(KeyList::new("calls", [Key::global()])),
+    ] {
         let mut client = client_of(Host::Tonic, &limiter).await;
-        match client.unary("word").await {
-            Err(status) if denied => assert_denied(&status),
-            response => assert!(!denied && response.is_ok(), "{entry}: {response:?}"),
-        }
+        let layers = client.unary("word").await.expect_err("rejected");
+        let rejected = limiter.check(Key::global()).await.into_result();
+        let status = Status::from(rejected.expect_err("rejected"));
+        assert_eq!(status.code(), layers.code());
+        let subjects = |status| violations(status).into_iter().map(|it| it.subject);
+        assert!(subjects(&status).eq(subjects(&layers)));
+        assert!(retry_delay(&status) <= retry_delay(&layers));
+        assert_eq!(pushback(&status).is_some(), pushback(&layers).is_some());
+        assert!(!status.message().contains("127.0.0.1"), "{status:?}");
+        let source = std::error::Error::source(&status).expect("a source");
+        assert!(source.downcast_ref::<Rejected>().is_some());
     }
-}
-
-#[tokio::test]
-async fn a_handlers_check_of_a_denied_key_becomes_the_same_status() {
-    let list = KeyList::new("calls", [Key::global()]);
-    let limiter = limiter_that_denies(&World::memory(), list);
-    let rejected = limiter.check(Key::global()).await.into_result();
-    let status = Status::from(rejected.expect_err("denied"));
-    assert_denied(&status);
-    let source = std::error::Error::source(&status).expect("a source");
-    assert!(source.downcast_ref::<Rejected>().is_some());
 }
 
 /// A response as it comes over the wire.

@@ -1,14 +1,13 @@
-//! The layers fit wherever tonic takes one, on the way in and on the way out, and no caller has to name a type parameter of theirs.
+//! The layers fit wherever tonic takes one, on the way in and on the way out.
 
 use std::error::Error;
 
 use http::uri::PathAndQuery;
-use tollgate::{OutgoingLayer, outgoing::Outgoing};
 use tonic::{
-    Code, Request, Response, Status,
+    Code, Request, Status,
     client::Grpc,
     service::{InterceptorLayer, LayerExt, interceptor::InterceptedService},
-    transport::{Channel, Server, server::TcpIncoming},
+    transport::{Server, server::TcpIncoming},
 };
 use tower_http::{cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer};
 
@@ -26,111 +25,64 @@ fn layer() -> RateLimitLayer {
     RateLimitLayer::new(limiter())
 }
 
-/// Asserts that the server lets two calls in, and no third.
-async fn assert_two(address: SocketAddr) {
-    let mut client = Client::connect(address).await;
-    for _ in 0..2 {
-        assert_eq!(client.unary("word").await.expect("admitted"), "word");
-    }
-    let status = client.unary("word").await.expect_err("rejected");
-    assert!(is_rejection(&status), "{status}");
-}
-
 #[tokio::test]
-async fn the_layer_fits_among_layers_of_tonics_server() {
-    let (listener, address) = listen().await;
-    let server = Server::builder()
-        .timeout(TEST_TIMEOUT)
-        .concurrency_limit_per_connection(16)
-        .layer(TraceLayer::new_for_grpc())
-        .layer(layer())
-        .layer(CorsLayer::permissive())
-        .add_optional_service(Some(Calls));
-    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-    assert_two(address).await;
-
-    let (listener, address) = listen().await;
+async fn the_layer_fits_servers_services_and_routers_and_lets_two_calls_in() {
+    // Among layers of tonic's server,
+    let (listener, among) = listen().await;
     let stack = ServiceBuilder::new()
         .layer(TraceLayer::new_for_grpc())
         .layer(layer())
         .layer(InterceptorLayer::new(Ok::<Request<()>, Status>))
         .into_inner();
-    let server = Server::builder().layer(stack).add_service(Calls);
-    let incoming = TcpIncoming::from(listener);
-    tokio::spawn(server.serve_with_incoming_shutdown(incoming, std::future::pending()));
-    assert_two(address).await;
-}
-
-#[tokio::test]
-async fn the_layer_fits_one_of_tonics_services() {
-    let (listener, address) = listen().await;
+    let server = Server::builder()
+        .concurrency_limit_per_connection(16)
+        .layer(stack)
+        .layer(CorsLayer::permissive())
+        .add_optional_service(Some(Calls));
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    // around one of its services,
+    let (listener, around_one) = listen().await;
     let server = Server::builder().add_service(layer().named_layer(Calls));
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-    assert_two(address).await;
-}
-
-#[tokio::test]
-async fn the_layer_fits_axum_routers_that_serve_tonic() {
-    let web = || Router::new().route("/", get(async || "hello"));
-    // Around everything, among others,
+    // around a router,
     let timed_out = http::StatusCode::GATEWAY_TIMEOUT;
     let stack = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
         .layer(layer())
         .layer(TimeoutLayer::with_status_code(timed_out, TEST_TIMEOUT));
-    assert_two(serve(router().merge(web()).layer(stack)).await).await;
-    // around the calls alone,
-    assert_two(serve(router().layer(layer()).merge(web())).await).await;
+    let around_all = serve(router().layer(stack)).await;
     // and around one service of a router.
     let calls = Calls.map_request(|request: http::Request<axum::body::Body>| {
         request.map(tonic::body::Body::new)
     });
     let one = Router::new().route_service("/test.Calls/{method}", layer().layer(calls));
-    assert_two(serve(web().merge(one)).await).await;
-}
-
-/// A client whose calls wait their turn, as an application keeps it.
-struct Calling {
-    plain: Grpc<Outgoing<Channel>>,
-    intercepted: Grpc<Outgoing<InterceptedService<Channel, Signs>>>,
-}
-
-type Signs = fn(Request<()>) -> Result<Request<()>, Status>;
-
-fn sign(mut request: Request<()>) -> Result<Request<()>, Status> {
-    let name = "us".parse().map_err(|_| Status::internal("no name"))?;
-    request.metadata_mut().insert("x-caller", name);
-    Ok(request)
-}
-
-async fn call<S>(client: &mut Grpc<S>) -> Result<String, Status>
-where
-    S: tonic::client::GrpcService<tonic::body::Body, Error: Into<tower::BoxError>>,
-    S::ResponseBody:
-        http_body::Body<Data = bytes::Bytes, Error: Into<tower::BoxError>> + Send + 'static,
-{
-    let ready = client.ready().await;
-    ready.map_err(|error| Status::from_error(error.into()))?;
-    let path = PathAndQuery::from_static(UNARY);
-    let response = client.unary(Request::new("word".to_owned()), path, Text);
-    response.await.map(Response::into_inner)
+    for address in [among, around_one, around_all, serve(one).await] {
+        let mut client = Client::connect(address).await;
+        for _ in 0..2 {
+            assert_eq!(client.unary("word").await.expect("admitted"), "word");
+        }
+        let status = client.unary("word").await.expect_err("rejected");
+        assert!(is_rejection(&status), "{status}");
+    }
 }
 
 #[tokio::test]
 async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long() {
     let channel = channel(serve(router()).await).await;
-    let limiter = limiter();
-    let layer = OutgoingLayer::new(limiter.clone()).key(Key::global());
-    let mut calling = Calling {
-        plain: Grpc::new(layer.layer(channel.clone())),
-        intercepted: Grpc::new(layer.layer(InterceptedService::new(channel, sign as Signs))),
+    let signed = InterceptedService::new(channel, Ok::<Request<()>, Status>);
+    let layer = OutgoingLayer::new(limiter()).key(Key::global());
+    let mut client = Grpc::new(layer.layer(signed));
+    let mut call = async || {
+        client.ready().await.expect("a connection");
+        let path = PathAndQuery::from_static(UNARY);
+        client
+            .unary(Request::new("word".to_owned()), path, Text)
+            .await
     };
-    assert_eq!(call(&mut calling.plain).await.expect("let out"), "word");
-    let other = call(&mut calling.intercepted).await;
-    assert_eq!(other.expect("let out"), "word");
-    assert_eq!(used(&limiter, "calls").await, 2);
-
-    let status = call(&mut calling.plain).await.expect_err("too late");
+    for _ in 0..2 {
+        assert_eq!(call().await.expect("let out").into_inner(), "word");
+    }
+    let status = call().await.expect_err("too late");
     assert_eq!(status.code(), Code::Unknown);
     let source = status.source().expect("a source");
     let rejected = source.downcast_ref::<Rejected>().expect("a rejection");

@@ -1,91 +1,13 @@
-//! What the tests share: stores whose clock only moves when it is set, and counts by a peek.
+//! What the tests share: policies on stores whose clock only moves when it is set, and counts by a peek.
 
-use testkit::Clock as ServerClock;
-use tollgate::outcome::{self, RequestEnd};
+use tollgate::outcome::RequestEnd;
 
 pub(crate) use tollgate_tests::prelude::*;
-use tollgate_tests::{counting_clock::CountingClock, world::START};
 
-/// The TTL of an unrenewed permit, by the store's clock.
-pub(crate) const PERMIT_TTL: Duration = ms(300);
-
-/// A store, and its clock.
-pub(crate) enum World {
-    Memory(MemoryStore, CountingClock),
-    Redis(RedisStore, Server, ServerClock),
-}
-
-impl World {
-    pub(crate) fn memory() -> Self {
-        let clock = CountingClock::at(START);
-        let store = MemoryStore::builder().clock(clock.clone()).build();
-        Self::Memory(store, clock)
-    }
-
-    fn redis() -> Self {
-        let clock = ServerClock::at(START);
-        let server = Server::builder().clock(&clock).start();
-        // One worker sends in order: a caller that sees a permit free sees what was settled before. Rejections are
-        // cached by this process's clock, and only the server's is set.
-        let store = RedisStore::builder()
-            .url(server.url())
-            .connections(1)
-            .rejection_cache_staleness(Duration::ZERO);
-        let store = store.timeout(TEST_TIMEOUT).built();
-        Self::Redis(store, server, clock)
-    }
-
-    pub(crate) fn both() -> [Self; 2] {
-        [Self::memory(), Self::redis()]
-    }
-
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Memory(..) => "in process",
-            Self::Redis(..) => "on Redis",
-        }
-    }
-
-    pub(crate) fn builder(&self) -> LimiterBuilder {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
-        match self {
-            Self::Memory(store, _) => builder.store(store.clone()),
-            Self::Redis(store, ..) => builder.store(store.clone()),
-        }
-    }
-
-    /// A limiter that reports store failures.
-    #[track_caller]
-    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-        let policies = policies.into_iter();
-        let builder = policies.fold(self.builder(), LimiterBuilder::policy);
-        builder.built()
-    }
-
-    pub(crate) fn advance(&self, by: Duration) {
-        match self {
-            Self::Memory(_, clock) => clock.time.advance(by),
-            Self::Redis(_, _, clock) => clock.advance(by),
-        }
-    }
-
-    /// Waits for the heartbeats of `n` permits that begin after this is called.
-    pub(crate) async fn until_heartbeats(&self, n: u64) {
-        let seen = || match self {
-            Self::Memory(_, clock) => clock.reads(),
-            // The server's own count of renewals and releases.
-            Self::Redis(_, server, _) => server.calls("zmscore"),
-        };
-        // One round may have begun before.
-        let enough = seen() + 2 * n;
-        until("heartbeats come", async || seen() >= enough).await;
-    }
-}
-
-/// A limit of `n` requests in flight, all together.
-pub(crate) fn permit_policy(n: u64, life: Duration) -> Policy {
+/// A limit of `n` requests in flight, all together. No test outlasts the TTL: a permit that is free was released.
+pub(crate) fn permit_policy(n: u64) -> Policy {
     let policy = Policy::new("permits", Quota::concurrent(n)).key(extract::global());
-    policy.strategy(Concurrency::with_ttl(life))
+    policy.strategy(Concurrency::with_ttl(secs(3_600)))
 }
 
 /// `n` requests an hour, all together.
@@ -170,9 +92,7 @@ impl ChargedLayer {
             sees,
         ];
         let policies = policies.map(|policy| policy.charge_dropped(charges));
-        // No test outlasts the TTL: a permit that is free was released.
-        let permit = permit_policy(9, secs(3_600));
-        let limiter = world.limiter(policies.into_iter().chain([permit]));
+        let limiter = world.limiter(policies.into_iter().chain([permit_policy(9)]));
         Self {
             layer: RateLimitLayer::new(limiter),
             ended,
