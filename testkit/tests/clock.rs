@@ -1,9 +1,6 @@
 //! Servers follow the clock at once, in every direction.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate_testkit::{Clock, Server, until};
 
@@ -74,31 +71,6 @@ fn a_key_lives_to_its_last_millisecond() {
 }
 
 #[test]
-fn ten_days_pass_at_once() {
-    let (clock, server) = started();
-    for (key, days) in [("nine", 9), ("eleven", 11)] {
-        let seconds = (days * 86_400).to_string();
-        server.command(&["SET", key, "1", "EX", &seconds]).ok();
-    }
-    clock.set(START + 10 * 86_400_000_000);
-    assert!(server.command(&["GET", "nine"]).is_nil());
-    assert_eq!(server.keys(), ["eleven"]);
-    assert_eq!(server.command(&["TTL", "eleven"]).int(), 86_400);
-}
-
-#[test]
-fn a_step_back_makes_lifetimes_longer() {
-    let (clock, server) = started();
-    server.command(&["SET", "a", "1", "PX", "60000"]).ok();
-    clock.rewind(Duration::from_secs(30));
-    assert_eq!(server.command(&["PTTL", "a"]).int(), 90_000);
-    let script = "redis.call('pexpire', KEYS[1], 1000) return redis.call('pttl', KEYS[1])";
-    assert_eq!(server.command(&["EVAL", script, "1", "a"]).int(), 1_000);
-    clock.advance(Duration::from_secs(2));
-    assert!(server.command(&["GET", "a"]).is_nil());
-}
-
-#[test]
 fn expired_keys_are_deleted_in_the_background_and_stay_deleted() {
     let (clock, server) = started();
     for number in 0..1000 {
@@ -112,38 +84,6 @@ fn expired_keys_are_deleted_in_the_background_and_stay_deleted() {
     });
     clock.rewind(Duration::from_secs(61));
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
-}
-
-#[test]
-fn a_waiting_script_sees_a_step_of_the_clock() {
-    let (clock, server) = started();
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        // Again and again, since the script may begin late.
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                clock.advance(Duration::from_secs(1));
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        });
-        let script = "local first = redis.call('time')[1]
-            local now repeat now = redis.call('time')[1] until now ~= first
-            return now - first";
-        let seen = server.command(&["EVAL", script, "0"]);
-        is_over.store(true, Ordering::Relaxed);
-        assert!(seen.int() >= 1);
-    });
-}
-
-#[test]
-fn several_servers_share_a_clock_which_survives_a_restart() {
-    let (clock, first) = started();
-    let second = Server::builder().clock(&clock).start();
-    first.kill();
-    clock.advance(DAY);
-    first.restart();
-    assert_eq!(time(&first), START + 86_400_000_000);
-    assert_eq!(time(&second), time(&first));
 }
 
 #[test]
@@ -201,10 +141,4 @@ fn zero_is_the_real_time() {
     assert_eq!(time(&server), START);
     clock.set(0);
     assert!(time(&server) >= there);
-}
-
-#[test]
-fn a_server_without_the_clock_has_the_real_time() {
-    let (_clock, _server) = started();
-    assert!(time(&Server::start()) > START + 1_000_000);
 }

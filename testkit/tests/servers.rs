@@ -3,10 +3,9 @@
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
-    sync::Arc,
 };
 
-use tollgate_testkit::{Clock, Connection, Reply, Server, TIMEOUT, free_port};
+use tollgate_testkit::{Clock, Connection, Reply, Server, TIMEOUT};
 
 #[test]
 fn a_server_replies_and_keeps_nothing_on_disk() {
@@ -25,18 +24,6 @@ fn a_server_replies_and_keeps_nothing_on_disk() {
     );
     server.stop();
     assert!(!server.folder().join("dump.rdb").exists());
-}
-
-#[test]
-fn options_reach_the_server() {
-    let server = Server::builder()
-        .arg("maxmemory", "5mb")
-        .arg("save", "60 1")
-        .start();
-    let maxmemory = server.command(&["CONFIG", "GET", "maxmemory"]).list();
-    assert_eq!(maxmemory[1], Reply::Text("5242880".into()));
-    let save = server.command(&["CONFIG", "GET", "save"]).list();
-    assert_eq!(save[1], Reply::Text("60 1".into()));
 }
 
 #[test]
@@ -150,22 +137,6 @@ fn the_expiry_of_a_key_is_known_from_every_version() {
 }
 
 #[test]
-fn the_total_counts_the_helpers_own_commands() {
-    let server = Server::start();
-    server.reset_stats();
-    assert_eq!(server.total_commands(), 1);
-    assert_eq!(server.total_commands(), 2);
-    server
-        .command(&[
-            "EVAL",
-            "redis.call('incr', 'a') return redis.call('incr', 'a')",
-            "0",
-        ])
-        .ok();
-    assert_eq!(server.total_commands(), 6);
-}
-
-#[test]
 fn keys_are_listed_with_their_lifetimes() {
     let server = Server::start();
     let names: Vec<_> = (0..3000).map(|number| format!("k{number:04}")).collect();
@@ -178,39 +149,4 @@ fn keys_are_listed_with_their_lifetimes() {
     assert_eq!(server.immortal_keys(), ["k0007"]);
     server.flush();
     assert!(server.keys().is_empty());
-}
-
-#[test]
-fn many_servers_start_at_once() {
-    let start = |_| std::thread::spawn(Server::start);
-    let threads: Vec<_> = (0..8).map(start).collect();
-    let servers: Vec<_> = threads
-        .into_iter()
-        .map(|thread| Arc::new(thread.join().unwrap()))
-        .collect();
-    for server in &servers {
-        server
-            .command(&["SET", &server.port().to_string(), ""])
-            .ok();
-    }
-    for server in &servers {
-        assert_eq!(server.keys(), [server.port().to_string()]);
-    }
-}
-
-#[test]
-fn free_ports_differ() {
-    assert_ne!(free_port(), free_port());
-}
-
-#[test]
-#[should_panic(expected = "no-such-server is not installed; `cargo xtask test` installs it")]
-fn a_missing_program_is_named() {
-    Server::builder().program("no-such-server").start();
-}
-
-#[test]
-#[should_panic(expected = "no-such-option 1")]
-fn a_wrong_option_shows_the_log() {
-    Server::builder().arg("no-such-option", "1").start();
 }
