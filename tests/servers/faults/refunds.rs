@@ -1,31 +1,10 @@
 //! Refunds that no task waits for, made while the store fails, are carried out when it is back.
 
 use crate::faults::support::*;
-use tokio::{
-    sync::Semaphore,
-    task::{JoinSet, yield_now},
-};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 async fn left(limiter: &Limiter) -> u64 {
     left_on_the_store(limiter, KEY).await
-}
-
-/// They are in a batch without a reply, or in the queue behind it.
-#[tokio::test]
-async fn permits_released_as_the_network_fails_are_free_after_it() {
-    let (_server, proxy) = network();
-    let limiter = permit_policy(through(&proxy), 20);
-    let held = take(&limiter, 20).await;
-    proxy.hold();
-    for permit in held {
-        drop(permit);
-        yield_now().await;
-    }
-    proxy.cut();
-    opened(&limiter).await;
-    proxy.pass();
-    resumed(&limiter).await;
-    until("all are free", async || left(&limiter).await == 20).await;
 }
 
 /// The server acquired them, and its reply was lost: the requests will never hold them, nor renew them.

@@ -11,18 +11,6 @@ fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Li
 }
 
 #[tokio::test]
-async fn waiters_are_admitted_at_the_rate_of_the_share() {
-    let limiter = limiter(nowhere(), LocalFallback::shared_by(2));
-    let start = Instant::now();
-    for _ in 0..5 {
-        let admission = limiter.wait(KEY, TEST_TIMEOUT).await.expect("its turn");
-        assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
-    }
-    // One at once, and four at ten a second.
-    assert!(start.elapsed() >= ms(400));
-}
-
-#[tokio::test]
 async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
     for (response, admits) in [
         (OnStoreError::Admit, true),
