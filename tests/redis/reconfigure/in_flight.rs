@@ -1,9 +1,8 @@
 //! Requests that are in progress during the change finish under the policies they started with.
 
-use tokio::sync::{Notify, mpsc};
 use tollgate_tests::prelude::*;
 
-use crate::{inflight::renewals::Renewals, reconfigure::support::*};
+use super::*;
 
 fn permits_for(name: &str, n: u64, ttl: u64) -> Policy {
     let permits = Policy::new(name, Quota::concurrent(n)).key(extract::global());
@@ -34,49 +33,20 @@ async fn permits_of_removed_and_altered_policies_count_until_they_are_released()
     }
 }
 
-/// A limiter by the runtime's time, whose store counts renewals.
-fn timed(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Arc<Renewals>) {
-    let (store, renewals) = Renewals::store();
-    let limiter = settings(policies).store(store).built();
-    (limiter, renewals)
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_permit_of_a_removed_policy_is_renewed_for_as_long_as_it_is_held() {
-    let (limiter, renewals) = timed([permits_for("p", 1, 30)]);
+async fn a_permit_is_renewed_while_it_is_held_also_of_a_removed_policy_and_for_a_shorter_ttl() {
+    let limiter = timed([permits_for("p", 1, 30)]);
     let held = limiter.admit(KEY).await.expect("a permit");
     for round in 1..10 {
-        let name = format!("q{round}");
-        replace(&limiter, [window(&name, "9/h")]);
+        replace(&limiter, [window(&format!("q{round}"), "9/h")]);
         tokio::time::sleep(secs(29)).await;
     }
-    let renewals = || renewals.done.load(Ordering::SeqCst);
-    assert!(renewals() >= 26);
-    replace(&limiter, [permits_for("p", 1, 30)]);
-    assert!(limiter.admit(KEY).await.is_err(), "it is held");
-    drop(held);
-    assert!(limiter.admit(KEY).await.is_ok());
-    // Nothing renews what is not held.
-    tokio::time::sleep(secs(31)).await;
-    let before = renewals();
-    tokio::time::sleep(secs(600)).await;
-    assert_eq!(renewals(), before);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_permit_is_renewed_in_time_for_a_shorter_ttl() {
-    let (limiter, _) = timed([permits_for("p", 1, 30)]);
-    let held = limiter.admit(KEY).await.expect("a permit");
-    tokio::time::sleep(secs(11)).await;
-    replace(&limiter, [permits_for("p", 1, 3)]);
-    for second in 0..60 {
-        assert!(limiter.admit(KEY).await.is_err(), "held, after {second} s");
-        tokio::time::sleep(secs(1)).await;
-    }
-    replace(&limiter, [permits_for("p", 1, 30)]);
-    for _ in 0..60 {
-        assert!(limiter.admit(KEY).await.is_err());
-        tokio::time::sleep(secs(1)).await;
+    for ttl in [30, 3, 30] {
+        replace(&limiter, [permits_for("p", 1, ttl)]);
+        for second in 0..60 {
+            assert!(limiter.admit(KEY).await.is_err(), "held, {second} s");
+            tokio::time::sleep(secs(1)).await;
+        }
     }
     drop(held);
     assert!(limiter.admit(KEY).await.is_ok());
@@ -105,59 +75,42 @@ async fn charges_and_refunds_by_a_removed_policys_admission_go_to_its_counts() {
     }
 }
 
-/// A service whose handler reports that it runs, and responds with the status that it is then given.
-fn held_service(
-    layer: &RateLimitLayer,
-    entered: mpsc::UnboundedSender<()>,
-    go_on: Arc<Notify>,
-    status: StatusCode,
-) -> impl Future<Output = Response<String>> + Send + 'static + use<> {
-    let handler = service_fn(move |request: Request<String>| {
-        let (entered, go_on) = (entered.clone(), go_on.clone());
-        async move {
-            entered.send(()).expect("a receiver");
-            go_on.notified().await;
-            drop(request);
-            let response = Response::builder().status(status).body(String::new());
-            Ok::<_, Infallible>(response.expect("a response"))
-        }
-    });
-    let service = layer.layer(handler);
-    async move {
-        let response = service.oneshot(Request::new(String::new())).await;
-        let (parts, body) = response.expect("no error").into_parts();
-        // A charge by outcome is made when the body has ended.
-        drop(body.collect().await.expect("a body"));
-        Response::from_parts(parts, String::new())
-    }
-}
-
 #[tokio::test]
-async fn an_outcome_is_charged_or_refunded_under_the_policy_that_the_request_began_with() {
+async fn a_request_whose_handler_replaces_the_policies_is_settled_under_those_it_began_with() {
+    let before = || {
+        [
+            window("by-hand", "10/h"),
+            window("after", "10/h").charge_after(outcome::success),
+            window("unless", "10/h").refund_unless(outcome::success),
+        ]
+    };
+    let removing = vec![window("other", "5/h")];
+    let altering = vec![window("unless", "20/h"), window("after", "5/h")];
     for world in World::both() {
         for (status, charged) in [(StatusCode::OK, 1), (StatusCode::BAD_GATEWAY, 0)] {
-            for removed in [false, true] {
-                let before = || {
-                    [
-                        window("after", "10/h").charge_after(outcome::success),
-                        window("unless", "10/h").refund_unless(outcome::success),
-                    ]
-                };
+            for next in [&removing, &altering] {
                 let limiter = world.limiter(before());
                 limiter.reset(KEY).await.expect("a response");
-                let layer = RateLimitLayer::new(limiter.clone());
-                let (entered, mut enters) = mpsc::unbounded_channel();
-                let go_on = Arc::new(Notify::new());
-                let request = held_service(&layer, entered, go_on.clone(), status);
-                let request = tokio::spawn(request);
-                enters.recv().await.expect("it enters the handler");
-                match removed {
-                    true => replace(&limiter, [window("other", "5/h")]),
-                    false => replace(&limiter, [window("unless", "20/h"), window("after", "5/h")]),
-                };
-                go_on.notify_one();
-                assert_eq!(request.await.expect("no panic").status(), status);
+                let (of_handler, next) = (limiter.clone(), next.clone());
+                let handler = service_fn(move |request: Request<String>| {
+                    replace(&of_handler, next.clone());
+                    async move {
+                        let admission = request.extensions().get::<Admission>();
+                        let admission = admission.expect("an admission").clone();
+                        assert_eq!(admission.remaining("unless"), Some(9));
+                        let by_hand = admission.policy("by-hand").expect("its policy");
+                        by_hand.charge(2).await.expect("a response");
+                        let response = Response::builder().status(status);
+                        Ok::<_, http::Error>(response.body(String::new())?)
+                    }
+                });
+                let service = RateLimitLayer::new(limiter.clone()).layer(handler);
+                let response = service.oneshot(Request::new(String::new())).await;
+                // A charge by outcome is made when the body has ended.
+                let body = response.expect("no error").into_body();
+                drop(body.collect().await.expect("a body"));
                 replace(&limiter, before());
+                assert_eq!(used(&limiter, "by-hand").await, 3);
                 for name in ["after", "unless"] {
                     let is_settled = async || used(&limiter, name).await == charged;
                     until("it is settled", is_settled).await;
@@ -186,12 +139,12 @@ type Check = Pin<Box<dyn Future<Output = Decision> + Send>>;
 async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_policies() {
     let world = World::redis();
     let (server, limiter) = (world.server(), world.limiter([window("p", "3/h")]));
-    let pending = pending(server, &limiter, 6).await;
+    let waiting = pending(server, &limiter, 6).await;
     let mut batch = limiter.check(KEY).times(5).into_future();
     assert!((&mut batch).now_or_never().is_none());
     replace(&limiter, [window("q", "100/h"), window("p", "5/h")]);
     server.resume();
-    let decisions = join_all(pending).await;
+    let decisions = join_all(waiting).await;
     let admitted = decisions.iter().filter(|one| admitted_by_store(one));
     let admitted = admitted.count() as u64 + batch.await.admitted();
     assert_eq!(admitted, 3, "by the old policies");
@@ -201,21 +154,16 @@ async fn decisions_that_are_pending_during_the_change_are_made_by_the_old_polici
     }
     assert_eq!(used(&limiter, "p").await, 3);
     assert_eq!(used(&limiter, "q").await, 0);
-    assert!(limiter.check(KEY).times(2).await.is_admitted());
-    assert!(!limiter.check(KEY).await.is_admitted());
-}
-
-#[tokio::test]
-async fn a_check_that_is_cancelled_after_the_change_leaves_no_charge() {
-    let world = World::redis();
-    let (server, limiter) = (world.server(), world.limiter([window("p", "100/h")]));
-    let pending = pending(server, &limiter, 9).await;
+    assert_eq!(limiter.check(KEY).times(9).await.admitted(), 2);
+    // Those that are dropped after the change leave no charge.
+    replace(&limiter, [window("p", "100/h")]);
+    let dropped = pending(server, &limiter, 9).await;
     replace(&limiter, [window("q", "100/h")]);
-    drop(pending);
+    drop(dropped);
     server.resume();
     replace(&limiter, [window("p", "100/h")]);
     limiter.shutdown(TEST_TIMEOUT).await.expect("all is sent");
-    until("all are refunded", async || used(&limiter, "p").await == 0).await;
+    until("all are refunded", async || used(&limiter, "p").await == 5).await;
 }
 
 #[tokio::test]
@@ -238,28 +186,4 @@ async fn calls_that_were_made_before_the_change_and_are_awaited_after_it_find_th
         assert_eq!(used(&limiter, "p").await, 0);
         assert_eq!(used(&limiter, "first").await, 0);
     }
-}
-
-#[tokio::test]
-async fn a_handlers_admission_is_of_one_set_although_the_policies_are_replaced_in_it() {
-    let limiter = World::memory().limiter([window("p", "10/h")]);
-    let layer = RateLimitLayer::new(limiter.clone());
-    let inner = limiter.clone();
-    let handler = service_fn(move |request: Request<String>| {
-        let limiter = inner.clone();
-        async move {
-            replace(&limiter, [window("other", "10/h")]);
-            let admission = request.extensions().get::<Admission>();
-            let admission = admission.expect("an admission");
-            assert_eq!(admission.remaining("p"), Some(9));
-            let policy = admission.policy("p").expect("its policy");
-            policy.charge(2).await.expect("a response");
-            Ok::<_, Infallible>(Response::new(String::new()))
-        }
-    });
-    let service = layer.layer(handler);
-    let response = service.oneshot(Request::new(String::new())).await;
-    let response = response.expect("no error");
-    let field = response.headers()["ratelimit"].to_str().expect("text");
-    assert!(field.starts_with(r#""p";r=7"#), "{field}");
 }
