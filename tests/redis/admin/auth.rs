@@ -79,65 +79,31 @@ async fn a_request_with_two_tokens_is_rejected_and_one_without_for_a_path_that_n
 }
 
 #[tokio::test]
-async fn health_tells_anonymous_requests_nothing_but_whether_the_store_is_healthy() {
-    let healthy = support::api();
-    let failing = Api::of(support::unreachable());
-    for (api, status, is_healthy) in [(healthy, 200, true), (failing, 503, false)] {
-        let anonymous = request(Method::GET, "/health").body(Body::empty());
-        let answer = api.send(anonymous.expect("a request")).await;
-        assert_eq!(answer.status, status);
-        assert_eq!(answer.json, json!({"healthy": is_healthy}));
-        let answer = api.get("/health").await;
-        assert_eq!(answer.status, status);
-        let issues = answer.json["issues"].as_array().expect("issues");
-        assert_eq!(issues.is_empty(), is_healthy, "{issues:?}");
-        let wrong = signed(Method::GET, "/health", "x").body(Body::empty());
-        let answer = api.send(wrong.expect("a request")).await;
-        assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
-    }
-}
-
-#[tokio::test]
-async fn several_tokens_are_valid_at_once_and_the_log_names_the_one_that_was_used() {
+async fn the_log_names_the_token_of_several_or_the_user_that_the_applications_middleware_found() {
     const NEXT: &str = "the-next-token-of-the-operators=";
     let (limiter, _) = support::in_process();
-    let admin = Admin::new(&limiter).token("old", TOKEN).token("next", NEXT);
-    let api = Api::with(admin);
+    let tokens = Admin::new(&limiter).token("old", TOKEN).token("next", NEXT);
+    let own = || Admin::new(&limiter).unprotected_behind_own_middleware();
+    let signed = |token| signed(Method::POST, "/reset", token);
+    let unsigned = || request(Method::POST, "/reset");
+    let of_alice = unsigned().extension(AdminUser::new("alice\nforged"));
+    let text = format!("{tokens:?}");
+    assert!(text.contains("old") && !text.contains("hash"), "{text}");
     let (log, _guard) = Log::of_info();
-    for (token, name) in [(TOKEN, "old"), (NEXT, "next")] {
-        let body = about("api", "sk_1").to_string().into();
-        let request = signed(Method::POST, "/reset", token).body(body);
-        let answer = api.send(request.expect("a request")).await;
+    for (admin, request, name) in [
+        (tokens.clone(), signed(TOKEN), "old"),
+        (tokens, signed(NEXT), "next"),
+        (own(), of_alice, r#"alice\nforged"#),
+        (own(), unsigned(), "application"),
+    ] {
+        let body = Body::from(about("api", "sk_1").to_string());
+        let request = request.body(body).expect("a request");
+        let answer = Api::with(admin).send(request).await;
         assert_eq!(answer.status, StatusCode::OK);
         assert_logged(&log, &format!("user=\"{name}\""), []);
     }
-    let text = log.text();
+    let text = text + &log.text();
     assert!(!text.contains(TOKEN) && !text.contains(NEXT), "{text}");
-}
-
-#[test]
-fn the_debug_text_of_an_admin_api_has_the_names_of_tokens_alone() {
-    let admin = Admin::new(&support::in_process().0).token("ops", TOKEN);
-    let text = format!("{admin:?}");
-    assert!(text.contains("ops") && !text.contains(TOKEN), "{text}");
-    assert!(!text.contains("hash"), "{text}");
-}
-
-#[tokio::test]
-async fn behind_a_middleware_of_the_application_the_log_names_the_user_that_it_found() {
-    let (limiter, _) = support::in_process();
-    let admin = Admin::new(&limiter).unprotected_behind_own_middleware();
-    let router = admin.router().expect("an admin API");
-    let (log, _guard) = Log::of_info();
-    let request = || request(Method::POST, "/reset");
-    let of_alice = request().extension(AdminUser::new("alice\nforged"));
-    for (request, name) in [(of_alice, r#"alice\nforged"#), (request(), "application")] {
-        let body = Body::from(about("api", "sk_1").to_string());
-        let request = request.body(body).expect("a request");
-        let response = router.clone().oneshot(request).await.expect("infallible");
-        assert_eq!(response.status(), StatusCode::OK);
-        assert_logged(&log, &format!("user=\"{name}\""), []);
-    }
 }
 
 #[test]
@@ -173,22 +139,4 @@ fn an_api_that_would_be_open_and_tokens_that_can_not_be_used_are_errors() {
     assert!(matches!(same_name, AdminError::DuplicateName { .. }));
     let same_token = error(ops().token("dev", TOKEN));
     assert!(matches!(same_token, AdminError::DuplicateToken { .. }));
-}
-
-#[tokio::test]
-async fn a_nested_router_answers_below_its_path_alone() {
-    let app = Router::new().route("/policies", get(async || "the application's"));
-    let app = app.nest("/admin", support::api().0);
-    let get = async |path: &str| {
-        let request = signed(Method::GET, path, TOKEN).body(Body::empty());
-        let Ok(response) = app.clone().oneshot(request.expect("a request")).await;
-        let body = response.into_body().collect().await.expect("a body");
-        String::from_utf8(body.to_bytes().to_vec()).expect("text")
-    };
-    assert_eq!(get("/policies").await, "the application's");
-    assert_eq!(get("/nothing").await, "");
-    let policies: Value = serde_json::from_str(&get("/admin/policies").await).expect("JSON");
-    assert_eq!(policies["generation"], 0);
-    let problem: Value = serde_json::from_str(&get("/admin/nothing").await).expect("JSON");
-    assert_eq!(problem["status"], 404);
 }

@@ -1,13 +1,16 @@
-//! `GET /health` without a token, and clients that don't wait for the answer.
+//! `GET /health` with and without a token, and clients that don't wait for the answer.
 
 use std::pin::pin;
 
 use tokio::task::yield_now;
 use tollgate_tests::{prelude::*, service::send};
 
-use crate::{admin::support::*, shared::a_client_waits};
+use crate::{
+    admin::support::{self, *},
+    shared::a_client_waits,
+};
 
-fn limiter(server: &Server) -> Limiter {
+fn limiter_on(server: &Server) -> Limiter {
     let policies = [
         Policy::new("p", Quota::requests(9).per_week()).key(extract::global()),
         Policy::block_list("blocked"),
@@ -37,10 +40,10 @@ fn connections_and_pings(server: &Server) -> (u64, u64) {
 async fn clients_that_abort_share_one_check_which_leaves_no_key_and_no_block() {
     let server = Server::start();
     server.reset_stats();
-    assert!(limiter(&server).health_check().await.is_healthy());
+    assert!(limiter_on(&server).health_check().await.is_healthy());
     let one = connections_and_pings(&server);
 
-    let limiter = limiter(&server);
+    let limiter = limiter_on(&server);
     let api = Api::of(&limiter);
     server.reset_stats();
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
@@ -75,15 +78,26 @@ async fn clients_that_abort_share_one_check_which_leaves_no_key_and_no_block() {
 }
 
 #[tokio::test]
-async fn clients_that_share_a_bucket_without_an_address_are_a_warning() {
+async fn health_tells_anonymous_requests_nothing_but_whether_the_store_is_healthy() {
+    // A client without an address is a warning.
     let policy = Policy::new("p", Quota::requests(9).per_week());
-    let (store, _) = stores::frozen();
-    let limiter = stores::limiter(Limiter::builder().store(store), [policy]);
-    let layer = RateLimitLayer::new(limiter.clone());
+    let (healthy, failing) = (support::limiter([policy]), support::unreachable());
+    let layer = RateLimitLayer::new(healthy.clone());
     assert_eq!(send(&layer, Request::get("/")).await, 200);
-    let health = Api::of(&limiter).get("/health").await.json;
-    assert_eq!(health["healthy"], true);
-    let warnings = health["warnings"].as_array().expect("a list");
-    assert_eq!(warnings.len(), 1);
-    assert_contains(warnings[0].as_str().expect("a text"), ["\"p\""]);
+    for (limiter, status, is_healthy) in [(healthy, 200, true), (failing, 503, false)] {
+        let api = Api::of(limiter);
+        let anonymous = request(Method::GET, "/health").body(Body::empty());
+        let answer = api.send(anonymous.expect("a request")).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.json, json!({"healthy": is_healthy}));
+        let answer = api.get("/health").await;
+        assert_eq!(answer.status, status);
+        let issues = answer.json["issues"].as_array().expect("issues");
+        assert_eq!(issues.is_empty(), is_healthy, "{issues:?}");
+        let warnings = answer.json["warnings"].as_array().map_or(0, Vec::len);
+        assert_eq!(warnings > 0, is_healthy, "{}", answer.json);
+        let wrong = signed(Method::GET, "/health", "x").body(Body::empty());
+        let answer = api.send(wrong.expect("a request")).await;
+        assert_eq!(answer.status, StatusCode::UNAUTHORIZED);
+    }
 }

@@ -3,14 +3,12 @@
 mod activity;
 mod auth;
 mod blocks;
-mod changes;
 mod document;
 mod explain;
 mod health;
 mod input;
-mod leases;
+mod keys;
 mod openapi;
 mod overrides;
-mod panics;
 mod secrets;
-mod support;
+pub(crate) mod support;

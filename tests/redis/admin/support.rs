@@ -233,6 +233,19 @@ pub(crate) fn unreachable() -> Limiter {
     stores::limiter(Limiter::builder().store(store), policies())
 }
 
+/// A limiter whose store panics at each change by an operator, and whose key `sk_1` has units in use.
+pub(crate) async fn panicking() -> Limiter {
+    let store = StubStore::responding(|op| {
+        let changes = [Op::Reset, Op::Refund, Op::Settle, Op::ForceAcquire];
+        assert!(!changes.contains(&op), "as the test expects: {op:?}");
+        None
+    });
+    let limiter = stores::limiter(Limiter::builder().store(store), policies());
+    let used = limiter.check(("api", Key::secret("sk_1"))).await;
+    assert!(used.is_admitted());
+    limiter
+}
+
 /// A good body of a method of a route.
 pub(crate) fn good_body_of(method: &Method, path: &str) -> Value {
     let mut body = good_body(path);

@@ -1,10 +1,8 @@
-//! What observers are called with: each request once, with its outcome and units; the store's calls; changes of state.
+//! What observers are called with, and that statistics, metrics and the admin API tell the same figures.
 
-mod decisions;
 mod events;
+mod figures;
 mod leases;
-mod logs;
 mod store;
 mod support;
 mod totals;
-mod units;

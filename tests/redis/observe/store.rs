@@ -1,45 +1,133 @@
 //! What a store reports: round trips, the circuit breaker, and its state.
 
-use tollgate::observe::{BreakerState, LimiterStats};
+use tollgate::observe::BreakerState;
 use tollgate_tests::{prelude::*, stores::redis};
 
-use crate::observe::support::*;
+use crate::{
+    metrics::support::{value, value_now},
+    observe::support::*,
+};
 
-fn on(server: &Server) -> LimiterBuilder {
+fn on(server: &Server) -> Watched {
     let store = RedisStore::builder().url(server.url());
-    let store = store.timeout(TEST_TIMEOUT).connections(1);
-    let builder = Limiter::builder().store(store.built());
-    builder.policy(limit("p", "1000/month"))
-}
-
-fn requests_of_calls(record: &Record) -> usize {
-    let done = record.calls.iter().filter(|call| call.result == "ok");
-    done.map(|call| call.requests).sum()
+    let store = store.timeout(TEST_TIMEOUT).connections(1).built();
+    let builder = Limiter::builder().store(store);
+    let builder = builder.on_store_error(OnStoreError::Admit);
+    watched(builder, [Policy::new("p", quota("1000/month"))])
 }
 
 #[tokio::test]
-async fn one_event_is_reported_for_each_round_trip_with_all_its_requests() {
+async fn each_round_trip_is_told_once_with_all_its_requests_its_server_and_its_result() {
     let server = Server::start();
-    let (limiter, recorder) = recorded_by(on(&server), []);
-    let check = |key| limiter.check(format!("key-{}", key % 25)).into_future();
+    let watched = on(&server);
+    let check = |key| {
+        watched
+            .limiter
+            .check(format!("key-{}", key % 25))
+            .into_future()
+    };
     let checks = join_all((0..50).map(check)).await;
     assert!(checks.iter().all(Decision::is_admitted));
-    let record = recorder.record();
-    assert_eq!(requests_of_calls(&record), 50);
+    let (record, exposition) = watched.figures().await;
+    let node = server.addr().to_string();
+    let (done, repeated): (Vec<_>, Vec<_>) =
+        record.calls.iter().partition(|call| call.result == "ok");
+    assert!(record.calls.iter().all(|call| call.node == node));
     assert!(record.calls.len() < 50, "{} calls", record.calls.len());
-    let first = &record.calls[0];
-    assert_eq!(first.node, server.addr().to_string());
-    let round_trips = server.calls("evalsha") + server.calls("eval");
-    assert_eq!(record.calls.len() as u64, round_trips);
+    assert_eq!(done.iter().map(|call| call.requests).sum::<usize>(), 50);
+    assert_eq!(done.len() as u64, server.calls("evalsha"));
     // The server did not know the script at first: no failure.
-    let repeated = record.calls.iter().filter(|call| call.result != "ok");
-    assert!(repeated.clone().all(|call| call.result == "repeated"));
-    assert_eq!(repeated.count() as u64, server.calls("eval"));
-    let stats = limiter.stats().store;
-    assert_eq!(stats.nodes.len(), 1);
-    let node = &stats.nodes[0];
-    assert_eq!((&*node.node, node.connections), (&*first.node, 1));
-    assert_eq!(node.breaker, BreakerState::Closed);
+    assert!(repeated.iter().all(|call| call.result == "repeated"));
+    assert_eq!(repeated.len() as u64, server.calls("eval"));
+    for (series, expected) in [
+        ("store_calls_total result=ok", done.len()),
+        ("store_calls_total result=repeated", repeated.len()),
+        ("store_calls_total result=error", 0),
+        ("store_call_seconds_count", record.calls.len()),
+        ("batch_requests_count", done.len()),
+        ("batch_requests_sum", 50),
+        ("circuit_breaker_state", 0),
+        ("store_connections", 1),
+    ] {
+        let series = format!("{series} node={node}");
+        assert_eq!(value(&exposition, &series) as usize, expected, "{series}");
+    }
+    assert_eq!(value(&exposition, "store_errors_total"), 0.0);
+    let timed = value(&exposition, "decision_seconds_count source=store");
+    assert_eq!(timed, 50.0);
+    let nodes = watched.limiter.stats().store.nodes;
+    assert_eq!(
+        (nodes.len(), &*nodes[0].node, nodes[0].connections),
+        (1, &*node, 1)
+    );
+    assert_eq!(nodes[0].breaker, BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn a_failed_server_is_told_by_its_errors_its_breaker_and_uncounted_requests() {
+    let server = Server::start();
+    let watched = on(&server);
+    assert!(watched.limiter.check(KEY).await.is_admitted());
+    let node = server.addr().to_string();
+    let breaker = || watched.limiter.stats().store.nodes[0].breaker;
+    server.kill();
+    until("the breaker is open", async || {
+        assert!(watched.limiter.check(KEY).await.is_admitted());
+        breaker() != BreakerState::Closed
+    })
+    .await;
+    let (record, exposition) = watched.figures().await;
+    assert_eq!(record.uncounted, record.sources[&DecisionSource::Fallback]);
+    assert!(record.uncounted >= 3);
+    let results = record.calls.iter().map(|call| call.result);
+    let failed: Vec<_> = results
+        .filter(|result| !matches!(*result, "ok" | "repeated"))
+        .collect();
+    assert!(failed.iter().all(|code| StoreError::CODES.contains(code)));
+    assert!(failed.contains(&"connection"), "{failed:?}");
+    let calls = value(
+        &exposition,
+        &format!("store_calls_total node={node} result=error"),
+    );
+    assert_eq!(calls, failed.len() as f64);
+    assert_eq!(value(&exposition, "store_errors_total"), calls);
+    let series = format!("circuit_breaker_state node={node}");
+    assert!(value(&exposition, &series) > 0.0);
+    let opened = format!("BreakerChanged {{ node: {node:?}, state: Open }}");
+    assert!(record.events.contains(&opened), "{:?}", record.events);
+    server.restart();
+    until("it closes", async || {
+        let _ = watched.limiter.check(KEY).await;
+        breaker() == BreakerState::Closed
+    })
+    .await;
+    assert_eq!(value_now(&watched.metrics, &series), 0.0);
+}
+
+#[tokio::test]
+async fn a_call_whose_requests_fail_within_the_script_is_told_as_a_failure() {
+    let server = Server::start();
+    let watched = on(&server);
+    let uncounted = async |key: &str| {
+        let decision = watched.limiter.check(key).await;
+        decision.source() == DecisionSource::Fallback
+    };
+    let failures = |code: &str| {
+        let of_code = format!("store_errors_total code={code}");
+        ["store_calls_total result=error", &of_code]
+            .map(|series| value_now(&watched.metrics, series))
+    };
+    assert!(!uncounted("alice").await);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    assert!(uncounted("bob").await);
+    assert_eq!(failures("oom"), [1.0, 1.0]);
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    let key = server.keys().concat();
+    server.command(&["SET", &key, "of another program"]).ok();
+    assert!(uncounted("alice").await);
+    assert_eq!(failures("corrupt_key"), [2.0, 1.0]);
+    assert!(!uncounted("bob").await);
+    assert_eq!(failures("corrupt_key"), [2.0, 1.0]);
 }
 
 #[tokio::test]
@@ -66,57 +154,4 @@ async fn a_store_that_two_limiters_share_calls_their_observer_once() {
     let weak = Arc::downgrade(&other);
     drop((limiters, other));
     assert!(weak.upgrade().is_none(), "the store keeps an observer");
-}
-
-#[tokio::test]
-async fn a_failed_server_is_reported_with_its_errors_and_its_breaker() {
-    let server = Server::start();
-    let (limiter, recorder) = recorded_by(on(&server).on_store_error(OnStoreError::Admit), []);
-    assert!(limiter.check(KEY).await.is_admitted());
-    server.kill();
-    until("the breaker is open", async || {
-        let decision = limiter.check(KEY).await;
-        assert!(decision.is_admitted());
-        limiter.stats().store.nodes[0].breaker != BreakerState::Closed
-    })
-    .await;
-    let record = recorder.record();
-    assert_eq!(record.outcome(DecisionOutcome::Admitted), record.requests());
-    assert!(record.uncounted >= 3);
-    let results = record.calls.iter().map(|call| call.result);
-    let failed: Vec<_> = results
-        .filter(|result| !matches!(*result, "ok" | "repeated"))
-        .collect();
-    assert!(failed.iter().all(|code| StoreError::CODES.contains(code)));
-    assert!(failed.contains(&"connection"), "{failed:?}");
-    let node = server.addr().to_string();
-    let opened = format!("BreakerChanged {{ node: {node:?}, state: Open }}");
-    assert!(record.events.contains(&opened), "{:?}", record.events);
-}
-
-#[tokio::test]
-async fn the_state_of_a_memory_store_has_its_keys() {
-    let store = MemoryStore::new();
-    let limiter = stores::limiter(Limiter::builder().store(store), [limit("p", "9/month")]);
-    for key in ["a", "b", "c"] {
-        let _ = limiter.check(("p", key)).await;
-    }
-    let stats = limiter.stats();
-    assert_eq!(stats.store.memory_keys, Some(3));
-    assert_eq!(stats.store.memory_evictions, Some(0));
-    let p = &stats.policies[0];
-    assert_eq!((stats.generation, &*p.policy, p.limit), (0, "p", 9));
-}
-
-#[tokio::test]
-async fn a_handle_reads_the_state_for_as_long_as_the_limiter_lives() {
-    let (limiter, recorder) = recorded(&World::memory(), [limit("p", "9/month")]);
-    let handle = recorder.handle().expect("one");
-    let generation = |stats: LimiterStats| stats.generation;
-    assert_eq!(handle.stats().map(generation), Some(0));
-    let next = Limiter::builder().policy(limit("p", "7/month"));
-    limiter.reconfigure(next).expect("valid");
-    assert_eq!(handle.stats().map(generation), Some(1));
-    drop(limiter);
-    assert!(handle.stats().is_none());
 }

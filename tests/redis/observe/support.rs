@@ -1,12 +1,23 @@
-//! An observer that keeps what it is called with.
+//! An observer that keeps what it is called with, and a limiter that is watched by all that can watch one.
 
-use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
-use tollgate::observe::{
-    DecisionEvent, Event, NEAR_PERCENT, PolicyResult, StatsHandle, StoreCallEvent, StoreCallResult,
-    UnitsEvent, UnitsKind,
+use tollgate::{
+    admin::{Activity, Admin},
+    observe::{
+        DecisionEvent, Event, NEAR_PERCENT, PolicyResult, StoreCallEvent, StoreCallResult,
+        UnitsEvent, UnitsKind,
+    },
 };
-use tollgate_tests::prelude::*;
+use tollgate_tests::{
+    exposition::{Exposition, Observed},
+    prelude::*,
+};
+
+use crate::{
+    admin::support::{Api, TOKEN, under},
+    metrics::support::value,
+};
 
 /// What happened so far.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +43,6 @@ pub(crate) struct Record {
     pub(crate) calls: Vec<StoreCall>,
     /// The changes of state, as text.
     pub(crate) events: Vec<String>,
-    /// Decisions whose time is known.
-    pub(crate) timed: u64,
 }
 
 /// A round trip of the store.
@@ -45,28 +54,80 @@ pub(crate) struct StoreCall {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Recorder(Mutex<Record>, OnceLock<StatsHandle>);
+pub(crate) struct Recorder(Mutex<Record>);
 
 /// A policy that counts all clients together.
 pub(crate) fn limit(name: &str, quota: &str) -> Policy {
     Policy::new(name, stores::quota(quota)).key(extract::global())
 }
 
-/// A limiter in this world, and a record of its events.
-pub(crate) fn recorded(
-    world: &World,
-    policies: impl IntoIterator<Item = Policy>,
-) -> (Limiter, Arc<Recorder>) {
-    recorded_by(world.builder(), policies)
+/// A limiter that is watched, and all that watch it.
+pub(crate) struct Watched {
+    pub(crate) limiter: Limiter,
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) metrics: Observed,
+    pub(crate) api: Api,
 }
 
-pub(crate) fn recorded_by(
+pub(crate) fn watched(
     builder: LimiterBuilder,
     policies: impl IntoIterator<Item = Policy>,
-) -> (Limiter, Arc<Recorder>) {
-    let recorder = Recorder::new();
+) -> Watched {
+    let (recorder, metrics, activity) = (Recorder::new(), Observed::default(), Activity::new());
+    let activity = Arc::new(activity);
     let builder = builder.observe(recorder.clone());
-    (stores::limiter(builder, policies), recorder)
+    let builder = builder.observe(metrics.metrics.clone());
+    let limiter = stores::limiter(builder.observe(activity.clone()), policies);
+    let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
+    Watched {
+        api: Api::with(admin),
+        limiter,
+        recorder,
+        metrics,
+    }
+}
+
+impl Watched {
+    /// What the observer was called with, which metrics and the admin API tell too.
+    pub(crate) async fn figures(&self) -> (Record, Exposition) {
+        let (record, exposition) = (self.recorder.record(), self.metrics.exposition());
+        let activity = self.api.get("/activity").await.json;
+        let exposed = |series: String| value(&exposition, &series) as u64;
+        for outcome in DecisionOutcome::ALL {
+            let (requests, name) = (record.outcome(outcome), outcome.as_str());
+            let series = format!("requests_total outcome={name}");
+            assert_eq!(exposed(series), requests, "{name}");
+            let told = activity["outcomes"][name].as_u64();
+            assert_eq!(told.unwrap_or(0), requests, "{name}");
+        }
+        for source in DecisionSource::ALL {
+            let requests = record.sources.get(&source).copied().unwrap_or(0);
+            let series = format!("requests_total source={}", source.as_str());
+            assert_eq!(exposed(series), requests, "{source:?}");
+        }
+        let uncounted = activity["uncounted"].as_u64().expect("a number");
+        let exposed_uncounted = exposed("admitted_uncounted_total".to_owned());
+        assert_eq!([uncounted, exposed_uncounted], [record.uncounted; 2]);
+        for name in record.charged.keys() {
+            let told = under(&activity["policies"], name);
+            for result in PolicyResult::ALL {
+                let (requests, by) = (record.result(name, result), result.as_str());
+                let series = format!("policy_requests_total policy={name} result={by}");
+                assert_eq!(exposed(series), requests, "{name}, {by}");
+                assert_eq!(told[by], requests, "{name}, {by}");
+            }
+            for kind in UnitsKind::ALL {
+                let mut units = record.units(name, kind);
+                if kind == UnitsKind::Charged {
+                    units += record.charged(name);
+                    assert_eq!(told["units"], units, "{name}");
+                }
+                let series = format!("policy_units_total policy={name} kind={}", kind.as_str());
+                assert_eq!(exposed(series), units, "{name}, {kind:?}");
+            }
+        }
+        (record, exposition)
+    }
 }
 
 impl Recorder {
@@ -92,22 +153,11 @@ impl Recorder {
         let events = record.events.iter().filter(|event| event.starts_with(kind));
         events.cloned().collect()
     }
-
-    /// The handle that the limiter passed first.
-    pub(crate) fn handle(&self) -> Option<StatsHandle> {
-        self.1.get().cloned()
-    }
 }
 
 impl Record {
     pub(crate) fn outcome(&self, outcome: DecisionOutcome) -> u64 {
         self.outcomes.get(&outcome).copied().unwrap_or(0)
-    }
-
-    /// Under how many policies requests were decided, one after the other.
-    pub(crate) fn generations(&self) -> u64 {
-        let last = self.policies.iter().map(|(generation, ..)| generation + 1);
-        last.max().unwrap_or(0)
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -138,7 +188,6 @@ impl Observer for Recorder {
         *record.sources.entry(event.source).or_default() += event.requests;
         record.uncounted += if event.uncounted { event.requests } else { 0 };
         record.waits += if event.waits { event.requests } else { 0 };
-        record.timed += u64::from(event.elapsed.is_some());
         for policy in event.policies {
             let name = || policy.policy.to_owned();
             for (result, requests) in policy.results(NEAR_PERCENT) {
@@ -173,9 +222,6 @@ impl Observer for Recorder {
     }
 
     fn on_event(&self, event: &Event<'_>) {
-        if let Event::PoliciesInForce { handle, .. } = event {
-            let _ = self.1.set(StatsHandle::clone(handle));
-        }
         self.lock().events.push(format!("{event:?}"));
     }
 }

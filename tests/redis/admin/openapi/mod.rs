@@ -10,10 +10,7 @@ use tollgate::admin::api::{self, OPENAPI};
 use tollgate_tests::prelude::*;
 
 use self::routes::{routes, schema};
-use crate::admin::{
-    panics,
-    support::{self, *},
-};
+use crate::admin::support::{self, *};
 
 mod routes;
 
@@ -162,7 +159,7 @@ async fn every_answer_in_the_document_is_given() {
     let working = support::observed().0;
     let without_activity = support::api();
     let failing = Api::of(support::unreachable());
-    let panicking = Api::of(panics::limiter().await);
+    let panicking = Api::of(support::panicking().await);
     for (method, path, operation) in operations() {
         let responses = operation["responses"].as_object().expect("responses");
         let mut given = BTreeSet::new();

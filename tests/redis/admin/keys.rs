@@ -8,12 +8,6 @@ fn api_key() -> Key {
     Key::secret("sk_1")
 }
 
-/// What is left of a key's quota under a policy.
-async fn left(limiter: &Limiter, policy: &str, key: Key) -> u64 {
-    let status = limiter.peek((policy, key)).await.expect("a status");
-    status.policy(policy).expect("a policy").remaining()
-}
-
 /// A limiter under whose policy `api` the key has no unit left, and its API.
 async fn used_up() -> (Limiter, Api) {
     let (limiter, _) = support::in_process();
@@ -24,8 +18,9 @@ async fn used_up() -> (Limiter, Api) {
 }
 
 #[tokio::test]
-async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
-    let (_, api) = used_up().await;
+async fn a_key_is_peeked_at_credited_and_reset_by_its_text_or_hash_and_changes_are_logged() {
+    let (limiter, api) = used_up().await;
+    let (log, _guard) = Log::of_info();
     for key in ["sk_1".to_owned(), shown("sk_1")] {
         let status = api.done("/peek", about("api", key)).await;
         let expected = json!({
@@ -36,6 +31,53 @@ async fn peek_reports_a_key_by_its_text_and_by_its_hash_and_charges_nothing() {
     }
     let other = api.done("/peek", about("address", "192.0.2.1")).await;
     assert_has(&other, json!({"remaining": 20, "retry_after_ms": 0}));
+    // Units up to those in use.
+    for (units, credited, after) in [(4, 4, 4), (u64::MAX, 6, 10)] {
+        let credit = json!({"policy": "api", "key": "sk_1", "units": units});
+        let answer = api.done("/credit", credit).await;
+        let after = json!({"remaining": after});
+        assert_has(&answer, json!({"credited": credited, "after": after}));
+    }
+    assert!(
+        limiter
+            .check(("api", api_key()))
+            .times(10)
+            .await
+            .is_admitted()
+    );
+    let reset = api.done("/reset", about("api", "sk_1")).await;
+    let before = json!([{"policy": "api", "remaining": 0}]);
+    let after = json!([{"remaining": 10}]);
+    assert_has(&reset, json!({"before": before, "after": after}));
+    assert!(limiter.check(("api", api_key())).await.is_admitted());
+    let lines = log.lines("changed by the admin API");
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    let key = format!("key=\"{}\"", shown("sk_1"));
+    let common = [
+        "INFO",
+        "tollgate::admin",
+        "user=\"ops\"",
+        "policy=\"api\"",
+        &key,
+    ];
+    let none_left = "before=\"0 of 10 left, retry after 6000 ms\"";
+    for (line, parts) in [
+        (0, ["units=4 ", none_left, "after=\"4 of 10 left\""]),
+        (
+            1,
+            [
+                "change=\"credit\"",
+                "before=\"4 of",
+                "after=\"10 of 10 left\"",
+            ],
+        ),
+        (
+            2,
+            ["change=\"reset\"", none_left, "after=\"10 of 10 left\""],
+        ),
+    ] {
+        assert_contains(&lines[line], common.into_iter().chain(parts));
+    }
 }
 
 #[tokio::test]
@@ -53,8 +95,7 @@ async fn a_key_of_several_parts_is_several_texts() {
 }
 
 #[tokio::test]
-async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota_or_that_of_the_tier()
- {
+async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota_or_a_tiers() {
     let paid = Quota::requests(1_000).per_day();
     let policy = Policy::new("tiers", Quota::requests(10).per_day())
         .key(extract::header("x-api-key"))
@@ -79,62 +120,21 @@ async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota
 }
 
 #[tokio::test]
-async fn reset_gives_a_key_its_full_quota_and_tells_the_status_before_and_after() {
-    let (limiter, api) = used_up().await;
-    let (log, _guard) = Log::of_info();
-    let reset = api.done("/reset", about("api", "sk_1")).await;
-    let before = json!([{"policy": "api", "remaining": 0}]);
-    let after = json!([{"remaining": 10}]);
-    assert_has(&reset, json!({"before": before, "after": after}));
-    assert!(limiter.check(("api", api_key())).await.is_admitted());
-    let change = [
-        "INFO",
-        "tollgate::admin",
-        "user=\"ops\"",
-        "change=\"reset\"",
-        "policy=\"api\"",
-    ];
-    let key = format!("key=\"{}\"", shown("sk_1"));
-    let counts = "before=\"0 of 10 left, retry after 6000 ms\" after=\"10 of 10 left\"";
-    let parts = change.into_iter().chain([&*key, counts]);
-    assert_logged(&log, "changed by the admin API", parts);
-}
-
-#[tokio::test]
 async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
     let address = Key::ip([192, 0, 2, 1].into());
     let keys = Keys::from(vec![("address", address), ("shared", KEY)]);
-    assert!(limiter.check(keys).await.is_admitted());
+    assert!(limiter.check(keys.clone()).await.is_admitted());
     let reset = api.done("/reset", json!({"key": "192.0.2.1"})).await;
     // An API key may look like an address. The key of all requests has no such text.
     let names = ["api", "address", "exports", "abuse", "blocked", "api-next"];
     let before = names.map(|name| json!({"policy": name}));
     assert_has(&reset, json!({"before": before}));
-    assert_eq!(left(&limiter, "address", address).await, 20);
-    assert_eq!(left(&limiter, "shared", KEY).await, 4);
+    let status = limiter.peek(keys).await.expect("a status");
+    assert_eq!((status.left("address"), status.left("shared")), (20, 4));
     let reset = api.done("/reset", json!({"key": "*"})).await;
     under(&reset["before"], "shared");
-}
-
-#[tokio::test]
-async fn credit_adds_units_up_to_those_in_use() {
-    let (_, api) = used_up().await;
-    let (log, _guard) = Log::of_info();
-    let credit = |units: u64| json!({"policy": "api", "key": "sk_1", "units": units});
-    for (units, expected, after) in [(4, 4, 4), (u64::MAX, 6, 10)] {
-        let credited = api.done("/credit", credit(units)).await;
-        let after = json!({"remaining": after});
-        assert_has(&credited, json!({"credited": expected, "after": after}));
-    }
-    let lines = log.lines("change=\"credit\"");
-    assert_eq!(lines.len(), 2);
-    assert_contains(&lines[0], ["units=4", "after=\"4 of 10 left\""]);
-
-    let unsupported = json!({"policy": "shared", "key": "*", "units": 1});
-    assert_contains(api.mistake("/credit", unsupported).await, ["reset"]);
-    assert_eq!(log.lines("failed"), Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -153,25 +153,45 @@ async fn callers_are_those_whose_charges_count_now() {
 }
 
 #[tokio::test]
-async fn a_change_that_fails_is_an_error_and_is_logged() {
-    let api = Api::of(support::unreachable());
+async fn changes_that_fail_or_panic_are_logged_and_those_that_a_policy_does_not_support_are_not() {
     let (log, _guard) = Log::of_info();
+    let api = support::api();
+    for (path, body) in [
+        (
+            "/block",
+            json!({"policy": "api", "key": "sk_1", "seconds": 60}),
+        ),
+        ("/unblock", about("api", "sk_1")),
+        (
+            "/credit",
+            json!({"policy": "shared", "key": "*", "units": 1}),
+        ),
+    ] {
+        api.mistake(path, body).await;
+    }
+    assert_eq!(log.text(), "");
+    let api = Api::of(support::unreachable());
     let answer = api.post("/reset", &about("api", "sk_1")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     let parts = ["user=\"ops\"", &*shown("sk_1")];
     assert_logged(&log, "failed, and may have been made", parts);
-}
 
-#[tokio::test]
-async fn a_change_that_a_policy_does_not_support_is_logged_as_no_failure_of_the_store() {
-    let api = support::api();
-    let (log, _guard) = Log::of_info();
-    let block = json!({"policy": "api", "key": "sk_1", "seconds": 60});
-    let credit = json!({"policy": "shared", "key": "*", "units": 1});
-    api.mistake("/block", block).await;
-    api.mistake("/unblock", about("api", "sk_1")).await;
-    api.mistake("/credit", credit).await;
-    assert_eq!(log.text(), "");
+    let api = Api::of(support::panicking().await);
+    for (change, policy) in [
+        ("credit", "api"),
+        ("block", "blocked"),
+        ("unblock", "blocked"),
+        ("reset", "api-next"),
+    ] {
+        let mut body = support::good_body(&format!("/{change}"));
+        body["policy"] = json!(policy);
+        let answer = api.post(&format!("/{change}"), &body).await;
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+        let detail = answer.json["detail"].as_str().expect("a detail");
+        assert_contains(detail, ["panicked"]);
+        let line = format!("change=\"{change}\" policy=\"{policy}\"");
+        assert_logged(&log, &line, ["WARN", "user=\"ops\"", detail]);
+    }
 }
 
 #[tokio::test]
@@ -184,5 +204,6 @@ async fn a_change_that_was_begun_is_completed_and_logged_if_its_client_disconnec
     assert!(call.now_or_never().is_none());
     let is_logged = async || log.lines("change=\"reset\"").len() == 1;
     until("the change is logged", is_logged).await;
-    assert_eq!(left(&limiter, "api", api_key()).await, 10);
+    let status = limiter.peek(("api", api_key())).await.expect("a status");
+    assert_eq!(status.left("api"), 10);
 }
