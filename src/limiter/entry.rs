@@ -421,31 +421,6 @@ mod tests {
     }
 
     #[test]
-    fn the_first_clone_of_a_charge_allocates_the_shared_ledger() {
-        let (charged, free) = (of(3), of(0));
-        assert!(charged.ledger.get().is_none());
-        let clones = (charged.clone(), free.clone());
-        assert!(charged.ledger.get().is_some() && free.ledger.get().is_none());
-        assert!(clones.0.ledger.get().is_some() && clones.1.ledger.get().is_none());
-    }
-
-    #[test]
-    fn taking_units_takes_them_from_all_clones() {
-        let mut charged = of(3);
-        let mut clone = charged.clone();
-        let step = clone.take_refund_step(usize::MAX, 2).expect("a piece");
-        assert_eq!((step.receipt.remaining, step.units), (3, 2));
-        assert_eq!(charged.net_charged(), 1);
-        clone.finish_refund_step(&step, 1);
-        let taken = charged.take();
-        assert_eq!(
-            taken.iter().map(|receipt| receipt.remaining).sum::<u64>(),
-            2
-        );
-        assert!(clone.take().is_empty() && clone.take_refund_step(usize::MAX, 1).is_none());
-    }
-
-    #[test]
     fn parts_are_refunded_separately() {
         let charged = of(6);
         let part = charged.split(2);

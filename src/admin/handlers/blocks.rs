@@ -44,33 +44,3 @@ fn block(block: &Block) -> BlockInfo {
         ends_in_ms: millis(block.ends_in()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use axum::body::Body;
-    use futures_util::FutureExt;
-    use http::Request;
-    use tower::ServiceExt;
-
-    use crate::{
-        Limiter, Policy,
-        admin::{routes, state::AdminState, token::Authentication},
-    };
-
-    #[tokio::test]
-    async fn the_store_is_searched_for_one_request_at_a_time() {
-        let limiter = Limiter::builder().policy(Policy::block_list("blocked"));
-        let limiter = limiter.build().expect("a limiter");
-        let state = AdminState::new(limiter.into(), Authentication::OwnMiddleware, None, None);
-        let state = Arc::new(state);
-        let router = routes::router(state.clone());
-        let search = state.search.lock().await;
-        let request = Request::get("/blocks").body(Body::empty());
-        let mut answer = router.oneshot(request.expect("a request"));
-        assert!((&mut answer).now_or_never().is_none());
-        drop(search);
-        assert_eq!(answer.await.expect("infallible").status(), 200);
-    }
-}

@@ -84,27 +84,6 @@ fn policy(counts: &Counts, name: &str, result: PolicyResult) -> (u64, u64) {
 }
 
 #[test]
-fn what_threads_counted_is_summed_also_after_they_have_ended() {
-    let counts = Counts::default();
-    for _ in 0..3 {
-        thread::scope(|scope| {
-            let count = || (0..100).for_each(|_| decide(&counts, &["one", "two"], 3, 2));
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
-            // The scope waits for the closures, and this for the threads' own values too.
-            threads
-                .into_iter()
-                .for_each(|thread| thread.join().expect("a thread"));
-        });
-    }
-    assert_eq!(requests(&counts, DecisionOutcome::Admitted), 2 * 1_200);
-    assert_eq!(requests(&counts, DecisionOutcome::Rejected), 1_200);
-    for name in ["one", "two"] {
-        assert_eq!(policy(&counts, name, PolicyResult::Within), (2_400, 2_400));
-        assert_eq!(policy(&counts, name, PolicyResult::Over), (1_200, 2_400));
-    }
-}
-
-#[test]
 fn sums_that_are_read_while_threads_count_and_end_never_fall() {
     let counts = Counts::default();
     let done = AtomicBool::new(false);
@@ -119,12 +98,16 @@ fn sums_that_are_read_while_threads_count_and_end_never_fall() {
         });
         for round in 0..50 {
             let name = format!("policy {}", round % 7);
-            let count = || (0..200).for_each(|_| decide(&counts, &[&name], 1, 1));
+            let count = || (0..200).for_each(|_| decide(&counts, &["all", &name], 3, 2));
             thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(count))));
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert_eq!(requests(&counts, DecisionOutcome::Admitted), 50 * 400);
+    assert_eq!(requests(&counts, DecisionOutcome::Admitted), 2 * 50 * 400);
+    assert_eq!(requests(&counts, DecisionOutcome::Rejected), 50 * 400);
+    for (result, requests) in [(PolicyResult::Within, 40_000), (PolicyResult::Over, 20_000)] {
+        assert_eq!(policy(&counts, "all", result), (requests, 40_000));
+    }
 }
 
 #[test]
