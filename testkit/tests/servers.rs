@@ -5,7 +5,7 @@ use std::{
     os::unix::net::UnixStream,
 };
 
-use tollgate_testkit::{Clock, Connection, Reply, Server, TIMEOUT};
+use tollgate_testkit::{Clock, Connection, Server, TIMEOUT};
 
 #[test]
 fn a_server_replies_and_keeps_nothing_on_disk() {

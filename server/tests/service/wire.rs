@@ -1,6 +1,8 @@
 //! The messages have the bytes of those that are generated from the protocol's definition. That each field means the same, clients of
 //! the definition show: `foreign` and `real_envoy`.
 
+use std::fmt::Debug;
+
 use envoy_types::pb::{
     envoy::{
         config::core::v3::HeaderValue,
@@ -21,7 +23,7 @@ use prost::Message;
 use tollgate_server::proto;
 
 /// A message is read from the definition's bytes, and written as the same bytes.
-fn assert_same<Ours: Message + Default>(theirs: &impl Message) {
+fn assert_same<Ours: Message + Default + Debug>(theirs: &(impl Message + Debug)) {
     let bytes = theirs.encode_to_vec();
     let ours = Ours::decode(&*bytes).expect("a message");
     assert_eq!(ours.encode_to_vec(), bytes, "{theirs:?} {ours:?}");
