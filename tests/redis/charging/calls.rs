@@ -125,26 +125,8 @@ async fn a_ban_of_all_requests_is_only_imposed_by_name() {
 }
 
 #[tokio::test]
-async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
+async fn a_strategy_that_stores_each_charge_cannot_be_credited() {
     use StrategyKind::*;
-    on_each(&[Gcra, Bucket, Fixed, Calendar], async |_, _, limiter| {
-        let p = limiter.policy("p").expect("a policy");
-        for (charged, credit, credited, left) in [
-            (7, 3, 3, 6),
-            (0, u64::MAX, 4, 10),
-            // A debt of one capacity.
-            (20, 10, 10, 0),
-            (0, 2, 2, 2),
-        ] {
-            let _ = limiter.charge(KEY, charged).await.expect("a response");
-            let returned = p.credit(KEY, credit).await.expect("a response");
-            let status = returned.status();
-            assert_eq!((returned.units(), status.left("p")), (credited, left));
-            assert_eq!(status.would_admit(), left > 0);
-            assert_eq!(used(limiter, "p").await, 10 - left);
-        }
-    })
-    .await;
     on_each(&[Log, List, Sliding(10)], async |_, _, limiter| {
         let _ = limiter.charge(KEY, 7).await.expect("a response");
         let credited = limiter.policy("p").expect("a policy").credit(KEY, 3);

@@ -5,7 +5,6 @@ mod closures;
 mod layers;
 mod ledger;
 mod meters;
-mod ocr;
 mod outcomes;
 mod rejections;
 mod settle;

@@ -5,12 +5,11 @@ use std::{future::pending, io};
 use http_body::Body as _;
 use http_body_util::Full;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{Notify, mpsc},
 };
 use tollgate::outcome::{Outcome, RequestEnd};
-use tollgate_tests::prelude::*;
+use tollgate_tests::{plain_http, prelude::*};
 
 use crate::charging::support::*;
 
@@ -313,10 +312,61 @@ async fn a_request_that_one_policy_rejects_is_settled_under_none() {
     }
 }
 
-/// Sends a request for `path` to a real server, and reads the response; returns how the outcome closure saw it end.
-async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
+#[tokio::test]
+async fn a_charge_on_response_admits_all_that_is_under_way_and_ends_in_a_debt_of_one_capacity() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "5/min").charge_after(outcome::success)]);
+        let under_way = join_all((0..64).map(|_| respond(&layer, text(200)))).await;
+        for response in under_way {
+            assert_eq!(read(response).await.expect("a body"), 200);
+        }
+        pass_all(&layer, [429]).await;
+        let (wait, _) = waits(layer.limiter(), "p").await;
+        assert!(wait <= secs(60), "{wait:?}");
+        if let Some(server) = world.redis_server() {
+            let count = server.command(&["GET", &server.only_key()]).text();
+            assert_eq!(count, "10", "twice the capacity");
+        }
+        world.no_key_is_immortal();
+        world.advance(wait + secs(1));
+        pass_all(&layer, [200]).await;
+    }
+}
+
+/// A success is charged to the next window if it is charged by its response.
+#[tokio::test]
+async fn a_call_that_outlasts_its_window_refunds_nothing_and_locks_no_caller_out() {
+    for world in World::both() {
+        let modes = |policy: Policy| both_modes(&policy, outcome::success);
+        let [by_response, reserved] = modes(window("p", "5/min"));
+        let [_, reserved_evenly] = modes(even("p", "5/min"));
+        for (policy, status, expected) in [
+            (&by_response, 200, 1),
+            (&by_response, 502, 0),
+            (&reserved, 200, 0),
+            (&reserved, 502, 0),
+            (&reserved_evenly, 502, 0),
+        ] {
+            let _case = Case(format!("{status} under {policy:?}"));
+            let layer = world.layer([policy.clone()]);
+            let under_way = respond(&layer, text(status)).await;
+            world.advance(secs(61));
+            assert_eq!(read(under_way).await.expect("a body"), status);
+            assert_eq!(used(layer.limiter(), "p").await, expected);
+            let keys = world.redis_server().map(Server::keys);
+            assert_eq!(keys.map_or(expected, |keys| keys.len() as u64), expected);
+            while pass(&layer, text(200)).await == 200 {}
+            world.no_key_is_immortal();
+            assert_eq!(used(layer.limiter(), "p").await, 5);
+            world.advance(secs(61));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_a_real_server_sent_in_full_is_completed() {
     let (saw, mut sees) = mpsc::unbounded_channel();
-    let policy = window("p", "5/min").charge_after(move |outcome| saw.send(outcome.end()).is_ok());
+    let policy = window("p", "50/min").charge_after(move |outcome| saw.send(outcome.end()).is_ok());
     let pieces = || Body::new(streamed(vec![data(), data()]).into_body());
     let length = async move || ([("content-length", "8")], pieces());
     let app = Router::new()
@@ -328,30 +378,14 @@ async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
         .layer(World::memory().layer([policy]));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = tokio::spawn(axum::serve(listener, app).into_future());
-    let mut client = TcpStream::connect(address).await.expect("a server");
-    let request = format!("{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
-    client.write_all(request.as_bytes()).await.expect("a link");
-    client
-        .read_to_end(&mut Vec::new())
-        .await
-        .expect("a response");
-    let end = sees.recv().await.expect("an outcome");
-    server.abort();
-    end
-}
-
-#[tokio::test]
-async fn a_response_that_a_real_server_sent_in_full_is_completed() {
-    for method in ["GET", "HEAD"] {
-        for path in [
-            "/text",
-            "/stream",
-            "/stream-with-length",
-            "/status",
-            "/none",
-        ] {
-            let end = over_a_socket(method, path).await;
+    let _server = tokio::spawn(axum::serve(listener, app).into_future());
+    let client = plain_http::client();
+    for method in [Method::GET, Method::HEAD] {
+        for path in ["text", "stream", "stream-with-length", "status", "none"] {
+            let request = client.request(method.clone(), format!("http://{address}/{path}"));
+            let response = request.send().await.expect("a response");
+            response.bytes().await.expect("a body");
+            let end = sees.recv().await.expect("an outcome");
             assert_eq!(end, RequestEnd::Completed, "{method} {path}");
         }
     }

@@ -77,21 +77,15 @@ async fn refunds_name_their_policies() {
         let tokens = even("tokens", "100/min").cost(40);
         let shadow = even("shadow", "100/min").shadow();
         let limiter = world.limiter([window("requests", "10/min"), shadow, tokens]);
-        let named = |refunds: Result<Vec<Refund>, StoreError>| -> Vec<_> {
-            let refunds = refunds.expect("a response").into_iter();
-            let named = refunds.map(|refund| format!("{}: {}", refund.policy(), refund.units()));
-            named.collect()
-        };
         let mut decision = limiter.check(KEY).await;
-        let refunded = named(decision.refund(15).await);
-        assert_eq!(refunded, ["requests: 1", "tokens: 15"]);
+        let refunds = decision.refund(15).await.expect("a response");
+        let named = refunds
+            .iter()
+            .map(|refund| (refund.policy(), refund.units()));
+        assert_eq!(named.collect::<Vec<_>>(), [("requests", 1), ("tokens", 15)]);
         assert_eq!(used(&limiter, "shadow").await, 0);
         let admission = decision.into_result().expect("room");
-        let tokens = admission.policy("tokens").expect("a policy");
-        assert_eq!(named(tokens.refund(5).await), ["tokens: 5"]);
-        assert_eq!(named(tokens.refund(50).await), ["tokens: 20"]);
         let unknown = admission.policy("absent").expect_err("no such policy");
-        assert_eq!(unknown.name(), "absent");
         assert_eq!(unknown.known(), ["requests", "tokens", "shadow"]);
     }
 }

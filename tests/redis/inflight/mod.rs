@@ -7,7 +7,7 @@ mod heartbeats;
 mod http;
 mod merged;
 mod processes;
-pub(crate) mod renewals;
+mod renewals;
 mod responses;
 mod support;
 mod units;

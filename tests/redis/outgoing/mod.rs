@@ -12,5 +12,5 @@ mod queue;
 mod redis;
 mod service;
 mod shadows;
-pub(crate) mod slow_store;
-pub(crate) mod support;
+mod slow_store;
+mod support;

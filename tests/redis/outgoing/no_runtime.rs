@@ -46,37 +46,6 @@ fn lacks_a_runtime(result: Result<Admission, Rejected>) {
 }
 
 #[test]
-fn in_process_waits_of_several_threads_are_charged_exactly_what_is_admitted() {
-    let limiter = limiter_on(stores::frozen().0, [hourly("7/hour")]);
-    let waits = |n: usize| {
-        let limiter = limiter.clone();
-        move || {
-            let waits = (0..n).map(|_| block_on(wait(&limiter).into_future()));
-            let admitted = waits.filter_map(|result| match result {
-                Ok(admission) => Some(admission),
-                // There is nothing left, or another thread's request is ahead of it.
-                rejected => {
-                    lacks_a_runtime(rejected);
-                    None
-                }
-            });
-            admitted.count() as u64
-        }
-    };
-    let threads = [(); 4].map(|()| {
-        let waits = waits(5);
-        thread::spawn(move || on_bare_thread(waits))
-    });
-    let admitted = threads.map(|thread| thread.join().expect("no panic"));
-    let admitted = admitted.iter().sum::<u64>();
-    let units_left = || block_on(Box::pin(left(&limiter, "p")));
-    assert_eq!(units_left(), 7 - admitted);
-    // One thread alone gets the rest.
-    assert_eq!(on_bare_thread(waits(10)), 7 - admitted);
-    assert_eq!(units_left(), 0);
-}
-
-#[test]
 fn in_process_a_permit_is_not_lost_to_a_wait_that_leaves_its_runtime() {
     for awaits in [true, false] {
         for runtime in runtimes() {

@@ -13,63 +13,52 @@ use tollgate_tests::{
 
 use crate::outgoing::support::{TEST_TIMEOUT, *};
 
-/// A store that charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays until
-/// long after these tests; a refund takes 30 ms.
-#[derive(Clone, Debug)]
-pub(crate) struct Slow {
-    pub(crate) open: watch::Sender<bool>,
-}
-
-impl Slow {
-    pub(crate) fn limiter(quota: &str) -> (Limiter, Self, Time) {
-        Self::limiter_of(window("p", quota))
-    }
-
-    fn limiter_of(policy: Policy) -> (Limiter, Self, Time) {
-        let (store, time) = Time::start();
-        let open = watch::Sender::new(false);
-        let opens = open.clone();
-        let store = store.passing(move |_, result| {
-            let mut open = opens.subscribe();
-            StoreResponse::pending(async move {
-                let opened = open.wait_for(|open| *open).await;
-                opened.map(drop).expect("it outlives the test");
-                result
-            })
-        });
-        let limiter = limiter_on(store.detached_delay(ms(30)), [policy]);
-        (limiter, Self { open }, time)
-    }
+/// A limiter whose store charges at once, and returns the result when it is open. The charge of a waiter that is dropped before stays
+/// until long after these tests; a refund takes 30 ms.
+fn slow(policy: Policy) -> (Limiter, watch::Sender<bool>, Time) {
+    let (store, time) = Time::start();
+    let open = watch::Sender::new(false);
+    let opens = open.clone();
+    let store = store.passing(move |_, result| {
+        let mut open = opens.subscribe();
+        StoreResponse::pending(async move {
+            let opened = open.wait_for(|open| *open).await;
+            opened.map(drop).expect("it outlives the test");
+            result
+        })
+    });
+    let limiter = limiter_on(store.detached_delay(ms(30)), [policy]);
+    (limiter, open, time)
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_result_of_a_call_belongs_to_the_request_that_is_first_when_it_arrives() {
     // The result for a dropped waiter goes to the next one, without another call.
-    let (limiter, store, time) = Slow::limiter("1/hour");
+    let (limiter, open, time) = slow(window("p", "1/hour"));
     let [dropped, mut next] = [(); 2].map(|()| queued(wait(&limiter)));
     drop(dropped);
     still_waits(&mut next);
-    store.open.send_replace(true);
+    open.send_replace(true);
     let _ = admitted(next);
     assert_eq!(time.calls(), 1);
     // A result without a waiter goes to a later request, and rejects none for its charge: only the last one calls.
-    let (limiter, store, time) = Slow::limiter("1/hour");
+    let (limiter, open, time) = slow(window("p", "1/hour"));
     drop(queued(wait(&limiter)));
     let next = queued(wait(&limiter));
     let without_time = queued(limiter.wait(KEY, ms(0)));
-    store.open.send_replace(true);
+    open.send_replace(true);
     let _ = next.await.expect("a turn");
     without_time.await.expect_err("none is left");
     assert_eq!(time.calls(), 2);
     // A charge without a waiter is refunded.
-    let (limiter, store, _) = Slow::limiter("1/hour");
+    let (limiter, open, _) = slow(window("p", "1/hour"));
     drop(queued(wait(&limiter)));
-    store.open.send_replace(true);
+    open.send_replace(true);
     tokio::time::sleep(ms(50)).await;
     assert_eq!(left(&limiter, "p").await, 1);
     // Two were admitted together, and one was dropped, whose refund is found when it has reached the store.
-    let (limiter, store, time) = Slow::limiter("2/min");
-    store.open.send_replace(true);
+    let (limiter, open, time) = slow(window("p", "2/min"));
+    open.send_replace(true);
     let _ = wait(&limiter).cost(2).await.expect("all");
     let [first, dropped, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
     advance(60_000).await;
@@ -82,10 +71,10 @@ async fn the_result_of_a_call_belongs_to_the_request_that_is_first_when_it_arriv
 
 #[tokio::test(start_paused = true)]
 async fn only_requests_that_still_wait_count_for_a_full_queue_once_the_store_has_rejected_one() {
-    let (limiter, store, time) = Slow::limiter("1/hour");
+    let (limiter, open, time) = slow(window("p", "1/hour"));
     let join = |most| queued(wait(&limiter).queue(most));
     let [first, mut second, mut third] = [join(1), join(1), join(1)];
-    store.open.send_replace(true);
+    open.send_replace(true);
     let _ = first.await.expect("a turn");
     still_waits(&mut second);
     let rejected = poll_once(&mut third).expect("a result");
@@ -94,10 +83,10 @@ async fn only_requests_that_still_wait_count_for_a_full_queue_once_the_store_has
     drop(second);
     drop(join(1));
     // A request that left the queue at its deadline takes no room in it; all of them join before the store has returned.
-    store.open.send_replace(false);
+    open.send_replace(false);
     let [mut first, late] = [TEST_TIMEOUT, ms(1)].map(|time| queued(limiter.wait(KEY, time)));
     let mut third = join(2);
-    store.open.send_replace(true);
+    open.send_replace(true);
     still_waits(&mut first);
     late.await.expect_err("too late");
     still_waits(&mut third);
@@ -112,11 +101,11 @@ fn build() -> Runtime {
 #[test]
 fn a_request_behind_one_on_a_runtime_that_stands_still_is_decided_soon_after_its_timeout() {
     let still = build();
-    let (limiter, store, _) = still.block_on(async { Slow::limiter("1/hour") });
+    let (limiter, open, _) = still.block_on(async { slow(window("p", "1/hour")) });
     let first = still.block_on(async { queued(wait(&limiter)) });
     build().block_on(async {
         let next = queued(limiter.wait(KEY, ms(50)));
-        store.open.send_replace(true);
+        open.send_replace(true);
         let next = timeout(TEST_TIMEOUT, next).await.expect("a result");
         let rejected = next.expect_err("the first one has the only unit");
         let kind = rejected.decision().kind();
@@ -133,10 +122,10 @@ fn a_request_behind_one_on_a_runtime_that_stands_still_is_decided_soon_after_its
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_for_a_request_that_has_left_is_released_without_an_error() {
-    let (limiter, store, _) = Slow::limiter_of(permits(1));
+    let (limiter, open, _) = slow(permits(1));
     let (log, _guard) = Log::of_errors();
     drop(queued(wait(&limiter)));
-    store.open.send_replace(true);
+    open.send_replace(true);
     tokio::time::sleep(ms(50)).await;
     assert_eq!(left(&limiter, "permits").await, 1);
     assert_eq!(log.text(), "");
@@ -174,8 +163,8 @@ async fn the_failed_call_of_a_request_that_has_left_decides_no_other() {
 fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
     for somebody_behind in [false, true] {
         let runtime = build();
-        let (limiter, store, _) = runtime.block_on(async {
-            let slow = Slow::limiter("2/hour");
+        let (limiter, open, _) = runtime.block_on(async {
+            let slow = slow(window("p", "2/hour"));
             drop(queued(wait(&slow.0)));
             slow
         });
@@ -186,7 +175,7 @@ fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
         drop(runtime);
         drop(behind);
         // The next one opens a new queue; the other's charge is refunded by the store later.
-        store.open.send_replace(true);
+        open.send_replace(true);
         let turn = build().block_on(async { wait(&limiter).await });
         let _ = turn.expect("one is left");
     }

@@ -87,7 +87,7 @@ async fn measure(limiter: &Limiter) -> i64 {
 }
 
 /// The store holds what is expected, and releases it in time.
-async fn compare(world: &World, limiter: &Limiter, expected: &Expected, case: Case) {
+async fn compare(world: &World, limiter: &Limiter, expected: &mut Expected, case: Case) {
     let (least, most) = expected.used();
     let used = measure(limiter).await;
     assert!(
@@ -151,7 +151,7 @@ async fn run_case(world: &World, case: Case) -> i64 {
             reserved = expected.kill_process(|request| request >= OTHER_PROCESS);
         }
         expected.assert_idle();
-        compare(world, &observer, &expected, case).await;
+        compare(world, &observer, &mut expected, case).await;
         if case.clock_moves {
             let waits = [0, 1_000, 250_000, 7_000_000, 31_000_000, 61_000_000];
             now += waits[rng.below(6) as usize] + 1_000 * rng.below(1_000);
@@ -164,7 +164,7 @@ async fn run_case(world: &World, case: Case) -> i64 {
     own.finish(instant).await;
     log.copy_to(&mut expected);
     expected.assert_idle();
-    compare(world, &observer, &expected, case).await;
+    compare(world, &observer, &mut expected, case).await;
     assert_all_refills(world, &observer, case.strategy).await;
     reserved
 }

@@ -49,7 +49,7 @@ struct Request {
 
 impl Request {
     fn net(&self) -> i64 {
-        let receipts = self.receipts.iter().map(|receipt| receipt.left);
+        let receipts = self.receipts.iter().map(|receipt| receipt.left as i64);
         self.sent + receipts.sum::<i64>()
     }
 }
@@ -62,8 +62,8 @@ pub(super) struct Expected {
     requests: HashMap<u64, Request>,
     /// Actions that have started and have no result yet.
     pending: HashMap<u64, Action>,
-    /// What was sent, by request: should it not have been done, how much less is charged, or how much more.
-    in_flight: Vec<(u64, i64, i64)>,
+    /// What was sent, by request: should it not have been done, what is not charged, or how much more is.
+    in_flight: Vec<(u64, Option<Receipt>, i64)>,
 }
 
 impl Expected {
@@ -83,7 +83,7 @@ impl Expected {
     }
 
     /// The least and the most that can be used now.
-    pub(super) fn used(&self) -> (i64, i64) {
+    pub(super) fn used(&mut self) -> (i64, i64) {
         (self.least.used(), self.most.used())
     }
 
@@ -99,10 +99,12 @@ impl Expected {
         match (record, what) {
             (Record::Starts(_) | Record::Rejected, _) => {}
             (Record::Done, _) => self.apply(request, what, true, (true, true)),
-            (Record::Dropped, Action::Acquire(units)) => self.in_flight.push((request, 0, units)),
+            (Record::Dropped, Action::Acquire(units)) => {
+                self.in_flight.push((request, None, units));
+            }
             (Record::Dropped | Record::Sent, Action::Charge(units)) => {
-                self.in_flight.push((request, units, 0));
-                self.least.charge(units);
+                let charged = self.least.charge(units);
+                self.in_flight.push((request, Some(charged), 0));
                 self.most.charge(units);
                 self.requests.entry(request).or_default().sent += units;
             }
@@ -110,12 +112,12 @@ impl Expected {
                 let known = self.requests.get(&request).into_iter();
                 let mut receipts = known.flat_map(|request| &request.receipts);
                 let newest = receipts.rfind(|receipt| receipt.left > 0);
-                let units = newest.map_or(0, |newest| units.min(newest.left));
-                self.in_flight.push((request, 0, units));
+                let units = newest.map_or(0, |newest| units.min(newest.left as i64));
+                self.in_flight.push((request, None, units));
                 self.apply(request, Action::Refund(units), false, (true, true));
             }
             (Record::Dropped | Record::Sent, _) => {
-                self.in_flight.push((request, 0, self.net(request)));
+                self.in_flight.push((request, None, self.net(request)));
                 self.apply(request, what, false, (true, true));
             }
         }
@@ -145,8 +147,9 @@ impl Expected {
             }
         }
         for (_, less, more) in self.in_flight.extract_if(.., |sent| is_its(sent.0)) {
-            let at = self.least.now();
-            self.least.refund(Receipt { at, left: less }, less);
+            if let Some(less) = less {
+                self.least.refund(less, less.left as i64);
+            }
             self.most.charge(more);
         }
         let requests = self.requests.iter();
@@ -190,23 +193,18 @@ impl Expected {
         let receipts = &mut self.requests.entry(request).or_default().receipts;
         match what {
             Action::Acquire(units) | Action::Charge(units) => {
-                for counts in &mut counts {
-                    counts.charge(units);
-                }
-                if let Some(counts) = counts.first().filter(|_| at_least) {
-                    let at = counts.now();
-                    receipts.push(Receipt { at, left: units });
-                }
+                let charged: Vec<_> = counts.into_iter().map(|own| own.charge(units)).collect();
+                receipts.extend(charged.first().filter(|_| at_least));
             }
             Action::Refund(mut units) => {
                 for receipt in receipts.iter_mut().rev() {
-                    let want = units.min(receipt.left);
+                    let want = units.min(receipt.left as i64);
                     let mut refunded = 0;
                     for counts in &mut counts {
                         refunded = counts.refund(*receipt, want);
                     }
                     // Units that were not refunded stay, if that is known.
-                    receipt.left -= if confirmed { refunded } else { want };
+                    receipt.left -= i128::from(if confirmed { refunded } else { want });
                     units -= want;
                 }
             }
