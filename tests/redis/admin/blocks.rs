@@ -17,8 +17,25 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     let (limiter, clock) = support::in_process();
     let api = Api::of(&limiter);
     let (log, _guard) = Log::of_info();
+    // A block list has no quota.
+    let mut status = json!({
+        "policy": "blocked", "key": shown("192.0.2.1"), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
+    });
+    let peeked = api.done("/peek", about("blocked", "192.0.2.1")).await;
+    assert_eq!(peeked, status);
     let by_hand = json!({"key": "192.0.2.1", "seconds": 3_600});
     let blocked = api.done("/block", by_hand).await;
+    status["would_admit"] = json!(false);
+    status["blocked_until"] = json!(UNTIL);
+    for wait in ["retry_after_ms", "reset_after_ms"] {
+        status[wait] = json!(3_600_000);
+    }
+    let peeked = api.done("/peek", about("blocked", "192.0.2.1")).await;
+    assert_eq!(peeked, status);
+    let request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "192.0.2.1"]]});
+    let explained = api.done("/explain", request).await;
+    let explained = under(&explained["policies"], "blocked");
+    assert_has(explained, json!({"blocked_until": UNTIL, "limit": null}));
     let of_abuse = json!({"policy": "abuse", "key": "192.0.2.1", "ends_at": UNTIL});
     let of_list = json!({"policy": "blocked", "key": shown("192.0.2.1"), "ends_at": UNTIL});
     assert_eq!(blocked["blocked"], json!([of_abuse, of_list]));
@@ -46,7 +63,8 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     assert_eq!(unblocked["unblocked"], json!([of_abuse]));
     assert!(limiter.check(keys).await.is_admitted());
     assert_eq!(log.lines("change=\"block\"").len(), 2);
-    assert_contains(&log.lines("change=\"block\"")[0], ["seconds=3600"]);
+    let change = format!("seconds=3600 before=\"not blocked\" after=\"blocked until {UNTIL}\"");
+    assert_contains(&log.lines("change=\"block\"")[1], [&*change]);
     let lifted = format!("lifted=true before=\"blocked until {UNTIL}\"");
     assert_logged(&log, "change=\"unblock\"", ["policy=\"abuse\"", &*lifted]);
     // Of the bans that can read the text, one still blocks the key, and then none.
@@ -77,33 +95,6 @@ async fn a_list_of_blocks_that_is_not_complete_says_why() {
         let expected = json!({"blocks": [], "complete": false, "incomplete": shown});
         assert_eq!(blocks, expected);
     }
-}
-
-#[tokio::test]
-async fn a_block_list_has_no_quota_and_shows_until_when_a_key_is_blocked() {
-    let api = support::api();
-    let (log, _guard) = Log::of_info();
-    let about = about("blocked", "sk_1");
-    let free = json!({
-        "policy": "blocked", "key": shown("sk_1"), "cost": 1, "retry_after_ms": 0, "reset_after_ms": 0, "would_admit": true,
-    });
-    assert_eq!(api.done("/peek", about.clone()).await, free);
-    api.done("/block", block("blocked", "sk_1", 3_600)).await;
-    let blocked = json!({
-        "policy": "blocked", "key": shown("sk_1"), "cost": 1, "retry_after_ms": 3_600_000, "reset_after_ms": 3_600_000,
-        "would_admit": false, "blocked_until": UNTIL,
-    });
-    assert_eq!(api.done("/peek", about).await, blocked);
-    let request = json!({"method": "GET", "uri": "/", "headers": [["x-api-key", "sk_1"]]});
-    let explained = api.done("/explain", request).await;
-    let of = |name| under(&explained["policies"], name);
-    assert_has(
-        of("blocked"),
-        json!({"blocked_until": UNTIL, "limit": null}),
-    );
-    assert_has(of("api"), json!({"blocked_until": null}));
-    let change = format!("before=\"not blocked\" after=\"blocked until {UNTIL}\"");
-    assert_logged(&log, "change=\"block\"", [&*change]);
 }
 
 #[tokio::test]

@@ -75,29 +75,6 @@ async fn explain_tells_which_policies_apply_why_and_how_the_request_would_be_dec
 }
 
 #[tokio::test]
-async fn a_peer_address_is_asked_for_only_if_a_key_depends_on_it() {
-    let p = || policy("p");
-    let either = extract::header("x-user").or_else(extract::peer());
-    for (policy, with_user, without) in [
-        (p().key(extract::header("x-user")), false, false),
-        (p().key(either), false, true),
-        (p().key((extract::peer(), extract::path())), true, true),
-        (p().key(extract::client_ip()), true, true),
-        (p().by_hand(), false, false),
-        (p().skip_path("/"), false, false),
-        // Rejected, rather than counted together.
-        (p().missing_key(MissingKey::Reject), true, true),
-    ] {
-        let _case = Case(format!("{policy:?}"));
-        let api = Api::of(limiter([policy]));
-        for (name, expected) in [("x-user", with_user), ("x-other", without)] {
-            let explained = api.done("/explain", with_header(name, "alice")).await;
-            assert_eq!(hint(&explained).starts_with(NO_PEER), expected);
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_key_that_is_given_is_explained_in_place_of_the_requests_own() {
     let builder = Limiter::builder().deny(KeyList::new("api", [Key::secret("sk_stolen")]));
     let policies = [

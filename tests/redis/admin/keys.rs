@@ -81,20 +81,6 @@ async fn a_key_is_peeked_at_credited_and_reset_by_its_text_or_hash_and_changes_a
 }
 
 #[tokio::test]
-async fn a_key_of_several_parts_is_several_texts() {
-    let by = (extract::header("x-api-key"), extract::method());
-    let policy = Policy::new("calls", Quota::requests(5).per_minute()).key(by);
-    let limiter = limiter([policy]);
-    let key = Key::tuple([api_key(), Key::new("GET")]);
-    assert!(limiter.check(("calls", key)).times(5).await.is_admitted());
-    let api = Api::of(&limiter);
-    let status = api.done("/peek", about("calls", ["sk_1", "GET"])).await;
-    assert_eq!(status["remaining"], 0);
-    let again = api.done("/peek", about("calls", &status["key"])).await;
-    assert_has(&again, json!({"key": status["key"], "remaining": 0}));
-}
-
-#[tokio::test]
 async fn a_policy_that_takes_settings_from_requests_is_reported_by_its_own_quota_or_a_tiers() {
     let paid = Quota::requests(1_000).per_day();
     let policy = Policy::new("tiers", Quota::requests(10).per_day())

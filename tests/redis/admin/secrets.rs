@@ -1,7 +1,8 @@
-//! Credentials of callers, of the store and of operators are in no answer and in no line of the log.
+//! Credentials of callers, of the store and of operators are in no answer, no line of the log and no metric.
 
 use tollgate::admin::{Activity, Admin, AdminTarget};
 use tollgate_tests::{
+    exposition::Observed,
     prelude::*,
     service::send,
     stores::{limiter, redis},
@@ -20,13 +21,16 @@ fn policy(name: &str) -> Policy {
 }
 
 /// Policies that count by credentials, alone, in tuples and in alternatives.
-fn by_credentials() -> [Policy; 6] {
+fn by_credentials() -> [Policy; 7] {
     let by_code = policy("user").key(extract::from_fn(|_| None));
     [
         policy("api-key").key(extract::header("x-api-key")),
         policy("bearer").key(extract::bearer()),
         policy("session").key((extract::cookie("session"), extract::method())),
         policy("any").key(extract::bearer().or_else(extract::query("token"))),
+        policy("tenant")
+            .key((extract::header("x-tenant"), extract::path()))
+            .missing_key(MissingKey::Skip),
         by_code.missing_key(MissingKey::Skip),
         Policy::block_list("blocked").key(extract::header("x-api-key")),
     ]
@@ -45,7 +49,8 @@ fn headers() -> [(&'static str, String); 3] {
 async fn use_up(limiter: &Limiter) {
     let layer = RateLimitLayer::new(limiter.clone());
     for expected in [200, 200, 429] {
-        let request = Request::get(format!("/?token={SESSION}"));
+        let request = Request::get(format!("/private-path?token={SESSION}"));
+        let request = request.header("x-tenant", "tenant-4242");
         let headers = headers().into_iter();
         let request = headers.fold(request, |all, (name, value)| all.header(name, value));
         assert_eq!(send(&layer, request).await, expected);
@@ -65,10 +70,10 @@ fn explanations() -> [Value; 5] {
 }
 
 #[tokio::test]
-async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
+async fn no_answer_no_line_of_the_log_and_no_metric_holds_a_credential() {
     let server = Server::builder().password(PASSWORD).start();
-    let activity = Arc::new(Activity::new());
-    let builder = Limiter::builder().store(redis(&server));
+    let (activity, observed) = (Arc::new(Activity::new()), Observed::default());
+    let builder = observed.limiter().store(redis(&server));
     let limiter = limiter(builder.observe(activity.clone()), by_credentials());
     let log = Log::default();
     let _guard = log.at(tracing::Level::TRACE);
@@ -152,6 +157,22 @@ async fn no_answer_and_no_line_of_the_log_holds_a_credential() {
         let lines: Vec<_> = log.lines().filter(|line| line.contains(secret)).collect();
         assert!(lines.is_empty(), "{lines:?}");
         assert!(!answers.contains(secret), "{secret} in {answers}");
+    }
+    // Metrics hold nothing at all of a request.
+    let exposition = observed.text();
+    assert_contains(
+        &exposition,
+        ["policy=\"tenant\"", &server.addr().to_string()],
+    );
+    for part in [
+        API_KEY,
+        BEARER,
+        SESSION,
+        PASSWORD,
+        "tenant-4242",
+        "private-path",
+    ] {
+        assert!(!exposition.contains(part), "{part} in {exposition}");
     }
 }
 

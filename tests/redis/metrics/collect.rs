@@ -54,24 +54,6 @@ async fn quotas_are_gauges_and_change_with_the_policies() {
     assert_eq!(gauges("api"), [0.0; 3]);
 }
 
-#[tokio::test]
-async fn requests_that_are_dropped_before_their_decision_have_no_time_to_it() {
-    let observed = Observed::default();
-    let limiter = one(observed.limiter().store(StubStore::silent()));
-    let check = limiter.check("alice").into_future();
-    assert!(check.now_or_never().is_none());
-    let waiting = limiter.wait("alice", secs(60)).into_future();
-    assert!(waiting.now_or_never().is_none());
-    let exposition = observed.exposition();
-    for (series, expected) in [
-        ("requests_total outcome=cancelled", 2.0),
-        ("decision_seconds_count", 0.0),
-        ("wait_seconds_count", 0.0),
-    ] {
-        assert_eq!(value(&exposition, series), expected, "{series}");
-    }
-}
-
 /// While one collection has read the state and not used it yet, another one begins, which reads more.
 #[test]
 fn two_collections_at_once_count_what_happened_once() {

@@ -73,22 +73,6 @@ fn check_keys(limiter: &Limiter, keys: usize) {
 }
 
 #[test]
-fn a_server_adds_what_the_guide_says_before_its_first_call() {
-    let (server, observed) = (Server::start(), Observed::default());
-    let limiter = on(&server, &observed, [policy("one")]);
-    let before = series(&observed.exposition());
-    assert_eq!(before.len(), formula(1, 1));
-    check_keys(&limiter, 1_000);
-    assert_eq!(series(&observed.exposition()), before);
-
-    // A server that fails has no more.
-    server.kill();
-    let failed = block_on(limiter.check("alice").into_future());
-    assert!(failed.is_admitted() && failed.policies().next().is_none());
-    assert_eq!(series(&observed.exposition()), before);
-}
-
-#[test]
 fn each_node_of_a_cluster_adds_what_the_guide_says() {
     let cluster = Cluster::start(3, 0);
     let observed = Observed::default();

@@ -2,10 +2,7 @@
 
 use tollgate_tests::prelude::*;
 
-pub(crate) use tollgate_tests::{
-    exposition::{Exposition, Observed, metric_of},
-    stores::redis,
-};
+pub(crate) use tollgate_tests::exposition::{Exposition, Observed, metric_of};
 
 /// A limiter that counts in process on a clock that stands still, and these metrics of it.
 pub(crate) fn in_process(
@@ -14,15 +11,6 @@ pub(crate) fn in_process(
 ) -> Limiter {
     let (store, _) = stores::frozen();
     stores::limiter(observed.limiter().store(store), policies)
-}
-
-/// A limiter on a server, and these metrics of it.
-pub(crate) fn on(
-    server: &Server,
-    observed: &Observed,
-    policies: impl IntoIterator<Item = Policy>,
-) -> Limiter {
-    stores::limiter(observed.limiter().store(redis(server)), policies)
 }
 
 /// The value of a metric with these labels: `policy_requests_total policy=api result=over`.

@@ -3,7 +3,7 @@
 use tollgate::observe::{LeaseStats, PolicyResult};
 use tollgate_tests::{hot_key::until_leased, prelude::*, stores::redis};
 
-use crate::{metrics::support::value, observe::support::*};
+use crate::{admin::support::under, metrics::support::value, observe::support::*};
 
 const COST: u64 = 3;
 
@@ -59,8 +59,9 @@ async fn requests_that_leases_admit_are_told_like_others_and_each_leased_unit_on
     let exposition = watched.metrics.exposition();
     let activity = watched.api.get("/activity").await.json;
     let status = limiter.peek(KEY).await.expect("a status");
-    for (index, policy) in ["tenant", "all"].into_iter().enumerate() {
+    for policy in ["tenant", "all"] {
         let leases = stats(limiter, policy).expect(policy);
+        let told = under(&activity["store"]["leases"], policy);
         for (kind, units) in [
             ("granted", leases.granted),
             ("spent", leases.spent),
@@ -69,7 +70,7 @@ async fn requests_that_leases_admit_are_told_like_others_and_each_leased_unit_on
         ] {
             let series = format!("lease_units_total policy={policy} kind={kind}");
             assert_eq!(value(&exposition, &series), units as f64, "{series}");
-            assert_eq!(activity["store"]["leases"][index][kind], units, "{kind}");
+            assert_eq!(told[kind], units, "{kind}");
         }
         // Under a fixed window, whatever is not refunded is used.
         assert_eq!(status.used(policy), COST * requests + leases.lapsed);

@@ -129,40 +129,6 @@ async fn waiters_on_several_threads_are_all_admitted_once() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_more_permits_are_held_than_the_limit_allows() {
-    for world in World::both() {
-        let limiter = world.limiter([permits(3)]);
-        let (held, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let mut waiters = JoinSet::new();
-        for _ in 0..100 {
-            let wait = limiter.wait(KEY, LONG);
-            let (held, most) = (held.clone(), most.clone());
-            waiters.spawn(async move {
-                let admission = wait.await.expect("a permit in the end");
-                most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                held.fetch_sub(1, Ordering::SeqCst);
-                drop(admission);
-            });
-        }
-        let replacing = keep_replacing(&limiter, move |n| match n % 3 {
-            0 => vec![permits(3)],
-            1 => vec![policy("other", "9000000/h"), permits(3)],
-            _ => vec![permits(3).cost(1), policy("s", "1/h").shadow()],
-        });
-        while let Some(ended) = waiters.join_next().await {
-            ended.expect("no panic");
-        }
-        replacing.abort();
-        drop(replacing.await);
-        let most = most.load(Ordering::SeqCst);
-        assert!((1..=3).contains(&most), "{most}");
-        replace(&limiter, [permits(3)]);
-        until("all are released", async || used(&limiter, "p").await == 0).await;
-    }
-}
-
 /// Puts one of two sets in force whose responses differ in each of their parts.
 fn apply(layer: &RateLimitLayer, n: usize) {
     let (name, quota, headers) = match n % 2 {
