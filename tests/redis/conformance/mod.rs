@@ -58,32 +58,6 @@ async fn on_redis(manner: Manner) {
     .await;
 }
 
-/// 16:00 UTC is midnight in UTC+8.
-#[tokio::test]
-async fn a_week_that_begins_on_sunday_at_16_utc_is_read_from_its_offset() {
-    const HOUR: i64 = 3_600_000_000;
-    // Friday, 2027-01-15 08:00 UTC
-    let (friday, sunday) = (trace::EARLIEST, trace::EARLIEST + 56 * HOUR);
-    let trace = Trace::of(serde_json::json!({
-        "name": "weeks", "strategy": "calendar_window",
-        "quota": { "requests": 1, "period_us": 7 * 24 * HOUR, "burst": 1 },
-        "options": { "offset": 3 * 24 * HOUR + 16 * HOUR },
-        "ops": [
-            { "at_us": friday, "op": "take", "admitted": 1, "remaining": 0,
-              "retry_after_us": 56 * HOUR, "reset_after_us": 56 * HOUR },
-            { "at_us": sunday - 1, "op": "take", "admitted": 0, "remaining": 0,
-              "retry_after_us": 1, "reset_after_us": 1 },
-            { "at_us": sunday, "op": "take", "admitted": 1, "remaining": 0,
-              "retry_after_us": 7 * 24 * HOUR, "reset_after_us": 7 * 24 * HOUR },
-        ],
-    }));
-    let clock = ManualClock::at(Timestamp::from_micros(friday));
-    let store = MemoryStore::builder().clock(clock.clone()).build();
-    let time = Time::Local(clock);
-    let run = run::run(&trace, trace.limiter(store), &time, Manner::Singly);
-    assert_eq!(run.await, Ok(()));
-}
-
 #[tokio::test]
 async fn every_trace_holds_in_process_one_request_at_a_time() {
     in_process(Manner::Singly).await;

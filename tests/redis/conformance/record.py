@@ -1,6 +1,6 @@
-"""Writes the model's answers into traces: `python3 tests/redis/conformance/record.py traces/new-*.json`.
+"""Writes the model's answers into traces: `python3 tests/redis/conformance/record.py tests/redis/conformance/traces/*.json`.
 
-A trace has all that README.md lists but the answers, which are written anew where it has them. Composites are not among them.
+A trace has all that README.md lists but the answers, which are written anew where it has them.
 """
 import json
 import sys
@@ -17,23 +17,29 @@ def strategy(trace):
     return state
 
 
-def answers(state, blocks, op, receipts):
-    now, cost = op["at_us"], op.get("cost", 1)
+def answers(parts, blocks, op, receipts):
+    """What the parts of a trace answer: several of a composite, which are charged all or none."""
+    now, costs = op["at_us"], op.get("costs") or [op.get("cost", 1)] * len(parts)
+    each = list(zip(parts, costs))
     answer = {}
     receipt = None
     if op["op"] == "take":
         n = 0 if blocks and blocks.left(now) else op.get("n", 1)
-        answer["admitted"], receipt = state.take(now, n, cost)
+        fits = [n] + [part.room(now) // cost for part, cost in each if cost]
+        answer["admitted"] = max(0, min(fits))
+        receipt = [part.take(now, answer["admitted"], cost)[1] for part, cost in each]
     elif op["op"] == "force":
-        receipt = state.force(now, op["units"])
+        receipt = [part.force(now, op["units"]) for part in parts]
     elif op["op"] == "give":
-        answer["given"] = state.give(now, receipts[op["of"]], op["units"])
+        given = [part.give(now, one, op["units"]) for part, one in zip(parts, receipts[op["of"]])]
+        answer["given"] = given if len(given) > 1 else given[0]
     elif op["op"] in ("block", "prolong"):
         getattr(blocks, op["op"])(now, op["time_us"])
     elif op["op"] == "unblock":
         blocks.unblock()
     elif op["op"] == "reset":
-        state.reset()
+        for part in parts:
+            part.reset()
         if blocks:
             blocks.unblock()
     receipts.append(receipt)
@@ -41,21 +47,32 @@ def answers(state, blocks, op, receipts):
         answer["blocked_us"] = blocks.left(now)
     if op["op"] == "reset":
         return answer
-    answer["remaining"], answer["retry_after_us"], answer["reset_after_us"] = state.look(now, cost)
-    if state.ttl:
-        answer["limit"] = state.capacity
-    if state.tie:
+    looks = [look(part, now, cost) for part, cost in each]
+    if len(looks) == 1:
+        return answer | looks[0]
+    waits = [one["retry_after_us"] for one in looks]
+    answer["retry_after_us"] = None if None in waits else max(waits)
+    answer["policies"] = looks
+    return answer
+
+
+def look(part, now, cost):
+    names = ("remaining", "retry_after_us", "reset_after_us")
+    answer = dict(zip(names, part.look(now, cost)))
+    if part.ttl:
+        answer["limit"] = part.capacity
+    if part.tie:
         answer["tie"] = True
     return answer
 
 
 def record(trace):
-    state, receipts = strategy(trace), []
+    parts, receipts = [strategy(part) for part in trace.get("policies", [trace])], []
     blocks = model.Blocks() if trace.get("blocks") else None
     for op in trace["ops"]:
-        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie", "blocked_us"):
+        for name in ("admitted", "given", "remaining", "retry_after_us", "reset_after_us", "limit", "tie", "blocked_us", "policies"):
             op.pop(name, None)
-        op.update(answers(state, blocks, op, receipts))
+        op.update(answers(parts, blocks, op, receipts))
 
 
 def text(trace):
