@@ -26,7 +26,6 @@ pub mod rights;
 pub mod rng;
 pub mod runtimes;
 pub mod scene;
-pub mod script;
 pub mod service;
 pub mod set_clock;
 pub mod still_time;

@@ -94,13 +94,6 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// The same key after the policy's quota has changed.
-    #[track_caller]
-    pub fn under(&self, quota: &str) -> Self {
-        let limiter = self.world.single(self.strategy, quota);
-        Self::new(self.world, self.strategy, limiter, self.key, quota)
-    }
-
     /// Sends `n` requests, one after the other; returns how many were admitted.
     pub async fn send(&self, n: u64) -> u64 {
         send(&self.limiter, self.key, n).await
@@ -113,11 +106,6 @@ impl<'a> Scene<'a> {
 
     pub async fn check(&self, cost: u64) -> Decision {
         self.limiter.check(self.key).cost(cost).await
-    }
-
-    /// Sends `n` requests in one call; returns how many were admitted.
-    pub async fn times(&self, n: u64) -> u64 {
-        self.limiter.check(self.key).times(n).await.admitted()
     }
 
     /// Charges units past what is left.

@@ -5,7 +5,10 @@
 
 use tollgate_tests::{prelude::*, scene::fresh_key};
 
-use super::support::*;
+use super::{check, exhaust};
+
+const SECOND: u64 = 1_000_000;
+const HOUR: u64 = 3_600 * SECOND;
 
 const REQUESTS: u64 = 3;
 
@@ -45,7 +48,8 @@ async fn windows(rows: &[&str]) {
             .split(' ')
             .map(|text| text.parse().expect(row))
             .collect();
-        for world in worlds(begins * SECOND) {
+        for world in World::both() {
+            world.set(begins * SECOND);
             let _case = Case(format!("{row}, {}", world.name()));
             step_through(&world, policy(unit, calendar), begins * SECOND, &hours).await;
         }
@@ -76,8 +80,9 @@ async fn step_through(world: &World, policy: Policy, mut begins: u64, hours: &[f
 }
 
 #[tokio::test]
-async fn a_day_of_any_length_has_one_quota() {
+async fn windows_begin_and_end_where_the_calendar_has_it_and_each_has_one_quota() {
     windows(&[
+        // Days of any length have one quota.
         // From 2026-10-31 Sat 00:00 -04:00, and from 2027-03-13 Sat 00:00 -05:00.
         "day of America/New_York from 1793419200: 24 25 24",
         "day of America/New_York from 1804914000: 24 23 24",
@@ -88,13 +93,7 @@ async fn a_day_of_any_length_has_one_quota() {
         "day of Australia/Lord_Howe from 1806670800: 24 24.5 24",
         // Samoa had no December 30 in 2011: a day that a zone skipped is no window. From 2011-12-28 Wed 00:00 -10:00.
         "day of Pacific/Apia from 1325066400: 24 24 24",
-    ])
-    .await;
-}
-
-#[tokio::test]
-async fn a_day_without_a_midnight_begins_with_its_first_instant_and_one_with_two_with_the_first() {
-    windows(&[
+        // Days without a midnight begin with their first instant, and days with two with the first.
         // From 2018-11-03 Sat 00:00 -03:00; the next day begins at 01:00 -02:00.
         "day of America/Sao_Paulo from 1541214000: 24 23 24",
         // From 2027-04-29 Thu 00:00 +02:00, and from 2027-03-27 Sat 00:00 +02:00.
@@ -106,6 +105,36 @@ async fn a_day_without_a_midnight_begins_with_its_first_instant_and_one_with_two
         "day of America/Havana from 1793419200: 24 25 24",
         // From 2010-11-06 Sat 00:00 -02:30: at 00:01 they went back to 23:01, so that a day began twice. It begins the first time.
         "day of America/St_Johns from 1289010600: 24 25 24",
+        // Weeks, months and years are as long as they are.
+        // From 2026-10-01 00:00 -04:00, and in UTC from 2027-12-01 00:00: February has 29 days in 2028.
+        "month of America/New_York from 1790827200: 744 721 744 744 672 743",
+        "month of UTC from 1827619200: 744 744 696 744",
+        // From 2028-02-28 00:00.
+        "day of UTC from 1835308800: 24 24 24",
+        // From 2027-01-01 00:00: 2028 has 366 days. In New York from 00:00 -05:00.
+        "year of UTC from 1798761600: 8760 8784 8760",
+        "year of America/New_York from 1798779600: 8760 8784 8760",
+        // From Monday, unless set: from 2026-10-26 Mon 00:00 -04:00, and from 2026-12-28 Mon 00:00, over New Year.
+        "week of America/New_York from 1792987200: 169 168 168",
+        "week of UTC from 1798416000: 168 168",
+        // From 2026-10-25 Sun 00:00 -04:00, and from 2026-12-27 Sun 00:00, over New Year.
+        "week of sunday:America/New_York from 1792900800: 168 169 168",
+        "week of sunday:UTC from 1798329600: 168 168",
+        // Windows from the epoch have one length, and others begin at an offset from UTC.
+        // 2027-01-14 Thu, 20,832 days after 1970: 2,976 weeks, which begin on Thursday.
+        "week of epoch from 1799884800: 168 168 168",
+        "day of epoch from 1799884800: 24 24 24",
+        "h of epoch from 1799884800: 1 1 1",
+        // 57 years of 365 days, from 2026-12-18 on; 694 months of 30 days, from 2027-01-02 on.
+        "year of epoch from 1797552000: 8760 8760 8760",
+        "month of epoch from 1798848000: 720 720 720",
+        // 2027-01-01 00:00 at +05:30, -09:30 and +14:00.
+        "day of +330 from 1798741800: 24 24",
+        "day of -570 from 1798795800: 24 24",
+        "day of +840 from 1798711200: 24 24",
+        // 2027-01-01 00:00 +05:30 is 18:30 UTC.
+        "h of +330 from 1798741800: 1 1",
+        "h of UTC from 1798740000: 1 1",
     ])
     .await;
 }
@@ -126,44 +155,65 @@ async fn an_hour_of_two_days_is_in_the_window_of_the_later_one() {
     }
 }
 
+/// A window that has ended does not open again.
 #[tokio::test]
-async fn weeks_months_and_years_are_as_long_as_they_are() {
-    windows(&[
-        // From 2026-10-01 00:00 -04:00, and in UTC from 2027-12-01 00:00: February has 29 days in 2028.
-        "month of America/New_York from 1790827200: 744 721 744 744 672 743",
-        "month of UTC from 1827619200: 744 744 696 744",
-        // From 2028-02-28 00:00.
-        "day of UTC from 1835308800: 24 24 24",
-        // From 2027-01-01 00:00: 2028 has 366 days. In New York from 00:00 -05:00.
-        "year of UTC from 1798761600: 8760 8784 8760",
-        "year of America/New_York from 1798779600: 8760 8784 8760",
-        // From Monday, unless set: from 2026-10-26 Mon 00:00 -04:00, and from 2026-12-28 Mon 00:00, over New Year.
-        "week of America/New_York from 1792987200: 169 168 168",
-        "week of UTC from 1798416000: 168 168",
-        // From 2026-10-25 Sun 00:00 -04:00, and from 2026-12-27 Sun 00:00, over New Year.
-        "week of sunday:America/New_York from 1792900800: 168 169 168",
-        "week of sunday:UTC from 1798329600: 168 168",
-    ])
-    .await;
+async fn a_clock_that_steps_back_and_forth_over_an_end_gives_two_windows_and_no_more() {
+    // 2026-09-01 00:00 UTC, the end of a month.
+    let ends = 1_788_220_800 * SECOND;
+    for (unit, text) in [
+        ("min", "UTC"),
+        ("day", "UTC"),
+        ("month", "UTC"),
+        ("day", "+0"),
+    ] {
+        for world in World::both() {
+            let (limiter, key) = (world.limiter([policy(unit, text)]), fresh_key());
+            let mut admitted = 0;
+            for _ in 0..12 {
+                for now in [ends - SECOND / 2, ends + SECOND / 4] {
+                    world.set(now);
+                    admitted += u64::from(check(&limiter, key).await);
+                }
+            }
+            assert!(
+                (REQUESTS..=2 * REQUESTS).contains(&admitted),
+                "{unit}: {admitted}"
+            );
+        }
+    }
 }
 
-#[tokio::test]
-async fn windows_from_the_epoch_have_one_length_and_others_begin_at_an_offset_from_utc() {
-    windows(&[
-        // 2027-01-14 Thu, 20,832 days after 1970: 2,976 weeks, which begin on Thursday.
-        "week of epoch from 1799884800: 168 168 168",
-        "day of epoch from 1799884800: 24 24 24",
-        "h of epoch from 1799884800: 1 1 1",
-        // 57 years of 365 days, from 2026-12-18 on; 694 months of 30 days, from 2027-01-02 on.
-        "year of epoch from 1797552000: 8760 8760 8760",
-        "month of epoch from 1798848000: 720 720 720",
-        // 2027-01-01 00:00 at +05:30, -09:30 and +14:00.
-        "day of +330 from 1798741800: 24 24",
-        "day of -570 from 1798795800: 24 24",
-        "day of +840 from 1798711200: 24 24",
-        // 2027-01-01 00:00 +05:30 is 18:30 UTC.
-        "h of +330 from 1798741800: 1 1",
-        "h of UTC from 1798740000: 1 1",
-    ])
-    .await;
+#[test]
+fn windows_that_cannot_be_are_config_errors() {
+    let (zone, berlin) = (CalendarWindow::zone, || {
+        CalendarWindow::zone("Europe/Berlin")
+    });
+    let monday = CalendarWindow::from_epoch().week_starts_on(Weekday::Monday);
+    let whole = "a day, a week, a month or a year";
+    for (quota, windows, expected) in [
+        ("1/day", zone("Europe/Berlim"), "Europe/Berlin"),
+        ("1/day", zone(""), "IANA"),
+        ("1/day", zone("../../etc/passwd"), "IANA"),
+        ("1/h", berlin(), whole),
+        ("1/2days", berlin(), whole),
+        ("1/week", monday, "thursday"),
+        (
+            "1/day",
+            CalendarWindow::east_of_utc(secs(26 * 3_600)),
+            "less than 26 hours",
+        ),
+        (
+            "1/day",
+            CalendarWindow::west_of_utc(Duration::MAX),
+            "less than 26 hours",
+        ),
+        ("5/day burst 9", CalendarWindow::utc(), "leave it out"),
+        ("5 concurrent", CalendarWindow::utc(), "Concurrency"),
+        ("1/1500us", CalendarWindow::utc(), "whole milliseconds"),
+    ] {
+        let policy = Policy::new("calendar", quota.parse().expect(quota)).strategy(windows);
+        let error = Limiter::builder().policy(policy).build().expect_err(quota);
+        assert_eq!(error.policy(), Some("calendar"));
+        assert!(error.expected().contains(expected), "{error}");
+    }
 }

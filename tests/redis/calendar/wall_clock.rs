@@ -5,7 +5,7 @@ use std::{fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt};
 use tollgate::clock::Clock;
 use tollgate_tests::{prelude::*, two_clocks::TwoClocks};
 
-use super::support::exhaust as exhaust_micros;
+use super::exhaust as exhaust_micros;
 
 const QUOTA: u64 = 10;
 const SECOND: i64 = 1_000_000;
@@ -45,13 +45,6 @@ async fn exhaust(limiter: &Limiter) -> (u64, i64) {
     (admitted, wait as i64)
 }
 
-async fn wait(limiter: &Limiter) -> Duration {
-    match limiter.peek(KEY).await.expect("a response").retry_after() {
-        RetryAfter::In(wait) => wait,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
     for step in STEPS {
@@ -68,21 +61,6 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
             clock.pass(1);
             assert!(admitted_by_store(&limiter.check(KEY).await));
         }
-    }
-}
-
-#[tokio::test]
-async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() {
-    for step in STEPS {
-        let clock = TwoClocks::at(START);
-        let ban = Ban::for_duration(secs(600));
-        let ban = Policy::new("ban", Quota::requests(1).per_minute()).strategy(ban);
-        let limiter = limiter(&clock, [policy(), ban]);
-        assert_eq!(exhaust(&limiter).await.0, QUOTA);
-        let expected = wait(&limiter).await;
-        assert!(expected >= secs(599), "{expected:?}");
-        clock.step(step);
-        assert_eq!(wait(&limiter).await, expected, "{step}");
     }
 }
 

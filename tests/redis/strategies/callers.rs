@@ -52,27 +52,6 @@ async fn each_unit_has_its_caller_whatever_requests_cost_and_give_back() {
     }
 }
 
-/// Merged into one entry of a batch, they are listed one after the other.
-#[tokio::test]
-async fn requests_of_several_callers_at_once_are_all_listed() {
-    let world = World::redis();
-    let limiter = world.single(StrategyKind::List, "100/h");
-    let names: Vec<_> = (0..64).map(|n| Key::new(format!("caller-{n}"))).collect();
-    let checks = names.iter().map(|name| {
-        let check = limiter.check(Keys::from(KEY).caller(*name)).cost(3);
-        check.into_future()
-    });
-    let decisions = join_all(checks).await;
-    let mut admitted = Vec::new();
-    for (name, decision) in names.iter().zip(&decisions) {
-        admitted.extend(vec![*name; 3 * decision.admitted() as usize]);
-    }
-    assert_eq!(admitted.len(), 99);
-    let policy = limiter.policy("p").expect("a policy");
-    let callers = policy.callers(KEY).await.expect("callers");
-    assert_eq!(callers, admitted);
-}
-
 /// So many that the list is written anew from the first of them on.
 #[tokio::test]
 async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {

@@ -1,8 +1,11 @@
 //! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
 
-use tollgate::strategy::{
-    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, State,
-    Strategy,
+use tollgate::{
+    store::{CounterResult, OpResult},
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot,
+        State, Strategy,
+    },
 };
 use tollgate_tests::prelude::*;
 
@@ -60,27 +63,6 @@ async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
         }
     })
     .await;
-}
-
-#[tokio::test]
-async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_batch() {
-    let world = World::redis();
-    let server = world.server();
-    let policies = [trial("trial"), StrategyKind::Gcra.policy("ours", "1000/s")];
-    let limiter = world.limiter(policies);
-    // The script is there.
-    assert_eq!(send(&limiter, fresh_key(), 1).await, 1);
-    server.reset_stats();
-    assert_eq!(send_concurrently(&limiter, fresh_key(), 64).await, 5);
-    assert_eq!(server.calls("evalsha"), 1, "64 requests share one batch");
-    // One entry: one write under each policy.
-    assert_eq!(server.calls("set"), 2);
-
-    server.reset_stats();
-    let checks = (0..64).map(|_| limiter.check(fresh_key()).into_future());
-    assert!(join_all(checks).await.iter().all(admitted_by_store));
-    let calls = server.calls("evalsha");
-    assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
 
 /// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.
@@ -189,15 +171,6 @@ async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharge
             let seen = limiter.peek(KEY).await.expect("a response");
             let (ours, broken) = (seen.used("ours"), seen.used("broken"));
             assert!(ours == 3 && (broken == 3 || !tidy), "{seen:?}");
-            // Many at once, some of which fail.
-            let checks = (0..12).map(|n| limiter.check(KEY).cost(1 + n % 2).into_future());
-            let decisions = join_all(checks).await;
-            let passed = decisions.iter().filter(|decision| decision.is_admitted());
-            let costs = passed.map(|one| one.count("ours").cost());
-            let charged: u64 = costs.sum();
-            assert!(charged >= 1);
-            let seen = limiter.peek(KEY).await.expect("a response");
-            assert_eq!(seen.used("ours"), 3 + charged);
             world.no_key_is_immortal();
         })
         .await;
@@ -276,95 +249,6 @@ impl<const LARGE: bool> LocalRule for Bound<LARGE> {
     }
 }
 
-#[test]
-fn a_document_has_strategies_that_its_store_can_count_by() {
-    let registry = Registry::new()
-        .strategy("on-redis", broken(true))
-        .strategy("in-process", InProcess)
-        .strategy("inaccurate", inaccurate());
-    let memory = World::memory().limiter([trial("other")]);
-    let (redis, keys) = ("url = 'redis://127.0.0.1:1'", "max_keys = 9");
-    for (store, strategy, missing) in [
-        (redis, "on-redis", None),
-        (keys, "in-process", None),
-        (keys, "on-redis", Some("or a RedisStore")),
-        (redis, "in-process", Some("or a MemoryStore")),
-        (redis, "inaccurate", Some("its capacity, 5")),
-    ] {
-        let text = |store: &str| {
-            format!("{store}\n[policies.p]\nquota = '5/min'\nstrategy = '{strategy}'")
-        };
-        let document =
-            |store: &str| Document::parse(&text(store), Format::Toml).expect("a document");
-        let of_store = document(&format!("[store]\n{store}"));
-        let built = of_store.limiter(&registry).map(drop);
-        let expected = built.as_ref().err().map(|error| {
-            let mistake = &error.mistakes()[0];
-            assert_eq!(error.mistakes().len(), 1, "{error}");
-            assert_eq!(mistake.path(), "policies.p.strategy");
-            mistake.expected()
-        });
-        match (expected, missing) {
-            (Some(expected), Some(missing)) => assert!(expected.contains(missing), "{expected}"),
-            (expected, missing) => assert_eq!(expected, missing),
-        }
-        // The store of a builder is not known yet.
-        drop(of_store.builder(&registry).expect("a builder"));
-        let replaced = document("").reconfigure(&memory, &registry);
-        assert_eq!(replaced.is_ok(), strategy == "in-process");
-    }
-}
-
-/// A store that counts how often a limit was registered.
-#[derive(Clone, Debug)]
-struct Registering(MemoryStore, Arc<AtomicUsize>);
-
-impl Store for Registering {
-    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.register(policy, rule)
-    }
-
-    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
-        self.0.supports(rule)
-    }
-
-    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.0.execute(op, counters)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        self.0.execute_detached(op, counters);
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        self.0.callers(limit, key)
-    }
-}
-
-#[test]
-fn settings_with_a_mistake_register_nothing() {
-    let registered = Arc::new(AtomicUsize::new(0));
-    let store = Registering(MemoryStore::new(), registered.clone());
-    let builder =
-        || Limiter::builder().policy(trial("p").tier_quotas([Quota::requests(9).per_day()]));
-    let limiter = builder().store(store.clone()).build().expect("a limiter");
-    assert_eq!(registered.load(Ordering::Relaxed), 2);
-    let unsupported = Policy::new("q", quota("5/min")).strategy(broken(true));
-    let first = || Limiter::builder().policy(trial("first"));
-    for mistake in [
-        first().policy(trial("q").cost(6)),
-        first().policy(unsupported),
-        first().policy(trial("q").charge_rejected(true).shadow()),
-        first().skip_path("no path"),
-    ] {
-        limiter.reconfigure(mistake.clone()).expect_err("a mistake");
-        let built = mistake.store(store.clone()).build();
-        built.expect_err("a mistake");
-    }
-    assert_eq!(registered.load(Ordering::Relaxed), 2);
-}
-
 #[tokio::test]
 async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_state() {
     let small = Policy::new("p", Quota::requests(5).per_day()).strategy(InProcess);
@@ -383,4 +267,37 @@ async fn a_strategy_may_count_its_quotas_by_rules_of_several_types_over_one_stat
     let changes = limiter.reconfigure(Limiter::builder().policy(larger));
     changes.expect("the same store");
     assert_eq!(left(&limiter, KEY).await, 7, "153 of 160 are used");
+}
+
+/// A result that leaves one of the policies out.
+#[tokio::test]
+async fn a_store_must_report_each_policy_and_a_capacity_must_be_below_the_largest_cost() {
+    for reported in 0..=2 {
+        let store = StubStore::responding(move |_| {
+            let results = (0..reported).map(|_| CounterResult::new(1, Snapshot::default()));
+            let result = OpResult::new(Timestamp::default(), 1, results);
+            Some(StoreResponse::Ready(Ok(result)))
+        });
+        let policies = ["p", "q"].map(|name| StrategyKind::Gcra.policy(name, "10/min"));
+        let limiter = stores::limiter(Limiter::builder().store(store), policies);
+        let decision = limiter.check(KEY).await;
+        let is_error = matches!(
+            decision.kind(),
+            DecisionKind::StoreFailed(StoreError::Unsupported(_))
+        );
+        assert_eq!(is_error, reported < 2, "{decision:?}");
+        let peeked = limiter.peek(KEY).await;
+        assert_eq!(peeked.is_err(), reported < 2, "{peeked:?}");
+    }
+    for (capacity, fits) in [
+        (999_999_999_999_999, true),
+        (1_000_000_000_000_000, false),
+        (u64::MAX, false),
+    ] {
+        let policy = Altered::policy("p", "1/min", Gcra, |altered| {
+            altered.info = RuleInfo::new("z3", capacity);
+        });
+        let limiter = Limiter::builder().policy(policy).build();
+        assert_eq!(limiter.is_ok(), fits, "{capacity}");
+    }
 }

@@ -1,20 +1,13 @@
-//! What each strategy promises: against the usual recipes, in random traffic, and while a policy changes.
+//! What each strategy promises beyond the random histories of `differential`: any time, any cost, changed policies, stored bytes,
+//! and strategies from outside the crate.
 
 mod callers;
-mod changed_permits;
-mod changed_policies;
-mod changed_quotas;
+mod changed;
 mod clocks;
-mod costs;
 mod custom;
-mod custom_units;
 mod formats;
-mod gcra_expiry;
-mod gcra_rights;
-mod gcra_slow_path;
+mod gcra;
 mod large_costs;
 mod log_blocks;
-mod sources;
-mod stated_changes;
 mod support;
 mod tiers;

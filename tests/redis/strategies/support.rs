@@ -4,31 +4,10 @@ use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snap
 use tollgate_tests::prelude::*;
 
 pub(crate) use tollgate_tests::{
-    charges::charge,
-    load::used,
-    scene::{Scene, each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
-    script::{NOW, play},
+    scene::{each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
     stores::quota,
     world::START,
 };
-
-/// Plays scenarios, each under strategies: `even | 10/min, send 20: 10`.
-pub(crate) async fn play_each(rows: &[&str]) {
-    for row in rows {
-        let (strategies, script) = row.split_once(" | ").expect(row);
-        play(strategies, script).await;
-    }
-}
-
-/// The time to live of a key, in milliseconds.
-pub(crate) fn pttl(server: &Server, key: &str) -> i64 {
-    server.command(&["PTTL", key]).int()
-}
-
-/// The time to live of the only key, in milliseconds.
-pub(crate) fn ttl(server: &Server) -> i64 {
-    pttl(server, &server.only_key())
-}
 
 /// The values of all keys, in the order of their names.
 pub(crate) fn values(server: &Server) -> Vec<String> {

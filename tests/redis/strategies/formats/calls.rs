@@ -1,7 +1,7 @@
 //! The calls of a scene: lines such as `check alice, cost 3, 2 times: 2 admitted; p 1/5 retry now reset 1us`.
 
 use tollgate::limiter::LimitStatus;
-use tollgate_tests::{prelude::*, script::duration};
+use tollgate_tests::prelude::*;
 
 use super::server::Backend;
 
@@ -203,4 +203,17 @@ fn append(response: &mut String, policy: PolicyDecision<'_>) {
     let reset = policy.reset_after().as_micros();
     let shown = format!("{between}{name} {left}/{limit} retry {retry} reset {reset}us");
     response.push_str(&shown);
+}
+
+/// Such as `600ms`.
+fn duration(text: &str) -> Duration {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text.strip_suffix(unit).expect(text).parse::<u64>();
+    let micros = match unit {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        other => panic!("{other:?} is no unit of time"),
+    };
+    Duration::from_micros(number.expect(text) * micros)
 }

@@ -1,4 +1,4 @@
-//! GCRA's keys on Redis by users that may not run some of its commands.
+//! GCRA's keys on Redis: what a command takes, and what a failed one leaves.
 
 use tollgate_tests::prelude::*;
 
@@ -17,57 +17,6 @@ fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
         .iter()
         .map(|text| StrategyKind::Gcra.policy(text, text));
     stores::limiter(builder.on_store_error(OnStoreError::Reject), policies)
-}
-
-#[tokio::test]
-async fn a_user_that_may_not_read_or_change_expiries_or_increment_still_counts() {
-    let world = World::redis();
-    let server = world.server();
-    let reads = ["-pttl", "-pexpiretime"];
-    let known = if server.version() < (7, 0) { 1 } else { 2 };
-    let rows: [(&[&str], &[&str], u64); 5] = [
-        (&["-incrby"], &["20/min"], 20),
-        (&["-incrby"], &["10/min", "5/min"], 5),
-        (&reads[..known], &["600/min"], 30),
-        // Each takes a minute of its own.
-        (&["-pexpireat"], &["1/min burst 1000"], 30),
-        (&["-pexpireat"], &["1/min burst 900", "1/min burst 800"], 30),
-    ];
-    for (rights, quotas, admitted) in rows {
-        let _case = Case(format!("{rights:?}, {quotas:?}"));
-        server.flush();
-        server.reset_stats();
-        let limiter = without(server, rights, quotas);
-        assert_eq!(send(&limiter, KEY, 30).await, admitted);
-        assert!(
-            used(&limiter, KEY)
-                .await
-                .iter()
-                .all(|used| *used == admitted)
-        );
-        let lacks = |right| rights.contains(&right);
-        assert_eq!(server.calls("incrby") == 0, lacks("-incrby"));
-        for key in server.keys().iter().filter(|_| lacks("-pexpireat")) {
-            assert_eq!(pttl(server, key), 30 * 60_000);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_user_without_set_leaves_no_key_behind() {
-    let world = World::redis();
-    let server = world.server();
-    for rights in [&["-set"][..], &["-set", "-del"]] {
-        for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
-            let limiter = without(server, rights, quotas);
-            server.reset_stats();
-            for _ in 0..3 {
-                store_error(&limiter.check(KEY).await);
-            }
-            assert!(server.calls("incrby") > 0, "{rights:?}, {quotas:?}");
-            assert_eq!(server.keys(), [""; 0], "{rights:?}, {quotas:?}");
-        }
-    }
 }
 
 #[tokio::test]
@@ -108,5 +57,34 @@ async fn a_charge_that_fails_at_the_second_policy_leaves_both_keys_as_they_were(
         assert!(!decision.is_admitted(), "{decision:?}");
         assert!(has_failed || is_far, "{decision:?}");
         assert_eq!(values(server), before, "without {rights}");
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_request_is_counted_by_one_command_under_each_policy() {
+    let world = World::redis();
+    world.set(START + 1_000_000);
+    let server = world.server();
+    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
+    for (quotas, crossed) in [
+        (&["600/min"][..], 0),
+        (&["600/min", "1000/min burst 2000"], 0),
+    ] {
+        server.flush();
+        let policies = quotas.iter();
+        let limiter = world.limiter(policies.map(|text| {
+            let name = text.replace(['/', ' '], "-");
+            StrategyKind::Gcra.policy(&name, text)
+        }));
+        // It comes, and comes again.
+        assert_eq!(send(&limiter, KEY, 2).await, 2);
+        server.reset_stats();
+        assert_eq!(send(&limiter, KEY, 400).await, 400);
+        assert_eq!(calls(), [400 * quotas.len() as u64, 0, crossed, 0]);
+        // Rejections leave all as it was.
+        assert_eq!(send(&limiter, KEY, 198).await, 198);
+        let before = values(server);
+        assert_eq!(send(&limiter, KEY, 1).await, 0);
+        assert_eq!(values(server), before);
     }
 }
