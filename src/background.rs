@@ -113,21 +113,3 @@ fn log_failure(error: &io::Error) {
         );
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn one_thread_serves_all_and_does_not_end() {
-        let ids: Vec<_> = (0..8)
-            .map(|_| thread::spawn(|| background_runtime().expect("a thread").id()))
-            .map(|thread| thread.join().expect("an id"))
-            .collect();
-        assert!(ids.iter().all(|id| *id == ids[0]));
-        let there = background_runtime()
-            .expect("a thread")
-            .spawn(async { thread::current().name().map(str::to_owned) });
-        assert_eq!(there.await.expect("it ran").as_deref(), Some("tollgate"));
-    }
-}

@@ -256,7 +256,7 @@ fn time_after(from: Quota, to: Quota) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FixedWindow, Gcra, SlidingLog, extract};
+    use crate::FixedWindow;
 
     fn policy(name: &str, quota: &str) -> Policy {
         Policy::new(name, quota.parse::<Quota>().expect(quota))
@@ -310,20 +310,5 @@ mod tests {
             let [from, to] = [from, to].map(|quota| policy("api", quota));
             assert_eq!(counts(&from, &to), expected, "{from:?} {to:?}");
         }
-    }
-
-    #[test]
-    fn other_strategies_and_keys_start_afresh_and_other_settings_leave_the_counts() {
-        let before = policy("api", "10/min").strategy(Gcra);
-        let window = |quota| policy("api", quota).strategy(FixedWindow);
-        assert_eq!(
-            counts(&window("10/min"), &window("9/min")),
-            "the count stays"
-        );
-        let log = before.clone().strategy(SlidingLog);
-        assert!(counts(&before, &log).starts_with("another strategy"));
-        let keyed = before.clone().key(extract::header("x-tenant"));
-        assert!(counts(&before, &keyed).contains("another key"));
-        assert_eq!(counts(&before, &before.clone().cost(2)), "the counts stay");
     }
 }

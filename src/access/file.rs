@@ -49,23 +49,3 @@ fn entry(line: &str) -> &str {
     });
     line[..comment.map_or(line.len(), |(at, _)| at)].trim()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::entry;
-
-    #[test]
-    fn comments_begin_a_line_or_follow_a_space() {
-        for (line, expected) in [
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            ("  10.0.0.0/8\t# the office", "10.0.0.0/8"),
-            ("# empty", ""),
-            ("   ", ""),
-            ("a#b", "a#b"),
-            ("a#b #c", "a#b"),
-            ("é#b #c", "é#b"),
-        ] {
-            assert_eq!(entry(line), expected, "{line:?}");
-        }
-    }
-}

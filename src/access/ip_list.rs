@@ -233,29 +233,10 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
 
-    #[test]
-    fn a_list_may_hold_all_addresses_or_none() {
-        let list = AddressList::new(["0.0.0.0/0"]).expect("a list");
-        assert!(list.contains(IpAddr::from([255, 0, 0, 1])));
-        assert!(!list.contains("2001:db8::1".parse().expect("an address")));
-        list.replace([""; 0]).expect("no entries");
-        assert!(!list.contains(IpAddr::from([255, 0, 0, 1])));
-    }
-
-    #[test]
-    fn an_invalid_network_leaves_the_list_unchanged() {
-        let list = AddressList::new(["192.0.2.1"]).expect("a list");
-        let error = list.replace(["10.0.0.0/8", "ten"]).expect_err("a mistake");
-        assert!(error.to_string().contains("\"ten\""), "{error}");
-        assert!(list.contains(IpAddr::from([192, 0, 2, 1])));
-        assert!(!list.contains(IpAddr::from([10, 0, 0, 1])));
-        assert!(list.reload().is_err());
-    }
-
     proptest! {
         #[test]
         fn an_address_is_listed_if_any_entry_contains_it(
-            nets in prop::collection::vec((any::<u8>(), any::<u8>(), 6_u8..=32), 0..12),
+            nets in prop::collection::vec((any::<u8>(), any::<u8>(), 0_u8..=32), 0..12),
             (a, b) in (any::<u8>(), any::<u8>()),
         ) {
             let nets: Vec<_> = nets

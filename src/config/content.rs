@@ -79,23 +79,4 @@ mod tests {
             assert_eq!(error.to_string(), "it is not a regular file");
         }
     }
-
-    #[test]
-    fn the_hash_of_files_changes_with_each_of_them() {
-        let folder = testkit::folder();
-        let files = ["deny.txt", "allow.txt"].map(|name| folder.path().join(name));
-        let mut hashes = vec![hash_of_files(&files)];
-        for (file, text) in [(0, "a"), (1, "a"), (0, ""), (1, "ab")] {
-            fs::write(&files[file], text).expect("a file");
-            hashes.push(hash_of_files(&files));
-        }
-        fs::remove_file(&files[0]).expect("a file");
-        hashes.push(hash_of_files(&files));
-        let swapped = [files[1].clone(), files[0].clone()];
-        hashes.push(hash_of_files(&swapped));
-        for (at, hash) in hashes.iter().enumerate() {
-            assert!(!hashes[..at].contains(hash), "{at}");
-        }
-        assert_eq!(hash_of_files(&files), hashes[5]);
-    }
 }

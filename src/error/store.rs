@@ -306,38 +306,19 @@ mod tests {
 
     #[test]
     fn misconfigurations_are_distinguished_from_outages() {
+        #[rustfmt::skip]
         let misconfigured = [
-            (
-                "NOPERM",
-                "this user has no permissions to run the 'evalsha' command",
-                RIGHTS,
-            ),
+            ("NOPERM", "this user has no permissions to run the 'evalsha' command", RIGHTS),
             ("NOAUTH", "Authentication required.", PASSWORD),
             ("WRONGPASS", "invalid username-password pair", PASSWORD),
-            (
-                "CROSSSLOT",
-                "Keys in request don't hash to the same slot",
-                CLUSTER,
-            ),
+            ("CROSSSLOT", "Keys in request don't hash to the same slot", CLUSTER),
             ("MOVED", "1234 127.0.0.1:7001", CLUSTER),
             ("NOMASTER", "no sentinel knows it", MASTER),
             ("ERR", "SELECT is not allowed in cluster mode", CLUSTER),
-            (
-                "ERR",
-                "Script attempted to access a non local key in a cluster node",
-                CLUSTER,
-            ),
-            (
-                "ERR",
-                "This instance has cluster support disabled",
-                NO_CLUSTER,
-            ),
+            ("ERR", "Script attempted to access a non local key in a cluster node", CLUSTER),
+            ("ERR", "This instance has cluster support disabled", NO_CLUSTER),
             ("ERR", "DB index is out of range", DATABASE),
-            (
-                "ERR",
-                "unknown command 'EVALSHA', with args beginning with:",
-                COMMANDS,
-            ),
+            ("ERR", "unknown command 'EVALSHA', with args beginning with:", COMMANDS),
             ("ERR", "Unknown Redis command called from script", COMMANDS),
             ("ERR", "Unknown Redict command called from script", COMMANDS),
             ("ERR", "Unknown command called from script", COMMANDS),

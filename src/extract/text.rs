@@ -56,29 +56,3 @@ fn has_alternatives(text: &str) -> bool {
     }
     false
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::extract::{self, KeyExtractor};
-
-    fn text(extractor: impl KeyExtractor) -> String {
-        extractor.config_text().expect("a text").into_owned()
-    }
-
-    #[test]
-    fn hash_keys_have_different_texts_and_are_not_disclosed() {
-        let keyed = |byte| text(extract::bearer().hash_key([byte; 32]));
-        assert_eq!(keyed(1), keyed(1));
-        assert_ne!(keyed(1), keyed(2));
-        assert_eq!(keyed(1).len(), "bearer hash_key 01234567".len());
-    }
-
-    #[test]
-    fn code_of_the_application_has_no_text_nor_has_what_contains_it() {
-        let code = || extract::from_fn(|_| None);
-        assert!(code().config_text().is_none());
-        assert!((extract::host(), code()).config_text().is_none());
-        assert!(code().or_else(extract::host()).config_text().is_none());
-        assert!(extract::host().or_same(code()).config_text().is_none());
-    }
-}

@@ -77,20 +77,3 @@ impl fmt::Write for TextBuf {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::Ipv4Addr;
-
-    #[test]
-    fn an_address_is_written_as_it_is_displayed() {
-        for octet in 0..=255 {
-            for octets in [[octet, 0, 255, 10], [9, octet, 100, octet], [99; 4]] {
-                let (text, len) = dotted(octets);
-                let displayed = format!("{}.", Ipv4Addr::from(octets));
-                assert_eq!(&text[..len], displayed.as_bytes());
-            }
-        }
-    }
-}

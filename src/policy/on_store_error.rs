@@ -210,7 +210,6 @@ schema_of!(OnStoreError, "OnStoreError", Form);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn a_share_is_rounded_up_and_so_is_its_burst() {
@@ -226,18 +225,6 @@ mod tests {
             let share: Quota = share.parse().expect(share);
             let quota = quota.parse().expect(quota);
             assert_eq!(LocalFallback::shared_by(processes).share(quota), share);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn shares_add_up_to_the_quota_or_to_one_for_each(units in 1..u64::MAX, burst in 1..u64::MAX, processes in 1..u32::MAX) {
-            let quota = Quota::requests(units).per_second().burst(burst);
-            let share = LocalFallback::shared_by(processes).share(quota);
-            for (share, whole) in [(share.amount(), units), (share.capacity(), burst)] {
-                let (all, whole) = (u128::from(share) * u128::from(processes), u128::from(whole));
-                prop_assert!(all >= whole && all < whole + u128::from(processes));
-            }
         }
     }
 }

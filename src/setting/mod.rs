@@ -166,25 +166,3 @@ impl<F: ?Sized> schemars::JsonSchema for Slot<F> {
         String::json_schema(generator)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn id<T: 'static>(value: T) -> (CodeId, Arc<T>) {
-        let value = Arc::new(value);
-        (CodeId::of(&value), value)
-    }
-
-    #[test]
-    fn closures_without_state_are_equal_if_they_are_the_same_code_and_others_if_they_are_one_value()
-    {
-        let stateless = || id(|units: u64| units + 1);
-        assert_eq!(stateless().0, stateless().0);
-        assert_ne!(stateless().0, id(|units: u64| units + 1).0);
-        let adds = |more: u64| id(move |units: u64| units + more);
-        let (one, another) = (adds(1), adds(1));
-        assert_ne!(one.0, another.0);
-        assert_eq!(one.0, CodeId::of(&one.1.clone()));
-    }
-}

@@ -185,31 +185,3 @@ impl<'a> Serializer for Text<'a> {
         self.entries(true)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::setting::Named;
-
-    #[derive(Serialize)]
-    struct Value {
-        paths: Vec<&'static str>,
-        cost: Option<u64>,
-        shadow: bool,
-        tiers: Named<&'static str>,
-    }
-
-    #[test]
-    fn a_value_is_displayed_as_a_document_has_it() {
-        let value = Value {
-            paths: vec!["/a", "/b/*"],
-            cost: Some(5),
-            shadow: true,
-            tiers: [("free", "9/s"), ("pro", "99/s")].into_iter().collect(),
-        };
-        let expected =
-            "{ paths = [/a, /b/*], cost = 5, shadow = true, tiers = { free = 9/s, pro = 99/s } }";
-        assert_eq!(to_text(&value), expected);
-        assert_eq!(to_text(&None::<Value>), "none");
-    }
-}

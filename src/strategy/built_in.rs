@@ -136,50 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn each_strategy_is_in_the_documentation() {
-        macro_rules! pages {
-            ($($file:literal),+) => {
-                [$(($file, include_str!(concat!("../../", $file)))),+]
-            };
-        }
-        // Of the first page the rows of state formats; of the others the texts of documents, or the types.
-        let formats = pages!["docs/operations.md"];
-        let texts = pages![
-            "docs/configuration.md",
-            "src/policy/settings.rs",
-            "src/strategy/mod.rs"
-        ];
-        let types = pages![
-            "README.md",
-            "docs/changing-policies.md",
-            "docs/guide/strategies.md",
-            "src/strategy/mod.rs"
-        ];
-        let mut letters: Vec<_> = BUILT_IN.iter().filter_map(BuiltIn::letter).collect();
-        letters.sort_unstable();
-        let letters: Vec<_> = letters.iter().map(char::to_string).collect();
-        let letters = format!("`{}`", letters.join(" "));
-        let mut missing = Vec::new();
-        let mut check = |pages: &[(&'static str, &str)], text: &str| {
-            let lacking = pages.iter().filter(|(_, page)| !page.contains(text));
-            missing.extend(lacking.map(|(file, _)| format!("{file} has no {}", text.trim())));
-        };
-        check(&pages!["src/strategy/rule/types.rs"], &letters);
-        for strategy in BUILT_IN {
-            let debug = format!("{:?}", strategy.example());
-            let name = debug.split(|char: char| !char.is_alphanumeric()).next();
-            let type_name = format!("`{}`", name.unwrap_or_default());
-            check(
-                &formats,
-                &format!("\n| `{}` | {type_name} |", strategy.state_format),
-            );
-            check(&texts, &format!("`{}", strategy.name()));
-            check(&types, &type_name);
-        }
-        assert!(missing.is_empty(), "{}", missing.join("\n"));
-    }
-
-    #[test]
     fn a_state_format_is_a_lowercase_letter_and_a_digit() {
         for text in ["g2", "a0", "z9"] {
             assert!(is_state_format(text), "{text}");

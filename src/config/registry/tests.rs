@@ -81,25 +81,3 @@ fn a_name_that_can_not_be_used_is_a_mistake() {
         ]
     );
 }
-
-#[test]
-fn an_unknown_name_is_a_mistake_that_lists_the_registered_ones() {
-    let registry = Registry::new()
-        .cost("pages", |_| 7)
-        .outcome("billed", |_| true);
-    fn message<F: ?Sized>(found: Result<Slot<F>, InvalidValue>) -> String {
-        ConfigError::at("", found.expect_err("it is unknown")).to_string()
-    }
-    assert_eq!(
-        message(registry.find_cost("page")),
-        "an unknown cost \"page\"; expected \"pages\""
-    );
-    assert_eq!(
-        message(registry.find_tier("plan")),
-        "an unknown tier \"plan\"; expected a registered name; the `Registry` has no tier"
-    );
-    assert_eq!(
-        message(registry.find_outcome("failures")),
-        "an unknown outcome \"failures\"; expected \"failure\", or another of success, failure, client_error, server_error, billed"
-    );
-}

@@ -212,22 +212,3 @@ fn chars(bytes: &[u8]) -> usize {
     let begins = |byte: &&u8| **byte & 0xC0 != 0x80;
     bytes.iter().filter(begins).count()
 }
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn a_position_counts_lines_and_characters(text in "(\\PC|[é\n]){0,200}", at: prop::sample::Index) {
-            let ends: Vec<_> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
-            let offset = *at.get(&ends);
-            let before = &text[..offset];
-            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            let expected = position(before.matches('\n').count() + 1, column);
-            prop_assert_eq!(Lines::new(&text).position(offset), expected);
-        }
-    }
-}

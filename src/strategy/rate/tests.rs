@@ -12,7 +12,7 @@ use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    strategy::{ChargeReceipt, LocalRule, RetryAfter, Rule, Terms, rule::try_charge},
+    strategy::{LocalRule, RetryAfter, Rule, Terms, rule::try_charge},
 };
 
 const CALLER: Key = Key::global();
@@ -21,42 +21,6 @@ const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 fn gcra(quota: &str) -> GcraRule {
     let quota = quota.parse().expect(quota);
     GcraRule(RateParams::new(&quota, &Terms::default()).expect("a quota in range"))
-}
-
-#[test]
-fn a_debt_that_a_declared_tier_allows_is_cut_under_no_tier() {
-    let terms = Terms::default();
-    let tier = |quota: &str| {
-        let quota: Quota = quota.parse().expect(quota);
-        GcraRule(RateParams::new(&quota, &terms).expect("a quota in range"))
-    };
-    let (large, small) = (tier("10000/day"), tier("10/min"));
-    let mut state = Tat::default();
-    LocalRule::charge(&large, &mut state, NOW, 20_000, &CALLER);
-    assert!(LocalRule::available(&small, &mut state, NOW) < 0);
-    assert_eq!(LocalRule::available(&large, &mut state, NOW), -10_000);
-    // One unit more is no debt that any tier allows.
-    LocalRule::charge(&large, &mut state, NOW, 1, &CALLER);
-    assert_eq!(LocalRule::available(&small, &mut state, NOW), 0);
-}
-
-#[test]
-fn a_state_further_ahead_than_any_debt_is_cut_to_one_burst() {
-    // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
-    let rule = gcra("10/min");
-    let mut state = Tat::default();
-    LocalRule::charge(
-        &rule,
-        &mut state,
-        NOW + Duration::from_secs(3_600),
-        10,
-        &CALLER,
-    );
-    let snapshot = LocalRule::snapshot(&rule, &state, NOW, 1);
-    assert_eq!(
-        rule.status(&snapshot, NOW, 1).retry_after,
-        RetryAfter::In(Duration::from_secs(6))
-    );
 }
 
 /// The promised share of a rate.
@@ -136,14 +100,6 @@ proptest! {
     }
 
     #[test]
-    fn a_rate_that_divides_20_million_is_exact(requests in 1_u64..=1_000_000) {
-        if 20_000_000 % requests == 0 {
-            let params = RateParams::new(&Quota::requests(requests).per_second(), &Terms::default());
-            prop_assert_eq!(params.expect("a quota in range").interval * requests, 20_000_000);
-        }
-    }
-
-    #[test]
     fn one_step_charges_what_several_do(
         used in 0_u64..60, step in -30_000_000_i64..30_000_000, units in 0_u64..50, times in 0_u64..4,
     ) {
@@ -156,18 +112,5 @@ proptest! {
         let fast = LocalRule::try_charge(&rule, &mut state, now, times, units, &CALLER);
         prop_assert_eq!(fast, try_charge(&rule, &mut other, now, times, units, &CALLER));
         prop_assert_eq!(state.0, other.0);
-    }
-
-    #[test]
-    fn a_charge_that_is_refunded_at_once_leaves_no_trace(used in 0_u64..20, units in 1_u64..20) {
-        let rule = gcra("10/min burst 20");
-        let mut state = Tat::default();
-        LocalRule::charge(&rule, &mut state, NOW, used, &CALLER);
-        let before = state.0;
-        LocalRule::charge(&rule, &mut state, NOW, units, &CALLER);
-        let receipt = ChargeReceipt { charged_at: NOW, remaining: units, window_id: 0 };
-        prop_assert_eq!(LocalRule::refund(&rule, &mut state, NOW, &receipt, units, &CALLER), units);
-        prop_assert_eq!(LocalRule::available(&rule, &mut state, NOW), 20 - used as i64);
-        prop_assert_eq!(state.0, if used == 0 { 0 } else { before });
     }
 }

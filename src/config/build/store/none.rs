@@ -42,27 +42,3 @@ fn is_in_process(section: &StoreSection) -> bool {
     };
     section.max_keys.is_some() && *section == in_process
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::config::{Document, Format, Registry};
-
-    #[test]
-    fn a_store_is_in_process() {
-        let limiter = |store: &str| {
-            let text = format!("{store}\n[policies.api]\nquota = '1/h'");
-            Document::parse(&text, Format::Toml)?.limiter(&Registry::new())
-        };
-        let written = limiter("store.max_keys = 5").expect("a limiter").document();
-        let keys = written.store.and_then(|store| store.max_keys);
-        assert_eq!(keys.map(|keys| keys.get()), Some(5));
-        for store in [
-            "store.url = 'redis://h'",
-            "store = {}",
-            "store = { max_keys = 5, prefix = 'a:' }",
-        ] {
-            let error = limiter(store).expect_err("no Redis").to_string();
-            assert!(error.contains("the feature `redis` of tollgate"), "{error}");
-        }
-    }
-}
