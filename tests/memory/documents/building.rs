@@ -281,3 +281,22 @@ fn of_a_url_at_a_path_where_no_secret_is_expected_the_scheme_alone_is_shown() {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }
+
+#[tokio::test]
+async fn a_lease_is_in_force_with_a_ttl_of_50_ms_unless_another_is_set_and_lowers_the_burst() {
+    let text = |lease| format!("[policies.api]\nquota = '100/s'\nkey = 'global'\nlease = {lease}");
+    for (lease, written, limit) in [
+        ("{ max_units = 64 }", "{ max_units = 64, ttl = '50ms' }", 94),
+        (
+            "{ ttl = '10ms', max_units = 2 }",
+            "{ max_units = 2, ttl = '10ms' }",
+            98,
+        ),
+    ] {
+        let limiter = document(&text(lease)).limiter(&Registry::new());
+        let limiter = limiter.expect("a limiter");
+        assert_eq!(limiter.document(), document(&text(written)), "{lease}");
+        let status = limiter.peek("").await.expect("a status");
+        assert_eq!(status.policy("api").expect("api").limit(), limit);
+    }
+}

@@ -7,7 +7,6 @@ mod describing;
 mod fields;
 mod guide;
 mod inputs;
-mod leases;
 mod lists;
 mod parsing;
 mod reconfiguring;

@@ -42,15 +42,12 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
     for peer in [LOCAL, "[2001:db8::1]:1", "[::ffff:192.0.2.9]:1"] {
         let response = send(&app, from(peer)).await;
         assert_eq!(response.status, 403, "{peer}");
-        assert_eq!(response.json()["status"], 403);
         assert_eq!(response.field("retry-after"), "");
         assert_eq!(response.field("ratelimit"), "");
     }
     // Without HTTP.
     let denied: IpAddr = [192, 0, 2, 1].into();
     let decision = limiter.check(Key::global()).address(denied).await;
-    let is_denied = matches!(decision.kind(), DecisionKind::DenyListed);
-    assert!(is_denied, "{decision:?}");
     assert_eq!(decision.source(), DecisionSource::NotChecked);
     let rejected = decision.into_result().expect_err("a rejection");
     assert_eq!(rejected.to_string(), "the request is on a deny list");

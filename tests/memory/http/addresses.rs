@@ -303,6 +303,8 @@ fn config_errors_are_found_when_the_limiter_is_built() {
         (trusts(""), "\"\"", "CIDR such as"),
         (trusts("0.0.0.0/0"), "0.0.0.0/0", "own networks"),
         (trusts("::/0"), "::/0", "own networks"),
+        (trusts("::ffff:0:0/96"), "/96", "own networks"),
+        (trusts("10.0.0.1:80"), "10.0.0.1:80", "CIDR such as"),
         (client().hops(0), "0 hops", "at least 1"),
         (client().hops(65), "65 hops", "at most 64"),
         (client().forwarded(), none, "trusted_proxies, or hops"),

@@ -126,22 +126,6 @@ async fn clients_see_one_key_of_a_policy() {
 }
 
 #[tokio::test]
-async fn a_denied_key_rejects_the_call_and_an_allowed_one_admits_it_free() {
-    let denied = KeyList::new("p", [Key::new("mallory")]);
-    let allowed = KeyList::new("p", [Key::new("root")]);
-    let limiter = Limiter::builder().policy(policy("p", 1));
-    let limiter = limiter.deny(denied).allow(allowed).built();
-    let p = handle(&limiter, "p");
-    let kind = async |keys: &[&str]| {
-        let entries: Vec<CallEntry> = keys.iter().map(|key| p.entry(*key).cost(9)).collect();
-        format!("{:?}", limiter.check(entries).await.kind())
-    };
-    assert_eq!(kind(&["alice", "mallory", "root"]).await, "DenyListed");
-    assert_eq!(kind(&["alice", "root"]).await, "Admitted");
-    assert_eq!(kind(&["alice"]).await, "Rejected");
-}
-
-#[tokio::test]
 async fn a_wait_for_one_key_does_not_hold_up_another_key_of_the_policy() {
     let limiter = limiter([policy("p", 1)]);
     let p = handle(&limiter, "p");

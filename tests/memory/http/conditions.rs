@@ -32,8 +32,8 @@ async fn a_path_that_can_be_read_in_two_ways_is_never_skipped() {
         .skip_path("/static/*")
         .skip_path("/health")]);
     // The last ones: `.`, `/` and NUL in more bytes than they need, a surrogate, half a character, and no UTF-8 at all.
-    let odd = "a;b ;/../admin ..;/admin ../admin a%3bb a%00.css %c0%ae%c0%ae/admin %e0%80%af %c0%80 \
-        %ed%a0%80 %c3 %ff";
+    let odd = "a;b ;/../admin ..;/admin ../admin a/../../admin ./a a/.. %2e%2e/admin %2E./admin ..%2fadmin a%2F.. %252e%252e/admin \
+        ..\\admin a%5cb a% a%2 a%zz a%3bb a%3Bb a%00.css %c0%ae%c0%ae/admin %e0%80%af %c0%80 %ed%a0%80 %c3 %ff";
     let plain = "a.css a%20b.css caf%C3%A9 \u{e9} %E2%82%AC?a;b%00";
     for (paths, expected) in [(odd, "1"), (plain, "0")] {
         for path in paths.split(' ') {
@@ -41,8 +41,9 @@ async fn a_path_that_can_be_read_in_two_ways_is_never_skipped() {
             assert_eq!(counted(&layer, &path).await, expected, "{path}");
         }
     }
-    let others = "/ /health/ /healthy /static /health?full=1 /health";
-    assert_eq!(counted(&layer, others).await, "111100");
+    let others =
+        "/ /health/ /healthy /static /statics/a /health?full=1 /health /static/ /static/..a";
+    assert_eq!(counted(&layer, others).await, "111110000");
 }
 
 #[tokio::test]
@@ -63,8 +64,10 @@ async fn a_policy_applies_only_to_the_configured_requests_that_it_does_not_skip(
         "0000"
     );
     // What a server may take for the path that is named.
-    let odd = "/%6cogin /login;a=b /x/../login /x%2f..%2flogin /%c0%ae";
-    assert_eq!(counted(&layer, odd).await, "11111");
+    let odd = "/%6cogin /login;a=b /a;b /x/../login /x/%2e%2e/login /x%2f..%2flogin /static/..;/login /login%00 /login%c0 /%c0%ae";
+    assert_eq!(counted(&layer, odd).await, "1".repeat(10));
+    let others = "/login/ /caf%C3%A9 /login%20";
+    assert_eq!(counted(&layer, others).await, "000");
     let before = charged(&layer, "p").await;
     let internal = Request::post("/login").header("x-internal", "1");
     for request in [Request::put("/login"), internal] {

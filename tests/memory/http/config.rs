@@ -232,15 +232,15 @@ fn a_strategy_or_charge_that_cannot_be_leased_is_a_config_error() {
 fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has() {
     let ttl = |text: &str, millis| leased(text).lease(Lease::max_units(64).ttl(ms(millis)));
     let with = |lease| leased("100/s").lease(lease);
-    let tier = |policy: Policy, text: &str| policy.tier_quotas([quota(text)]);
     let six = "100/s burst 6 with a lease of 50ms, by which the burst is 6 smaller";
     let seven = "a burst of at least 7, or a lease with a TTL of at most 48ms";
+    let range = "from 5 ms to 10 s, in whole microseconds";
+    let tier = leased("100/min").tier_quotas([quota("1000/s burst 9")]);
     #[rustfmt::skip]
     let rows = [
         (leased("100/s burst 6"), six, seven),
         (leased("100/s burst 6").strategy(TokenBucket), six, seven),
-        (leased("1/h"), "1/h with a lease of 50ms, by which the burst is 1 smaller", "a burst of at least 2, or no lease"),
-        (tier(leased("100/min"), "1000/s burst 9"), "1000/s burst 9 with a lease of 50ms, by which the burst is 52 smaller",
+        (tier, "1000/s burst 9 with a lease of 50ms, by which the burst is 52 smaller",
             "a burst of at least 53, or a lease with a TTL of at most 6ms"),
         (leased("100/s").cost(95), "a cost of 95 under 100/s with a lease of 50ms",
             "a cost of at most 94, or a larger quota among Policy::tier_quotas"),
@@ -248,10 +248,8 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
             "a TTL of at most a hundredth of the period, 40ms"),
         (ttl("100/300ms", 5).strategy(SlidingLog), "100/300ms in a sliding log with a lease of 5ms",
             "a period of at least 500 ms, or no lease"),
-        (ttl("100/s", 4), "leases with a TTL of 4ms", "from 5 ms to 10 s, in whole microseconds"),
-        (ttl("100/s", 10_001), "leases with a TTL of 10001ms", "from 5 ms to 10 s, in whole microseconds"),
-        (with(Lease::max_units(8).ttl(Duration::from_nanos(9_000_001))), "leases with a TTL of 9000001ns",
-            "from 5 ms to 10 s, in whole microseconds"),
+        (ttl("100/s", 4), "leases with a TTL of 4ms", range),
+        (ttl("100/s", 10_001), "leases with a TTL of 10001ms", range),
         (with(Lease::max_units(1)), "leases with max_units = 1", "from 2 to 1,000,000 units, or no lease"),
         (with(Lease::max_units(1_000_001)), "leases with max_units = 1000001", "from 2 to 1,000,000 units, or no lease"),
     ];
@@ -262,10 +260,8 @@ fn a_quota_that_has_no_room_for_its_leases_is_a_config_error_that_says_what_has(
     for policy in [
         leased("100/s burst 7"),
         ttl("100/s burst 6", 48),
-        ttl("100/s burst 6", 48).strategy(TokenBucket),
         leased("1/h burst 2"),
-        tier(leased("100/min"), "1000/s burst 53"),
-        tier(ttl("100/min", 6), "1000/s burst 9"),
+        ttl("100/min", 6).tier_quotas([quota("1000/s burst 9")]),
         leased("100/s").cost(94),
         ttl("100/4s", 40).strategy(SlidingLog),
         ttl("100/500ms", 5).strategy(SlidingLog),

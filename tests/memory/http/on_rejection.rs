@@ -171,10 +171,7 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
     let completed = send(&hello(&layer), to("/")).await;
     assert_eq!(completed.status, 502);
     assert_eq!(completed.retry_after(), Some(1));
-}
-
-#[tokio::test]
-async fn a_grpc_call_gets_a_grpc_status_nevertheless() {
+    // A gRPC call gets a gRPC status nevertheless.
     let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
     let app = hello(&layer);
     status(&app, "/").await;

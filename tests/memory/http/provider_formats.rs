@@ -240,23 +240,3 @@ async fn on_rejection_wins_over_the_form_and_gets_its_fields_unless_it_sets_a_wa
     assert_eq!(forwarded, second(&layer()).await);
     assert_eq!(forwarded.json()["error"]["code"], "rate_limit_exceeded");
 }
-
-#[tokio::test]
-async fn the_rejection_of_a_handler_has_the_form_of_the_layer_around_it() {
-    let tokens = support::limiter([shared("tpm", "1/30s").by_hand()]);
-    let handler = get(async move || {
-        let admitted = tokens.admit([("tpm", Key::global())]).await;
-        admitted.map(|_| "hello")
-    });
-    let layer = support::layer([shared("rpm", "9/min")]).0;
-    let layer = layer
-        .headers(Headers::openai().requests("rpm").tokens("tpm"))
-        .rejections(Rejections::OpenAi);
-    let app = Router::new().route("/", handler).layer(layer);
-    status(&app, "/").await;
-    let response = send(&app, to("/")).await;
-    assert_eq!(response.json()["error"]["type"], "tokens");
-    assert_eq!(response.field("retry-after-ms"), "30000");
-    assert_eq!(response.field("x-ratelimit-remaining-requests"), "7");
-    assert_eq!(response.field("x-ratelimit-remaining-tokens"), "0");
-}

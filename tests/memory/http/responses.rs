@@ -1,6 +1,7 @@
 //! What a client sees: the fields on every response, and the rejection by a layer or a handler.
 
 use axum::response::AppendHeaders;
+use tollgate::layer::Rejections;
 
 use crate::http::support::*;
 
@@ -250,6 +251,10 @@ async fn a_handlers_rejection_equals_the_layers() {
     assert_eq!(by_handler.body, by_layer.body);
     let media_type = by_handler.field("content-type");
     assert_eq!(media_type, "text/plain; charset=utf-8");
+    // The form is that of the layer around the handler.
+    let openai = handler(layer.limiter().clone()).layer(burst().rejections(Rejections::OpenAi));
+    let error = &send(&openai, to("/")).await.json()["error"];
+    assert_eq!(error["code"], "rate_limit_exceeded");
 }
 
 #[tokio::test]
@@ -316,30 +321,6 @@ async fn layers_charges_stay_charged_unless_they_refund_failures() {
             charged(&closest, "closest").await,
         ];
         assert_eq!(charged, refunds.map(|refund| if refund { 1 } else { 4 }));
-    }
-}
-
-#[tokio::test]
-async fn a_handler_reports_its_own_admission() {
-    #[rustfmt::skip]
-    let rows = [
-        (Headers::draft(), "ratelimit", r#""exports";r=4;t=2880, "burst";r=9;t=9"#),
-        (Headers::draft(), "ratelimit-policy", r#""exports";q=5;w=3600, "burst";q=10;w=10"#),
-        (Headers::x_ratelimit(), "x-ratelimit-remaining", "4"),
-    ];
-    for (headers, name, value) in rows {
-        let layer = burst().headers(headers.clone());
-        let limiter = limiter([shared("exports", "5/h")]);
-        let handler = async move || -> Result<_, Rejected> {
-            let admission = limiter.admit(Key::global()).await?;
-            let mut response = "done".into_response();
-            headers.add_to(&mut response, &admission);
-            Ok(response)
-        };
-        let app = Router::new().route("/", get(handler));
-        let answer = send(&app.layer(layer), to("/")).await;
-        assert_eq!(answer.field(name), value, "{name}");
-        assert_eq!(answer.field("retry-after"), "");
     }
 }
 

@@ -176,23 +176,3 @@ async fn of_all_layers_a_rejection_or_the_policy_with_the_least_left_is_reported
     assert_eq!(rejected.retry_after(), Some(60));
     assert_eq!(lines_of(&rejected, "x-ratelimit-reset"), ["60"]);
 }
-
-#[tokio::test]
-async fn a_disabled_layer_changes_nothing_for_the_others() {
-    let (on, _) = layer([shared("on", "1/h")]);
-    let (off, _) = layer([shared("off", "1/h")]);
-    for [outer, inner] in [
-        [on.clone(), off.clone().enabled(false)],
-        [off.enabled(false), on],
-    ] {
-        for layer in [&inner, &outer] {
-            let reset = layer.limiter().reset(Key::global()).await;
-            reset.expect("a response");
-        }
-        let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
-        let app = Router::new().route("/", get(names));
-        let app = app.layer(inner).layer(outer);
-        assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
-        assert_eq!(status(&app, "/").await, 429);
-    }
-}
