@@ -69,7 +69,7 @@ async fn policies_that_fall_back_are_all_charged_or_none() {
     }
 }
 
-/// Others are among those of `memory http::entry_points::decisions`.
+/// Others are among those of `memory http::entry_points`.
 #[tokio::test]
 async fn calls_that_are_no_checks_report_that_the_store_is_down_whatever_the_action_is() {
     for response in [OnStoreError::Admit, OnStoreError::Reject, HALF.into()] {
