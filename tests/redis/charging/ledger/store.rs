@@ -22,6 +22,8 @@ pub(super) struct Counts {
     limit: Limit,
     state: State,
     now: i128,
+    /// A refill that no debt exceeds: nothing is cut short.
+    deepest: i128,
 }
 
 impl Counts {
@@ -36,6 +38,7 @@ impl Counts {
             Counting::Log => counted(Rule::Log { period }),
         };
         Self {
+            deepest: 100 * limit.refill,
             limit,
             state: State::default(),
             now: now.into(),
@@ -48,20 +51,20 @@ impl Counts {
 
     pub(super) fn charge(&mut self, units: i64) -> Receipt {
         let (limit, units) = (&self.limit, units.into());
-        limit.charge(&mut self.state, self.now, limit.refill, units)
+        limit.charge(&mut self.state, self.now, self.deepest, units)
     }
 
     /// Gives up to `want` units of a receipt back. Returns how many that were, the rest of one for a whole.
     pub(super) fn refund(&mut self, mut receipt: Receipt, want: i64) -> i64 {
         let (limit, want) = (&self.limit, want.into());
-        let back = limit.refund(&mut self.state, self.now, limit.refill, &mut receipt, want);
+        let back = limit.refund(&mut self.state, self.now, self.deepest, &mut receipt, want);
         back as i64
     }
 
     /// How many units are used now, a part of one for a whole.
     pub(super) fn used(&mut self) -> i64 {
         let limit = &self.limit;
-        let room = limit.room(&mut self.state, self.now, limit.refill);
+        let room = limit.room(&mut self.state, self.now, self.deepest);
         (limit.capacity - room) as i64
     }
 }
