@@ -298,9 +298,9 @@ impl PolicySpec {
 
     /// The policy with one of its quotas as its own.
     pub(crate) fn policy(&self, place: usize, own: usize) -> Policy {
-        let mut policy = self
-            .strategy
-            .bind(Policy::new(policy_name(place), self.quotas[own].quota()));
+        let policy = Policy::new(policy_name(place), self.quotas[own].quota());
+        let key = extract::header(policy_name(place)).readable();
+        let mut policy = self.strategy.bind(policy.key(key));
         if self.declared {
             let tiers = (0..self.quotas.len()).filter(|quota| self.share_tiers(own, *quota));
             policy = policy.tier_quotas(tiers.map(|quota| self.quotas[quota].quota()));

@@ -2,9 +2,10 @@
 //!
 //! Random histories are run on a limiter in process, on one on Redis, and on a model in unbounded integers: checks of any cost,
 //! charges, refunds, settled admissions, credits, peeks, resets, bans, permits, tiers and overrides, TTLs that are lost or too long,
-//! clocks that step, and reloads amid all that: other quotas, leases and roles, policies that go and return. After each step all results are compared, and so are the expiries of the keys on Redis. What fails is shrunk
-//! and printed as a history to be put among the regressions. The model leaves out permits, bans, and what windows become if the
-//! clock steps back or their period changes.
+//! clocks that step, and reloads amid all that: other quotas, leases and roles, policies that go and return. After each step all
+//! results are compared, and so are explanations of requests and the expiries of the keys on Redis. What fails is shrunk and printed
+//! as a history to be put among the regressions. The model leaves out permits, bans, and what windows become if the clock steps back
+//! or their period changes.
 //!
 //! Some policies have leases, beside one that has none, so that the store decides every request.
 //!

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::limiter::{LimitStatus, PolicyDecision};
+use tollgate::{
+    explain::Explanation,
+    limiter::{LimitStatus, PolicyDecision},
+};
 use tollgate_tests::prelude::*;
 
 /// The result of an operation.
@@ -61,6 +64,31 @@ impl OpResult {
             admitted: None,
             under: under.collect(),
         })
+    }
+
+    /// What an explanation says of a status, which it must be.
+    pub(crate) fn check_explanation(
+        explanation: &Explanation,
+        status: &LimitStatus,
+    ) -> Result<(), String> {
+        let explained = explanation.policies().filter(|policy| !policy.is_ban());
+        let explained = explained.filter_map(|policy| {
+            let name = policy.name().to_owned();
+            Some((name, Under::of(&policy.status()?, false)))
+        });
+        let explained: BTreeMap<_, _> = explained.collect();
+        let mut peeked = Self::of_status(&Ok(status.clone()))?.under;
+        for ban in explanation.policies().filter(|policy| policy.is_ban()) {
+            peeked.remove(ban.name());
+        }
+        let is_same = explained == peeked
+            && explanation.would_admit() == status.would_admit()
+            && explanation.retry_after() == status.retry_after();
+        if is_same {
+            Ok(())
+        } else {
+            Err(format!("explained {explanation:?}\npeeked {status:?}"))
+        }
     }
 
     /// The result of a decision, of a check or not.

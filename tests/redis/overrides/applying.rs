@@ -1,4 +1,5 @@
-//! What an override does to the requests of its key, and to no others.
+//! What an override does to the requests of its key. The differential test sets them among random requests; here is what it has no
+//! model of.
 
 use tollgate::{
     clock::Clock,
@@ -20,24 +21,6 @@ fn head(user: &str) -> Parts {
 /// How many of 20 requests are admitted.
 async fn admitted(limiter: &Limiter, key: &str) -> u64 {
     limiter.check(Key::new(key)).times(20).await.admitted()
-}
-
-#[tokio::test]
-async fn the_key_has_the_overrides_quota_and_others_have_the_policys() {
-    for world in World::both_with_overrides() {
-        let limiter = world.limiter([policy("2/h")]);
-        assert_eq!(admitted(&limiter, ALICE).await, 2);
-        assert_eq!(set(&limiter, ALICE, of("5/h")).await, None);
-        // What was used stays used.
-        assert_eq!(admitted(&limiter, ALICE).await, 3);
-        assert_eq!(admitted(&limiter, "bob").await, 2);
-        assert_eq!(set(&limiter, ALICE, of("4/h")).await, Some(of("5/h")));
-        assert_eq!(admitted(&limiter, ALICE).await, 0);
-        assert_eq!(remove(&limiter, ALICE).await, Some(of("4/h")));
-        assert_eq!(remove(&limiter, ALICE).await, None);
-        world.advance(secs(3_600));
-        assert_eq!(admitted(&limiter, ALICE).await, 2);
-    }
 }
 
 #[tokio::test]
@@ -63,75 +46,18 @@ async fn it_ends_by_the_stores_clock() {
 }
 
 #[tokio::test]
-async fn it_wins_over_tiers_and_the_quota_of_a_call() {
-    let (store, _) = frozen();
-    let tiered = policy("2/h")
-        .key(extract::header("x-user"))
-        .quota_with(|_| Some(quota("3/h")));
-    let limiter = limiter(Limiter::builder().store(store), [tiered]);
-    let api = limiter.policy("api").expect("a policy");
-    let limit = async |user: &str| {
-        let status = limiter.peek_request(&head(user)).await.expect("a status");
-        status.count("api").limit()
-    };
-    assert_eq!(limit(ALICE).await, 3);
-    let key = api.key(ALICE).expect("a key");
-    set(&limiter, key, of("7/h")).await;
-    assert_eq!(limit(ALICE).await, 7);
-    assert_eq!(limit("bob").await, 3);
-    let call = limiter.check([("api", key)]).quota_for("api", quota("9/h"));
-    assert_eq!(call.await.count("api").limit(), 7);
-}
-
-#[tokio::test]
-async fn an_exemption_is_an_allow_list_of_one_policy() {
-    for world in World::both_with_overrides() {
-        let other = Policy::new("other", quota("3/h"));
-        let ban = Ban::for_duration(secs(600));
-        let ban = Policy::new("ban", quota("1/h")).strategy(ban);
-        let limiter = world.limiter([policy("2/h"), other, ban]);
-        let api = limiter.policy("api").expect("a policy");
-        set(&limiter, ALICE, Override::exempt()).await;
-        let first = limiter.check(ALICE).await;
-        assert!(first.is_admitted() && first.policy("api").is_none());
-        let names: Vec<_> = first.policies().map(|policy| policy.policy()).collect();
-        assert_eq!(names, ["other"], "{}", world.name());
-        assert_eq!(admitted(&limiter, ALICE).await, 2, "by the other policy");
-        // A charge by hand counts.
-        let charged = api.charge(ALICE, 1).await.expect("it is charged");
-        assert_eq!(charged.left("api"), 1);
-        // Rejections count under the ban, unless the key is exempt from it.
-        assert!(!limiter.check(ALICE).await.is_admitted());
-        assert!(limiter.check(ALICE).await.policy("ban").is_some());
-        set_under(&limiter, "ban", ALICE, Override::exempt()).await;
-        assert!(limiter.check(ALICE).await.policy("ban").is_none());
-        let alone = limiter.check(("api", ALICE)).await;
-        assert!(alone.is_admitted() && alone.source() == DecisionSource::NotChecked);
-    }
-}
-
-#[tokio::test]
-async fn a_shadow_is_overridden_by_its_own_name() {
-    let (store, _) = frozen();
-    let shadow = Policy::new("next", quota("1/h")).shadow();
-    let limiter = limiter(Limiter::builder().store(store), [policy("5/h"), shadow]);
-    set_under(&limiter, "next", ALICE, of("3/h")).await;
-    for (user, expected) in [(ALICE, [5, 3]), ("bob", [5, 1])] {
-        let decision = limiter.check(user).await;
-        let limits = ["api", "next"].map(|name| decision.policy(name).map(|policy| policy.limit()));
-        assert_eq!(limits, expected.map(Some), "{user}");
-    }
-}
-
-#[tokio::test]
 async fn headers_have_its_quota_and_an_explanation_names_it() {
     let (store, clock) = frozen();
-    let by_user = policy("2/h").key(extract::header("x-user"));
+    let by_user = policy("2/h")
+        .key(extract::header("x-user"))
+        .quota_with(|_| Some(quota("3/h")));
     let builder = RateLimitLayer::builder().store(store).policy(by_user);
     let layer = builder.build().expect("a layer");
     let limiter = layer.limiter().clone();
     let api = limiter.policy("api").expect("a policy");
     let key = api.key(ALICE).expect("a key");
+    let seen = limiter.peek_request(&head(ALICE)).await;
+    assert_eq!(seen.expect("a status").count("api").limit(), 3);
     let end = system_time(clock.now() + secs(60));
     let raised = of("50/h").until(end).note("ticket\n4711");
     set(&limiter, key, raised.clone()).await;
@@ -285,4 +211,53 @@ async fn a_reload_keeps_them_and_lists_what_it_makes_uncountable() {
     let changed = limiter.reconfigure(Limiter::builder().policy(other));
     changed.expect("it is replaced");
     assert_eq!(unused().await, r#"the limiter has no policy "api""#);
+}
+
+/// The most overrides of a store.
+const MAX: usize = 10_000;
+
+#[tokio::test]
+async fn a_store_has_no_more_than_it_may_have_and_those_that_have_ended_make_room() {
+    for world in World::both_with_overrides() {
+        let limiter = world.limiter(["a", "b"].map(|name| Policy::new(name, quota("1/h"))));
+        let [a, b] = ["a", "b"].map(|name| limiter.policy(name).expect("a policy"));
+        let end = Timestamp::from_micros(world.now() as i64) + secs(600);
+        let ending = of("2/h").until(system_time(end));
+        assert!(a.set_override("alice", ending).await.is_ok());
+        match world.redis_server() {
+            Some(server) => {
+                let fields = (1..MAX).map(|number| format!("k{number} b"));
+                let fields = fields.flat_map(|field| [field, "1 - 3/h\n\n".to_owned()]);
+                let command = ["HSET", "tg:#overrides"].map(str::to_owned);
+                let command: Vec<_> = command.into_iter().chain(fields).collect();
+                let command: Vec<&str> = command.iter().map(String::as_str).collect();
+                server.command(&command);
+            }
+            None => {
+                for number in 1..MAX {
+                    let set = b.set_override(format!("k{number}"), of("3/h")).await;
+                    assert!(set.is_ok());
+                }
+            }
+        }
+        let error = a.set_override("bob", of("4/h")).await;
+        assert!(matches!(
+            error,
+            Err(OverrideError::TooMany { max: MAX, .. })
+        ));
+        // One that is there may be replaced or removed.
+        assert!(b.set_override("k1", of("5/h")).await.is_ok());
+        assert!(b.remove_override("k1").await.is_ok());
+        assert!(a.set_override("bob", of("4/h")).await.is_ok());
+        assert!(a.set_override("carol", of("4/h")).await.is_err());
+        world.advance(secs(600));
+        assert!(a.set_override("carol", of("4/h")).await.is_ok());
+        let listed = limiter.overrides().await.expect("a list");
+        assert_eq!(listed.len(), MAX);
+        // By policy and key.
+        let texts: Vec<_> = listed.iter().take(3).map(ToString::to_string).collect();
+        let expected = ["a key:bob: 4/h", "a key:carol: 4/h", "b key:k10: 3/h"];
+        assert_eq!(texts, expected);
+        assert_eq!(limiter.stats().policies[0].overrides, 2, "{}", world.name());
+    }
 }

@@ -1,8 +1,6 @@
 //! Overrides: the limit of one key, until an instant or for good, set while requests are served.
 
 mod applying;
-mod lists;
 mod processes;
-mod random;
 mod support;
 mod waiting;

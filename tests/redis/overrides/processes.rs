@@ -1,8 +1,7 @@
 //! Overrides of several processes on one Redis server: each has its own store and limiter here.
 
-use testkit::Clock;
 use tollgate::limiter::OverrideError;
-use tollgate_tests::{prelude::*, stores::redis, world::START};
+use tollgate_tests::{prelude::*, stores::redis};
 
 use super::support::*;
 
@@ -27,21 +26,6 @@ async fn until_limit(limiter: &Limiter, key: &str, expected: u64) {
 fn immortal(server: &Server) -> Vec<String> {
     let keys = server.immortal_keys().into_iter();
     keys.map(|key| key.replace("tg:#overrides", "")).collect()
-}
-
-/// As a test's store waits for its server.
-#[tokio::test]
-async fn a_call_waits_for_a_server_that_is_held_up_for_less_than_the_timeout() {
-    let server = Server::start();
-    let limiter = process(&server).await;
-    set(&limiter, ALICE, of("30/day")).await;
-    server.pause();
-    let resume = async {
-        tokio::time::sleep(ms(2_500)).await;
-        server.resume();
-    };
-    let (before, ()) = tokio::join!(set(&limiter, ALICE, of("20/day")), resume);
-    assert_eq!(before, Some(of("30/day")));
 }
 
 #[tokio::test]
@@ -150,21 +134,6 @@ async fn what_the_server_has_lost_is_gone() {
     for process in [&a, &b] {
         until_limit(process, ALICE, 10).await;
         until_limit(process, "bob", 31).await;
-    }
-}
-
-#[tokio::test]
-async fn it_ends_in_all_processes_by_the_servers_clock() {
-    let clock = Clock::at(START);
-    let server = Server::builder().clock(&clock).start();
-    let [a, b] = [process(&server).await, process(&server).await];
-    let end = Timestamp::from_micros(START as i64) + secs(600);
-    set(&a, ALICE, of("30/day").until(system_time(end))).await;
-    until_limit(&b, ALICE, 30).await;
-    clock.advance(secs(601));
-    for process in [&a, &b] {
-        until_limit(process, ALICE, 10).await;
-        assert_eq!(process.overrides().await.expect("a list").len(), 0);
     }
 }
 

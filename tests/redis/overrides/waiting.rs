@@ -1,6 +1,5 @@
 //! Requests that wait are decided anew when an override of their key is set, replaced or removed, or ends.
 
-use tokio::time::advance;
 use tollgate::{clock::Clock, limiter::Override};
 use tollgate_tests::prelude::*;
 
@@ -54,21 +53,7 @@ async fn a_larger_quota_and_an_exemption_admit_those_that_wait_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stricter_override_is_waited_for_until_its_end() {
-    let (limiter, clock) = limiter("3/day");
-    assert!(limiter.check(ALICE).await.is_admitted());
-    let end = clock.now() + secs(600);
-    let strict = of("1/day").until(system_time(end));
-    set(&limiter, ALICE, strict).await;
-    // Not rejected at once, though the window lasts longer than its timeout.
-    let waiter = queued(&limiter, secs(3_600));
-    assert!(waiter.await.is_ok());
-    let late = clock.now().since(end);
-    assert!(late < secs(1), "{late:?} after the end");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_end_of_several_overrides_is_waited_for() {
+async fn the_first_end_of_several_overrides_is_waited_for_and_a_removal() {
     let clock = TokioClock::new();
     let store = MemoryStore::builder().clock(clock).build();
     let policies = ["a", "b"].map(|name| Policy::new(name, quota("3/day")).strategy(FixedWindow));
@@ -78,23 +63,22 @@ async fn the_first_end_of_several_overrides_is_waited_for() {
     for (name, text, end) in [("a", "1/day", first), ("b", "9/day", second)] {
         set_under(&limiter, name, ALICE, of(text).until(system_time(end))).await;
     }
-    let waiter = queued(&limiter, LONG);
+    // Not rejected at once, though the window lasts longer than its timeout.
+    let waiter = queued(&limiter, secs(3_600));
     assert!(waiter.await.is_ok());
-    assert!(clock.now() < second);
-}
-
-#[tokio::test(start_paused = true)]
-async fn those_that_wait_under_a_stricter_override_go_on_when_it_is_removed() {
-    let (limiter, clock) = limiter("3/day");
-    assert!(limiter.check(ALICE).await.is_admitted());
-    let strict = of("1/day");
-    set(&limiter, ALICE, strict).await;
-    let waiters = [(); 2].map(|()| queued(&limiter, LONG));
-    advance(secs(5)).await;
+    let late = clock.now().since(first);
+    assert!(
+        late < secs(1) && clock.now() < second,
+        "{late:?} after the end"
+    );
+    // One that is removed holds no longer either.
+    set_under(&limiter, "a", ALICE, of("2/day")).await;
+    let waiter = queued(&limiter, LONG);
     let start = clock.now();
-    remove(&limiter, ALICE).await;
-    for waiter in waiters {
-        assert!(waiter.await.is_ok());
-    }
+    limiter
+        .remove_override("a", ALICE)
+        .await
+        .expect("it is removed");
+    assert!(waiter.await.is_ok());
     assert_eq!(clock.now(), start);
 }

@@ -1,6 +1,6 @@
 //! The operations of a history's steps, and how their results compare.
 
-use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys, Override};
+use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys, LimitStatus, Override};
 use tollgate_tests::{
     every_policy::{charge_every, refund_every, settle_every},
     prelude::*,
@@ -353,8 +353,10 @@ impl Run<'_> {
             self.dress(limiter.peek(self.keys_of(request.key)), request)
                 .into_future()
         };
-        let by_redis = OpResult::of_status(&ask(&redis).await)?;
-        let by_memory = OpResult::of_status(&ask(&memory).await)?;
+        let statuses = [ask(&redis).await, ask(&memory).await];
+        let [by_redis, by_memory] = [0, 1].map(|side| OpResult::of_status(&statuses[side]));
+        let (by_redis, by_memory) = (by_redis?, by_memory?);
+        self.explain(request, [&redis, &memory], &statuses).await?;
         let quotas = self.quotas(request, false);
         let model = self.model.as_mut();
         let model = model.map(|model| model.peek(request, &quotas));
@@ -370,6 +372,34 @@ impl Run<'_> {
                 if redis.as_ref().ok() != memory.as_ref().ok() {
                     return Err(format!("callers on Redis {redis:?}\nin process {memory:?}"));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what operators are told of an HTTP request with a peek, unless it has a cost or a tier, or may find a cached rejection.
+    async fn explain(
+        &self,
+        request: &Request,
+        limiters: [&Limiter; 2],
+        statuses: &[Result<LimitStatus, CallError>; 2],
+    ) -> Outcome {
+        let policies = self.policies.iter().enumerate();
+        let mut head = http::Request::get("/");
+        for (place, policy) in policies.filter(|(_, policy)| policy.is_present()) {
+            let tier = request.tier(policy, place);
+            if self.history.cache || request.cost.is_some() || tier != policy.own(tier) {
+                return Ok(());
+            }
+            head = head.header(policy_name(place), format!("k{}", request.key(place)));
+        }
+        let (parts, ()) = head.body(()).expect("a request").into_parts();
+        for (limiter, status) in limiters.into_iter().zip(statuses) {
+            let explanation = limiter.explain(&parts).await;
+            if let (Ok(explanation), Ok(status)) = (&explanation, status) {
+                OpResult::check_explanation(explanation, status)?;
+            } else {
+                return Err(format!("{explanation:?}\n{status:?}"));
             }
         }
         Ok(())
