@@ -190,7 +190,7 @@ impl Strategy for Own {
 }
 
 #[test]
-fn a_strategy_or_charge_that_cannot_be_leased_is_a_config_error() {
+fn a_strategy_that_cannot_be_leased_is_a_config_error() {
     let lease = Lease::max_units(64);
     let per_minute = || leased("8/min");
     let ttl = Concurrency::with_ttl(secs(9));
@@ -202,18 +202,6 @@ fn a_strategy_or_charge_that_cannot_be_leased_is_a_config_error() {
         (Policy::block_list("leased").lease(lease), "a lease under ban 1day"),
         (per_minute().strategy(Own(None)), "a lease under Own(None)"),
     ];
-    // Charges that cannot be made ahead of need.
-    for (policy, other) in [
-        (per_minute().charge_rejected(true), "charge_rejected"),
-        (per_minute().charge_after(outcome::success), "charge_after"),
-        (per_minute().shadow(), "shadow"),
-    ] {
-        let value = format!("a lease together with {other}");
-        assert_contains(finds_of_lease([policy], &value), ["one of them"]);
-    }
-    assert_valid([per_minute()
-        .refund_unless(outcome::success)
-        .charge_dropped(false)]);
     let valid = "a strategy that can be leased, such as Gcra or FixedWindow, or no lease";
     for (policy, value) in rows {
         assert_eq!(finds_of_lease([policy], value), valid);

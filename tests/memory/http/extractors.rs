@@ -1,7 +1,5 @@
 //! Keys of requests: each extractor finds the key that the constructor documented beside it makes.
 
-use proptest::prelude::*;
-
 use crate::http::support::*;
 
 /// A layer whose one policy counts by `extractor`, 100 an hour.
@@ -339,26 +337,6 @@ async fn keys_of_different_alternatives_are_never_equal() {
     assert_eq!(status(&hello(&layer), "/").await, 200);
     assert_eq!(count(&layer, Key::missing()).await, 1);
     has_no_key(extract::peer().or_else(key()), to("/")).await;
-}
-
-proptest! {
-    #[test]
-    fn no_value_of_the_first_alternative_is_a_key_of_the_second(a in "[12+#:.a]{1,4}", b in "[12+#:.a]{1,4}", c in "[12+#:.a]{1,4}") {
-        let parts = |lines: [(&str, &str); 2]| {
-            head(lines.iter().fold(Request::get("/"), |all, (name, value)| all.header(*name, *value)))
-        };
-        let of = |name| extract::header(name);
-        let choices = [
-            of("x-a").or_else(of("x-c")),
-            (of("x-a"), of("x-b")).or_else(of("x-c")),
-            (of("x-a"), of("x-b")).or_else((of("x-c"), of("x-d"))),
-        ];
-        for choice in choices {
-            let before = choice.extract(&parts([("x-a", &a), ("x-b", &b)])).key();
-            let after = choice.extract(&parts([("x-c", &c), ("x-d", &b)])).key();
-            prop_assert!(before.is_some() && after.is_some() && before != after);
-        }
-    }
 }
 
 #[tokio::test]

@@ -57,10 +57,15 @@ async fn a_response_names_the_missing_key_and_no_policy() {
     ];
     for (extractor, what) in rows {
         let internal = Policy::new("internal-name", quota("9/h")).key(extractor);
-        let app = app([internal.missing_key(MissingKey::Reject)]);
-        let response = send(&app, sent()).await;
+        let internal = internal.missing_key(MissingKey::Reject);
+        let (layer, _) = layer([shared("other", "9/h"), internal]);
+        let response = send(&hello(&layer), sent()).await;
         assert_eq!(response.status, 400);
         assert!(!response.text().contains("internal-name"), "{response:?}");
+        response.is_problem_that_no_cache_stores();
+        assert_eq!(response.retry_after(), None);
+        assert_eq!(response.json()["type"], "about:blank");
+        assert_eq!(charged(&layer, "other").await, 0);
         assert_eq!(response.detail(), format!("The request lacks {what}."));
     }
     // To browsers and gRPC clients too.
@@ -128,7 +133,7 @@ async fn clients_without_an_address_share_one_bucket_and_the_reason_is_reported(
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_not_named_and_a_matched_path_around_a_router_log_one_warning() {
+async fn a_proxy_that_is_not_named_logs_one_warning() {
     let via = |peer: &str, header: Option<&'static str>| {
         let mut request = header.map_or(to("/"), |header| with(header, "198.51.100.7"));
         request.extensions_mut().insert(PeerAddr(address(peer)));
@@ -160,14 +165,4 @@ async fn a_proxy_that_is_not_named_and_a_matched_path_around_a_router_log_one_wa
             assert_contains(&text, ["WARN", header.expect("one"), "trusted_proxies"]);
         }
     }
-    let routes = Router::new().route("/", get(async || ""));
-    let layer = counted_by(extract::matched_path());
-    let (log, _guard) = Log::of_warnings();
-    let within = routes.clone().fallback(async || "").layer(layer.clone());
-    assert_eq!(status(&within, "/nowhere").await, 200);
-    assert_eq!(log.text(), "");
-    let around = layer.layer(routes);
-    assert_eq!(statuses(&around, 3).await, [200; 3]);
-    assert_eq!(log.text().lines().count(), 1);
-    assert_contains(log.text(), ["WARN", "matched_path", "`Router::layer`"]);
 }

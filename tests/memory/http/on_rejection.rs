@@ -35,29 +35,6 @@ async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_a
 }
 
 #[tokio::test]
-async fn a_request_larger_than_the_quota_can_be_answered_413() {
-    let length = |parts: &Parts| {
-        let length = parts.headers["content-length"].to_str().ok();
-        length
-            .and_then(|length| length.parse().ok())
-            .expect("a length")
-    };
-    let layer = support::layer([shared("bytes", "10/h").cost_with(length)]).0;
-    let layer = layer.on_rejection(|rejected, _| {
-        let mut response = rejected.clone().into_response();
-        if rejected.retry_after() == RetryAfter::Never {
-            *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
-        }
-        response
-    });
-    let app = hello(&layer);
-    for (length, status) in [(11, 413), (8, 200), (8, 429)] {
-        let request = empty(Request::get("/").header("content-length", length));
-        assert_eq!(send(&app, request).await.status, status, "{length}");
-    }
-}
-
-#[tokio::test]
 async fn rate_limit_headers_set_by_the_closure_are_kept() {
     let layer = once().on_rejection(|_, _| {
         let response = Response::builder()

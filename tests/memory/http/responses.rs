@@ -189,23 +189,6 @@ async fn a_failed_store_admits_by_default_and_rejects_with_503_if_configured() {
     }
 }
 
-#[tokio::test]
-async fn a_missing_key_is_400_and_charges_nothing() {
-    let tenants = Policy::new("tenants", quota("1/h")).key(extract::header("x-tenant"));
-    let (layer, _) = layer([shared("other", "9/h"), tenants]);
-    let response = send(&hello(&layer), to("/")).await;
-    assert_eq!(response.status, 400);
-    response.is_problem_that_no_cache_stores();
-    assert_eq!(response.retry_after(), None);
-    let problem = response.json();
-    assert_eq!(
-        (&problem["type"], &problem["status"]),
-        (&json!("about:blank"), &json!(400))
-    );
-    assert_eq!(response.detail(), "The request lacks the header x-tenant.");
-    assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
-}
-
 /// An application whose handler calls a limiter of its own.
 fn handler(limiter: Limiter) -> Router {
     let handler = async move || -> Result<&'static str, Rejected> {
