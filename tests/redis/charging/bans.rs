@@ -82,24 +82,6 @@ async fn a_key_rejected_too_often_is_blocked_twice_as_long_each_time_by_all_proc
 }
 
 #[tokio::test]
-async fn rejections_count_for_one_period_and_so_does_a_short_ban() {
-    for world in World::both() {
-        let limiter = world.limiter([once(), ban(Ban::for_duration(secs(1)))]);
-        assert_eq!(wait(&limiter).await, None);
-        reject(&limiter, 2).await;
-        world.advance(secs(60) - MICRO);
-        assert_eq!(left(&limiter).await, 1);
-        world.advance(MICRO);
-        assert_eq!(left(&limiter).await, 3);
-        for (pause, ban) in [(secs(0), 1), (secs(61) - MICRO, 2), (secs(62), 1)] {
-            world.advance(pause);
-            reject(&limiter, 3).await;
-            assert_eq!(banned(&limiter).await, Some(secs(ban)), "{pause:?}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_rejection_by_several_policies_counts_once_and_one_by_a_ban_in_no_other_ban() {
     for world in World::both() {
         let other = window("q", "1/365days").charge_rejected(true);

@@ -216,19 +216,6 @@ async fn an_extension_selects_the_quota_unless_the_strategy_cannot_count_it() {
 }
 
 #[tokio::test]
-async fn a_tiers_charge_is_refunded_by_its_own_quota() {
-    for world in World::both() {
-        let policy = tiered(even("p", "3/min")).refund_unless(outcome::success);
-        let layer = world.layer([policy]);
-        for tier in ["6/min", "600/min"] {
-            assert_eq!(send(&layer, of_tier(tier), 500).await.0, 500);
-            let (_, full) = waits(layer.limiter(), "p").await;
-            assert_eq!(full, Duration::ZERO, "{tier}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn tiers_beyond_the_cache_bound_share_one_count() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "1/min")]);

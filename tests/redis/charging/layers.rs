@@ -1,4 +1,4 @@
-//! Layers around each other, and a limiter without one: each settles for itself, and once.
+//! Layers around each other: each settles for itself, and once.
 
 use std::pin::pin;
 
@@ -60,20 +60,5 @@ async fn a_rejection_by_an_inner_layer_is_refunded_once_and_no_failure_to_the_ou
             "shadow",
         ];
         assert_eq!(all_used(outer.limiter(), names).await, [1, 1, 0, 0, 1]);
-    }
-}
-
-#[tokio::test]
-async fn check_without_a_layer_charges_nothing_under_on_response() {
-    for world in World::both() {
-        let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
-        for used in [0, 1, 2] {
-            assert_eq!(
-                limiter.check(KEY).times(5).await.admitted(),
-                if used < 2 { 5 } else { 0 }
-            );
-            assert_eq!(self::used(&limiter, "p").await, used);
-            let _ = limiter.charge(KEY, 1).await.expect("a response");
-        }
     }
 }

@@ -235,22 +235,6 @@ async fn an_outcome_is_evaluated_only_when_the_stream_has_ended() {
 }
 
 #[tokio::test]
-async fn policies_of_every_mode_in_one_layer_settle_separately() {
-    for world in World::both() {
-        let layer = world.layer([
-            window("arrival", "9/min"),
-            window("reserve", "9/min").refund_unless(outcome::success),
-            even("even", "9/min").refund_unless(outcome::success),
-            window("success", "9/min").charge_after(outcome::success),
-            window("failure", "9/min").charge_after(outcome::failure),
-        ]);
-        pass_all(&layer, [200, 500, 200, 500, 500]).await;
-        let names = ["arrival", "reserve", "even", "success", "failure"];
-        assert_eq!(all_used(layer.limiter(), names).await, [5, 2, 2, 2, 3]);
-    }
-}
-
-#[tokio::test]
 async fn a_body_that_is_never_sent_keeps_its_permit_until_it_is_dropped() {
     for world in World::both() {
         for charges in [false, true] {
@@ -330,36 +314,6 @@ async fn a_charge_on_response_admits_all_that_is_under_way_and_ends_in_a_debt_of
         world.no_key_is_immortal();
         world.advance(wait + secs(1));
         pass_all(&layer, [200]).await;
-    }
-}
-
-/// A success is charged to the next window if it is charged by its response.
-#[tokio::test]
-async fn a_call_that_outlasts_its_window_refunds_nothing_and_locks_no_caller_out() {
-    for world in World::both() {
-        let modes = |policy: Policy| both_modes(&policy, outcome::success);
-        let [by_response, reserved] = modes(window("p", "5/min"));
-        let [_, reserved_evenly] = modes(even("p", "5/min"));
-        for (policy, status, expected) in [
-            (&by_response, 200, 1),
-            (&by_response, 502, 0),
-            (&reserved, 200, 0),
-            (&reserved, 502, 0),
-            (&reserved_evenly, 502, 0),
-        ] {
-            let _case = Case(format!("{status} under {policy:?}"));
-            let layer = world.layer([policy.clone()]);
-            let under_way = respond(&layer, text(status)).await;
-            world.advance(secs(61));
-            assert_eq!(read(under_way).await.expect("a body"), status);
-            assert_eq!(used(layer.limiter(), "p").await, expected);
-            let keys = world.redis_server().map(Server::keys);
-            assert_eq!(keys.map_or(expected, |keys| keys.len() as u64), expected);
-            while pass(&layer, text(200)).await == 200 {}
-            world.no_key_is_immortal();
-            assert_eq!(used(layer.limiter(), "p").await, 5);
-            world.advance(secs(61));
-        }
     }
 }
 

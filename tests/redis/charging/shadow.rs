@@ -52,18 +52,12 @@ async fn a_shadow_is_compared_with_what_the_live_policies_admit_and_charged_what
             window("looser", "8/h").shadow(),
             window("stricter", "3/h").shadow(),
         ]);
-        for round in [1, 2, 3] {
-            match round {
-                1 => assert_eq!(limiter.check(KEY).times(10).await.admitted(), 6),
-                2 => {
-                    let sent = join_all((0..10).map(|_| limiter.check(KEY).into_future())).await;
-                    assert_eq!(sent.iter().filter(|d| admitted_by_store(d)).count(), 6);
-                }
-                _ => {
-                    for n in 0..10 {
-                        assert_eq!(limiter.check(KEY).await.is_admitted(), n < 6);
-                    }
-                }
+        for round in [1, 2] {
+            if round == 1 {
+                assert_eq!(limiter.check(KEY).times(10).await.admitted(), 6);
+            } else {
+                let sent = join_all((0..10).map(|_| limiter.check(KEY).into_future())).await;
+                assert_eq!(sent.iter().filter(|d| admitted_by_store(d)).count(), 6);
             }
             assert_eq!(stats(&limiter, "looser"), (6 * round, 0));
             assert_eq!(stats(&limiter, "stricter"), (6 * round, 3 * round));

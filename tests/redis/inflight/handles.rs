@@ -24,31 +24,6 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
 }
 
 #[tokio::test]
-async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let (log, _guard) = Log::of_errors();
-        let taken_over = check(&limiter).await.into_result();
-        drop(taken_over);
-        let decision = check(&limiter).await;
-        let clone = decision.clone();
-        drop(decision);
-        drop(clone.into_result());
-        drop(limiter.admit(KEY).await);
-        assert_eq!(log.lines("").len(), 0, "taken over");
-        for _ in 0..3 {
-            // The permit is released before the block.
-            if check(&limiter).await.is_admitted() {
-                until_free(&limiter, MAX_PERMITS).await;
-            }
-        }
-        let lines = log.lines("a decision was dropped with the permit");
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].contains("Limiter::admit"), "{lines:?}");
-    }
-}
-
-#[tokio::test]
 async fn the_decisions_that_an_admission_shows_hold_no_permit() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);

@@ -76,22 +76,6 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_
     }
 }
 
-/// A permit that was acquired in a runtime that has ended, and is held in another one.
-#[test]
-fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
-    for world in World::both() {
-        let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-        let [one, other] = [(); 2].map(|()| multi_thread(1));
-        let moved = one.block_on(acquire(&limiter));
-        let own = other.block_on(acquire(&limiter));
-        drop(one);
-        other.block_on(advance_several_ttls(&world, 2));
-        assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 2);
-        other.block_on(async { drop((moved, own)) });
-        other.block_on(until_free(&limiter, MAX_PERMITS));
-    }
-}
-
 /// Without permits there are no heartbeats: an idle application sends nothing.
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {

@@ -1,4 +1,4 @@
-//! Requests that take several permits each, and those that rates limit too.
+//! Requests that take several permits each.
 
 use tollgate_tests::prelude::*;
 
@@ -76,29 +76,5 @@ async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
         assert_eq!(free(&limiter).await, MAX_PERMITS - 1);
         drop((permits, admission));
         until_free(&limiter, MAX_PERMITS).await;
-    }
-}
-
-#[tokio::test]
-async fn a_request_that_a_rate_or_the_permits_reject_is_charged_by_neither() {
-    for world in World::both() {
-        for (units, permits) in [(4, MAX_PERMITS), (100, 2)] {
-            let rate = StrategyKind::Gcra.policy("rate", &format!("{units}/h"));
-            let rate = rate.key(extract::global());
-            let limiter = world.limiter([rate, permit_policy_of(permits, LONG_TTL)]);
-            let held = fill(&limiter).await;
-            let admitted = units.min(permits);
-            assert_eq!(held.len() as u64, admitted);
-            let rejected = check(&limiter).await;
-            let by = ["rate", "permits"].map(|name| rejected.count(name).rejected());
-            assert_eq!(by, [units < permits, permits < units]);
-            assert_eq!(free(&limiter).await, permits - admitted);
-            drop(held);
-            until_free(&limiter, permits).await;
-            // Permits come back; what the rate counted stays.
-            let seen = limiter.peek(KEY).await.expect("a response");
-            assert_eq!(seen.left("rate"), units - admitted);
-            let _ = limiter.reset(KEY).await.expect("a response");
-        }
     }
 }

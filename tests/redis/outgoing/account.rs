@@ -27,7 +27,7 @@ impl fmt::Debug for Dialect {
     }
 }
 
-pub(crate) static DIALECTS: [Dialect; 6] = [
+pub(crate) static DIALECTS: [Dialect; 5] = [
     Dialect {
         name: "OpenAI",
         provider: || Provider::openai().limit("requests", "calls"),
@@ -75,16 +75,6 @@ pub(crate) static DIALECTS: [Dialect; 6] = [
             )
         },
         refusal: (403, |_| String::new()),
-    },
-    Dialect {
-        name: "the drafts of the IETF",
-        provider: || Provider::standard().limit("default", "calls"),
-        unit: secs(1),
-        report: |_, left, ends_in| {
-            let seconds = ends_in.as_secs();
-            format!("ratelimit: \"default\";r={left};t={seconds}")
-        },
-        refusal: (429, retry_after),
     },
     Dialect {
         name: "gRPC",

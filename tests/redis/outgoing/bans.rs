@@ -97,24 +97,6 @@ async fn a_waiter_waits_until_the_end_of_a_ban_also_if_that_is_prolonged_meanwhi
     assert_eq!(rejections_left(&limiter).await, 2);
 }
 
-#[tokio::test]
-async fn on_redis_a_waiter_sees_a_ban_that_another_process_prolongs() {
-    let (clock, server) = server();
-    let process = || on(&server, [window("p", "5/s"), abuse()]);
-    let (a, b) = (process(), process());
-    a.prolong_block(KEY, ms(20)).await.expect("a ban");
-    let waiter = tokio::spawn(wait(&a).into_future());
-    until("it waits", async || a.stats().policies[0].waiters == 1).await;
-    b.prolong_block(KEY, ms(60)).await.expect("a ban");
-    b.prolong_block(KEY, ms(10)).await.expect("a ban");
-    clock.advance(ms(59));
-    let asked = server.calls("evalsha");
-    until("it asks again", async || server.calls("evalsha") > asked).await;
-    assert!(!waiter.is_finished());
-    clock.advance(ms(1));
-    let _ = waiter.await.expect("no panic").expect("a turn");
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
     for lifts in ["unblock", "reset"] {

@@ -58,23 +58,3 @@ async fn the_charge_of_a_dropped_waiter_is_refunded() {
     let _ = (admitted(third), admitted(last));
     assert_eq!((time.passed(), left(&limiter, "p").await), (secs(1), 0));
 }
-
-/// Each waiter with a request of its own is recorded as the caller that the policy finds there.
-#[tokio::test(start_paused = true)]
-async fn waiters_admitted_together_are_recorded_as_separate_callers() {
-    let list = policy("p", "3/s").strategy(ListWindow);
-    let (limiter, _) = limiter([list.caller(extract::header("x-user"))]);
-    let _ = wait(&limiter).cost(3).await.expect("all");
-    let users = ["alice", "bob", "alice"];
-    let waiters = users.map(|user| {
-        let request = http::Request::get("/").header("x-user", user);
-        let (parts, ()) = request.body(()).expect("a request").into_parts();
-        queued(wait(&limiter).parts(&parts))
-    });
-    for turn in join_all(waiters).await {
-        let _ = turn.expect("a turn");
-    }
-    let policy = limiter.policy("p").expect("a policy");
-    let callers = policy.callers(KEY).await.expect("callers");
-    assert_eq!(callers, users.map(Key::new));
-}

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tollgate::outgoing::InExtensions;
 use tollgate_tests::{plain_http, prelude::*};
 use tonic::transport::{Channel, Endpoint};
-use tower::{BoxError, retry, util::BoxCloneService};
+use tower::{BoxError, util::BoxCloneService};
 
 use crate::outgoing::support::*;
 
@@ -50,29 +50,6 @@ async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() 
     assert!(rejected.retry_after().duration() > Some(secs(3_600)));
     assert_eq!(served.load(Ordering::SeqCst), 3);
     assert_eq!(left(&limiter, "daily").await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_client_that_retries_waits_for_each_attempt() {
-    #[derive(Clone)]
-    struct Three(u32);
-    impl retry::Policy<(), (), BoxError> for Three {
-        type Future = std::future::Ready<()>;
-
-        fn retry(&mut self, (): &mut (), _: &mut Result<(), BoxError>) -> Option<Self::Future> {
-            self.0 = self.0.checked_sub(1)?;
-            Some(std::future::ready(()))
-        }
-
-        fn clone_request(&mut self, (): &()) -> Option<()> {
-            Some(())
-        }
-    }
-    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let failing = service_fn(async |()| Err::<(), _>(std::io::Error::other("upstream")));
-    let attempts = retry::Retry::new(Three(2), OutgoingLayer::new(limiter).layer(failing));
-    attempts.oneshot(()).await.expect_err("it fails");
-    assert_eq!(time.passed(), ms(2_000));
 }
 
 /// Types are as a user would write them: no parameter is named.

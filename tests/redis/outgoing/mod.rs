@@ -11,6 +11,5 @@ mod obey;
 mod queue;
 mod redis;
 mod service;
-mod shadows;
 mod slow_store;
 mod support;

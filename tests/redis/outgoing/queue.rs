@@ -254,3 +254,33 @@ async fn a_permit_released_elsewhere_is_found_by_polling() {
     // More often at first, and then every 250 ms; a permit is renewed three times in its 30 seconds.
     assert!(time.calls() < 60, "{}", time.calls());
 }
+
+/// Each request is compared with it once.
+#[tokio::test(start_paused = true)]
+async fn no_request_waits_for_a_shadow() {
+    let (limiter, time) = limiter([
+        window("live", "2/s"),
+        window("stricter", "1/hour").shadow(),
+        permits(1).shadow(),
+    ]);
+    let stats = |name| {
+        let stats = limiter.shadow_stats(name).expect(name);
+        (stats.evaluated, stats.would_reject)
+    };
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(wait(&limiter).await.expect("a turn"));
+    }
+    assert_eq!(time.passed(), ms(1_000));
+    assert_eq!(stats("stricter"), (3, 2));
+    assert_eq!(stats("permits"), (3, 2));
+    // Nor is a request rejected since it would never admit it.
+    let _ = wait(&limiter).cost(2).await.expect("a turn");
+    assert_eq!(time.passed(), ms(2_000));
+    assert_eq!(stats("stricter"), (4, 3));
+    // The next one has to wait for a second and no more, as its result reports.
+    let rejected = limiter.wait(KEY, ms(999)).await;
+    let rejected = rejected.expect_err("too late");
+    assert_eq!(rejected.retry_after(), RetryAfter::In(ms(1_000)));
+    assert_eq!(time.passed(), ms(2_000));
+}

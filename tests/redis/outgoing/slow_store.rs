@@ -69,29 +69,6 @@ async fn the_result_of_a_call_belongs_to_the_request_that_is_first_when_it_arriv
     assert!((ms(60_030)..=ms(60_100)).contains(&time.passed()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn only_requests_that_still_wait_count_for_a_full_queue_once_the_store_has_rejected_one() {
-    let (limiter, open, time) = slow(window("p", "1/hour"));
-    let join = |most| queued(wait(&limiter).queue(most));
-    let [first, mut second, mut third] = [join(1), join(1), join(1)];
-    open.send_replace(true);
-    let _ = first.await.expect("a turn");
-    still_waits(&mut second);
-    let rejected = poll_once(&mut third).expect("a result");
-    rejected.expect_err("there is no room");
-    assert_eq!(time.passed(), ms(0));
-    drop(second);
-    drop(join(1));
-    // A request that left the queue at its deadline takes no room in it; all of them join before the store has returned.
-    open.send_replace(false);
-    let [mut first, late] = [TEST_TIMEOUT, ms(1)].map(|time| queued(limiter.wait(KEY, time)));
-    let mut third = join(2);
-    open.send_replace(true);
-    still_waits(&mut first);
-    late.await.expect_err("too late");
-    still_waits(&mut third);
-}
-
 fn build() -> Runtime {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build();
