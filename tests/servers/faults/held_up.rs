@@ -172,6 +172,21 @@ fn a_request_of_a_process_that_was_held_up_is_decided_by_the_store() {
     }
 }
 
+/// As by a network that has forgotten a connection.
+#[tokio::test]
+async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() {
+    let (_server, proxy) = network();
+    let limiter = rejecting(impatient(url(proxy.addr())), UNITS);
+    resumed(&limiter).await;
+    let speed = Speed::measure(proxy.addr());
+    proxy.hold_open();
+    let decision = limiter.check(KEY).await;
+    assert_eq!(store_error(&decision).code(), "timeout");
+    assert!(!is_open(&limiter) || !speed.suffices());
+    // On another connection.
+    resumed(&limiter).await;
+}
+
 /// One script that blocks the server for longer than the timeout, and delays many calls.
 #[tokio::test]
 async fn one_slow_script_counts_once_however_many_calls_it_delays() {
