@@ -1,7 +1,5 @@
 //! A gRPC server of each kind, on each store, with a layer that records what requests are charged.
 
-use std::panic::Location;
-
 use tollgate::outcome::RequestEnd;
 
 use crate::sockets::{
@@ -19,17 +17,6 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    async fn new(world: World, host: Host, charged_layer: ChargedLayer) -> Self {
-        let address = host.serve(charged_layer.layer.clone()).await;
-        Self {
-            client: Client::connect(address).await,
-            name: format!("{host:?} {}", world.name()),
-            charged_layer,
-            address,
-            _world: world,
-        }
-    }
-
     /// Under each host, on each store.
     pub(crate) async fn everywhere() -> Vec<Self> {
         Self::each(ChargedLayer::new).await
@@ -40,44 +27,34 @@ impl Served {
         let mut everywhere = Vec::new();
         for (host, world) in Host::on_both_stores() {
             let charged_layer = charged_layer(&world);
-            everywhere.push(Self::new(world, host, charged_layer).await);
+            let address = host.serve(charged_layer.layer.clone()).await;
+            everywhere.push(Self {
+                client: Client::connect(address).await,
+                name: format!("{host:?} {}", world.name()),
+                charged_layer,
+                address,
+                _world: world,
+            });
         }
         everywhere
     }
 
     /// Asserts that one request is in flight, and what is charged for it.
-    #[track_caller]
-    pub(crate) fn assert_in_flight(&self) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move {
-            let charged = self.charged_layer.in_flight().await;
-            assert_eq!(charged, IN_FLIGHT, "{}, at {caller}", self.name);
-        }
+    pub(crate) async fn assert_in_flight(&self) {
+        let charged = self.charged_layer.in_flight().await;
+        assert_eq!(charged, IN_FLIGHT, "{}", self.name);
     }
 
     /// Asserts what the request was charged, and how it ended, once it has.
-    #[track_caller]
-    pub(crate) fn assert_settled(
-        &self,
-        charged: Charged,
-        ended: Option<Ended>,
-    ) -> impl Future<Output = ()> {
-        let caller = Location::caller();
-        async move {
-            let settled = self.charged_layer.settled().await;
-            assert_eq!(settled, (charged, ended), "{}, at {caller}", self.name);
-        }
+    pub(crate) async fn assert_settled(&self, charged: Charged, ended: Option<Ended>) {
+        let settled = self.charged_layer.settled().await;
+        assert_eq!(settled, (charged, ended), "{}", self.name);
     }
 
     /// Asserts what a call was charged whose response was sent in full, with this code.
-    #[track_caller]
-    pub(crate) fn assert_completed(&self, code: i32) -> impl Future<Output = ()> {
+    pub(crate) async fn assert_completed(&self, code: i32) {
         let charged = if code == 0 { SUCCESS } else { FAILURE };
-        self.assert_settled(charged, completed(code))
+        let ended = (RequestEnd::Completed, Some(200), Some(code));
+        self.assert_settled(charged, Some(ended)).await;
     }
-}
-
-/// How a call has ended whose response was sent in full, with this code.
-pub(crate) fn completed(code: i32) -> Option<Ended> {
-    Some((RequestEnd::Completed, Some(200), Some(code)))
 }
