@@ -2,14 +2,6 @@
 
 #![allow(missing_docs, reason = "tests")]
 
-use std::alloc::System;
-
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-/// Counts what all threads allocate.
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
 mod config_reload;
 mod dashboard;
 mod examples;

@@ -11,7 +11,6 @@ use std::{
         mpsc::{self, Receiver},
     },
     thread,
-    time::Duration,
 };
 
 use testkit::{Clock, Server, Timers};
@@ -56,49 +55,27 @@ impl Stage {
     }
 
     pub fn start_with(&self, timers: Timers, name: &str, variables: &[(&str, &str)]) -> Example {
-        Example::launch(name, |command| {
-            command.envs(self.clock.variables(timers));
-            if let Some(server) = &self.server {
-                command.env("REDIS_URL", server.url());
-            }
-            command.envs(variables.iter().copied());
-        })
+        Example::of(self.command(timers, name, variables))
     }
 
     /// Runs an example that ends by itself; returns what it has printed.
     pub fn run(&self, name: &str, variables: &[(&str, &str)]) -> String {
-        let mut command = Command::new(program(name));
-        command.env_remove("REDIS_URL");
-        command.envs(self.clock.variables(Timers::Stopped));
-        if let Some(server) = &self.server {
-            command.env("REDIS_URL", server.url());
-        }
-        command.envs(variables.iter().copied());
-        let output = command.output().expect("it runs");
+        let output = self.command(Timers::Stopped, name, variables).output();
+        let output = output.expect("it runs");
         let [text, errors] = [output.stdout, output.stderr];
         let errors = String::from_utf8_lossy(&errors);
         assert!(output.status.success(), "{}: {errors}", output.status);
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Makes a call of an example that counts in process, and lets time pass in steps until it has returned: any number of them may
-    /// pass before the program sees it, which must not have timeouts that are shorter.
-    pub fn while_time_passes<T: Send>(
-        &self,
-        example: &Example,
-        step: Duration,
-        call: impl FnOnce() -> T + Send,
-    ) -> T {
-        assert!(self.server.is_none(), "calls of the store may time out");
-        thread::scope(|scope| {
-            let call = scope.spawn(call);
-            while !call.is_finished() {
-                self.clock.advance(step);
-                example.wake();
-                thread::sleep(Duration::from_millis(1));
-            }
-            call.join().expect("no panic")
-        })
+    fn command(&self, timers: Timers, name: &str, variables: &[(&str, &str)]) -> Command {
+        let mut command = command(name);
+        command.envs(self.clock.variables(timers));
+        if let Some(server) = &self.server {
+            command.env("REDIS_URL", server.url());
+        }
+        command.envs(variables.iter().copied());
+        command
     }
 }
 
@@ -121,15 +98,8 @@ pub struct HttpResponse {
 impl Example {
     /// Starts an example in real time, on a free port, and waits until it listens.
     pub fn start(name: &str, variables: &[(&str, &str)]) -> Self {
-        Self::launch(name, |command| {
-            command.envs(variables.iter().copied());
-        })
-    }
-
-    fn launch(name: &str, configure: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(program(name));
-        command.env_remove("REDIS_URL").env("PORT", "0");
-        configure(&mut command);
+        let mut command = command(name);
+        command.envs(variables.iter().copied());
         Self::of(command)
     }
 
@@ -295,6 +265,13 @@ impl HttpResponse {
         let fields = fields.filter(move |(field, _)| field.eq_ignore_ascii_case(name));
         fields.map(|(_, value)| value)
     }
+}
+
+/// Of an example that counts in process, on a free port.
+fn command(name: &str) -> Command {
+    let mut command = Command::new(program(name));
+    command.env_remove("REDIS_URL").env("PORT", "0");
+    command
 }
 
 /// Cargo builds examples before tests run, into a folder beside that of the tests.

@@ -10,7 +10,6 @@ pub mod bare_thread;
 pub mod charges;
 pub mod child;
 pub mod chromium;
-pub mod counting_clock;
 pub mod every_policy;
 pub mod example;
 pub mod exposition;

@@ -4,12 +4,12 @@ use std::{thread, time::Duration};
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Key, Limiter, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore, clock::Timestamp,
+    Key, Limiter, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore,
     limiter::LimiterBuilder,
 };
 
 pub use crate::until::TEST_TIMEOUT;
-use crate::{counting_clock::CountingClock, strategy_kind::StrategyKind};
+use crate::{strategy_kind::StrategyKind, two_clocks::TwoClocks};
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
 pub const START: u64 = 1_800_000_000_000_000;
@@ -44,13 +44,13 @@ enum Backing {
 }
 
 enum Time {
-    Local(CountingClock),
+    Local(TwoClocks),
     Server(ServerClock),
 }
 
 impl World {
     pub fn memory() -> Self {
-        let clock = CountingClock::at(START);
+        let clock = TwoClocks::at(START as i64);
         Self {
             store: Backing::Memory(MemoryStore::builder().clock(clock.clone()).build()),
             time: Time::Local(clock),
@@ -154,14 +154,14 @@ impl World {
 
     pub fn set(&self, micros: u64) {
         match &self.time {
-            Time::Local(clock) => clock.time.set(Timestamp::from_micros(micros as i64)),
+            Time::Local(clock) => clock.pass(micros as i64 - clock.micros()),
             Time::Server(clock) => clock.set(micros),
         }
     }
 
     pub fn now(&self) -> u64 {
         match &self.time {
-            Time::Local(clock) => tollgate::clock::Clock::now(&clock.time).as_micros() as u64,
+            Time::Local(clock) => clock.micros() as u64,
             Time::Server(clock) => clock.micros(),
         }
     }

@@ -4,7 +4,6 @@ mod bad_files;
 mod code_on_layers;
 mod four_processes;
 mod load;
-mod many_reloads;
 mod observed;
 mod triggers;
 mod writes;

@@ -113,6 +113,8 @@ impl ChargedLayer {
     /// both.
     pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
         until_taken(self.layer.limiter(), 0).await;
+        let sent = self.layer.limiter().shutdown(TEST_TIMEOUT).await;
+        sent.expect("all charges and refunds are made");
         let charged = self.charged().await;
         let reset = self.layer.limiter().reset(Key::global()).await;
         let _ = reset.expect("a response");

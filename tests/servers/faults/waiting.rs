@@ -2,7 +2,6 @@
 
 use crate::faults::support::*;
 use testkit::Clock;
-use tokio::runtime::Builder;
 use tollgate_tests::{bare_thread::on_bare_thread, world::START};
 
 fn limiter(store: tollgate::RedisStore, response: impl Into<OnStoreError>) -> Limiter {
@@ -78,29 +77,6 @@ async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
         let admission = waiting.await.expect("a response").expect("its turn");
         assert_eq!(admission.decisions()[0].source(), DecisionSource::Store);
     }
-}
-
-#[test]
-fn waiting_without_timers_is_rejected_and_does_not_panic() {
-    let policy = Policy::new("p", Quota::requests(1).per_hour());
-    let limiter = Limiter::builder().policy(policy).built();
-    let wait = || limiter.wait(KEY, secs(36_000)).into_future();
-    let without_timers = Builder::new_current_thread().build().expect("a runtime");
-    let are_rejected = || {
-        let at_once = wait().now_or_never().expect("at once");
-        for result in [at_once, without_timers.block_on(wait())] {
-            let rejected = result.expect_err("it would have to wait");
-            let error = tollgate_tests::results::store_error(rejected.decision());
-            assert_eq!(error.code(), "no_runtime");
-        }
-    };
-    let admitted = wait().now_or_never().expect("at once");
-    assert!(admitted.is_ok(), "there is room for the first");
-    are_rejected();
-    // Behind another one, which waits.
-    let mut first = wait();
-    current_thread().block_on(async { assert!((&mut first).now_or_never().is_none()) });
-    are_rejected();
 }
 
 #[tokio::test]
