@@ -20,6 +20,9 @@ enum Step {
     Unblock(&'static str),
 }
 
+/// What holds; the slots of the policies' keys, by the number of a master for each; the policies, and the steps.
+type History<'a> = (&'a str, &'a [&'a str], Vec<Policy>, &'a [Step]);
+
 use Step::{AtOnce, Block, Check, Refund, Unblock};
 
 fn ban(name: &str, words: &str) -> Policy {
@@ -32,9 +35,8 @@ async fn requests_in_several_slots_are_decided_as_in_one() {
     let charged = |policy: Policy| policy.charge_rejected(true);
     let shadow = |quota| Fixed.policy("looser", quota).shadow();
     let master_keys = MasterKeys::find(cluster(), "alike").await;
-    // The slots of the policies' keys, by the number of a master for each.
     #[rustfmt::skip]
-    let cases: [(&str, &[&str], Vec<Policy>, &[Step]); 11] = [
+    let cases: [History<'_>; 11] = [
         ("a request that one policy rejects is charged by none", &["012"],
          vec![Fixed.policy("a", "5/h"), Gcra.policy("b", "2/h"), Log.policy("c", "9/h")],
          &[Check(1), Check(1), Check(1), Check(1)]),
