@@ -176,37 +176,6 @@ key = "header:x-user"
 }
 
 #[test]
-fn mistakes_of_reading_and_of_building_are_found_together() {
-    let folder = testkit::folder();
-    let path = folder.path().join("limits.toml");
-    let text = r#"
-headrs = "none"
-allow = [{ policy = "api", keys = ["alice"] }, { policy = "apii", keys = ["alice"] }]
-
-[store]
-url = 5
-prefix = "tg"
-
-[policies.api]
-quota = "ten"
-strategy = "concurrency"
-key = "header:x-user"
-caller = "usr"
-
-[policies.next]
-quota = "0/h"
-shadow = true
-"#;
-    fs::write(&path, text).expect("a file");
-    let error = Document::load_with(&path, &registry()).expect_err("mistakes");
-    let paths = paths_of(&error);
-    let expected = "headrs allow[1].policy store.url store.prefix policies.api.quota policies.api.caller policies.next.quota";
-    let expected: Vec<_> = expected.split(' ').collect();
-    assert_eq!(paths, expected, "{error}");
-    assert_eq!(error.file(), Some(&*path));
-}
-
-#[test]
 fn a_setting_that_does_not_fit_the_others_is_a_mistake_at_its_path() {
     let api = "[policies.api]\nquota = '10/min'";
     let named = |headers: &str| format!("headers = {headers}\n{api}");

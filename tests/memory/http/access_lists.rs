@@ -219,11 +219,6 @@ async fn a_request_without_an_address_for_lists_passes_or_is_rejected_and_is_log
         }
         assert_eq!(log.text(), "");
     }
-    // A check is of a request, which has an address: a check without it is a mistake.
-    let layer = builder().deny(list()).on_unknown_address(reject).built();
-    let (log, _guard) = Log::of_errors();
-    assert!(!layer.limiter().check("other").await.is_admitted());
-    assert_contains(log.text(), ["`.address(..)`"]);
     // Lists of keys need no address.
     let app = hello(&builder().deny(keys()).on_unknown_address(reject).built());
     assert_eq!(send(&app, unseen("other")).await.status, 200);
