@@ -3,7 +3,6 @@
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::Duration,
 };
 
 use tokio::task::JoinSet;
@@ -116,13 +115,6 @@ impl<'a> Scene<'a> {
 
     pub async fn left(&self) -> u64 {
         left(&self.limiter, self.key).await
-    }
-
-    /// The wait of a request, by a peek; zero if it would be admitted.
-    pub async fn wait(&self) -> Duration {
-        let seen = self.limiter.peek(self.key).await.expect("a response");
-        let policy = seen.policies().next().expect("a policy");
-        policy.retry_after().duration().expect("a wait")
     }
 
     pub async fn reset(&self) {

@@ -6,7 +6,7 @@ use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
 use crate::differential::{
     generate::MAX_PERIOD,
-    history::{PolicySpec, StrategyKind, key_named, policy_name},
+    history::{PolicySpec, StrategyKind},
     response::Under,
 };
 
@@ -287,11 +287,4 @@ fn place(name: &str) -> Option<PolicyKey> {
 
 fn number(text: &str, letter: &str) -> Option<usize> {
     text.strip_prefix(letter)?.parse().ok()
-}
-
-#[test]
-fn stored_key_names_are_parsed_into_policy_and_key() {
-    assert_eq!(place("tg:g2:p0:k1"), Some((0, 1)));
-    assert_eq!(place("tg:ov"), None);
-    assert!(format!("{:?}", key_named(1)).contains("k1") && policy_name(0) == "p0");
 }

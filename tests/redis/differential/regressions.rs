@@ -1,4 +1,4 @@
-//! Histories that failed once, as they were printed.
+//! Histories that failed once, as they were printed: random ones meet them rarely.
 
 use tollgate_tests::strategy_kind::StrategyKind::{Bucket, Fixed, Gcra, List, Sliding};
 
@@ -16,144 +16,115 @@ use crate::differential::{
     run::Stores,
 };
 
-/// Plays a history without cached rejections, which must not fail: it begins at an instant, in steps of some
-/// microseconds, and each step comes after its wait.
-#[track_caller]
-fn run(begin: (u64, u64), policies: Vec<PolicySpec>, steps: &[(i64, Op)]) {
-    play(false, begin, policies, steps);
-}
-
-#[track_caller]
-fn run_cached(begin: (u64, u64), policies: Vec<PolicySpec>, steps: &[(i64, Op)]) {
-    play(true, begin, policies, steps);
-}
-
-#[track_caller]
-fn play(cache: bool, (start, grain): (u64, u64), policies: Vec<PolicySpec>, steps: &[(i64, Op)]) {
-    let steps = steps.iter().map(|(wait, op)| Step {
-        wait: *wait,
-        after_wait: false,
-        op: op.clone(),
-        peek: false,
-    });
-    let history = History {
-        start,
-        grain,
-        cache,
-        policies,
-        steps: steps.collect(),
-    };
-    if let Err(failure) = Stores::new().run(&history) {
-        panic!("step {}: {}", failure.step, failure.text);
-    }
-}
-
 #[test]
-fn a_refund_of_refilled_units_changes_nothing_if_the_clock_steps_back() {
+fn histories_that_failed_once_do_not_fail() {
+    let mut stores = Stores::new();
+    let mut play =
+        |why: &str, (start, grain): (u64, u64), policies: &[PolicySpec], steps: &[(i64, Op)]| {
+            let steps = steps.iter().map(|(wait, op)| Step {
+                wait: *wait,
+                after_wait: false,
+                op: op.clone(),
+                peek: false,
+            });
+            let history = History {
+                start,
+                grain,
+                cache: why.contains("cached"),
+                policies: policies.to_vec(),
+                steps: steps.collect(),
+            };
+            if let Err(failure) = stores.run(&history) {
+                panic!("{why}: step {}: {}", failure.step, failure.text);
+            }
+        };
     for (strategy, back) in [(Gcra, -2), (Bucket, -840_000_000)] {
-        run(
+        play(
+            "a refund of refilled units changes nothing if the clock steps back",
             (1799929353577105, 1),
-            vec![policy(strategy, &[Burst(1200, 60000000, 26)])],
+            &[policy(strategy, &[Burst(1200, 60000000, 26)])],
             &[
                 (0, Check(of(0))),
                 (0, Check(of(0))),
-                (58000, Refund { of: 0, units: 1 }),
-                (100000, Refund { of: 1, units: 1 }),
+                (58000, refund(0)),
+                (100000, refund(1)),
                 (back, Check(of(0))),
             ],
         );
     }
-}
-
-#[test]
-fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() {
-    run(
+    play(
+        "a bucket that is used up refills as fast after a rejection and a step back",
         (1799999979755434, 1),
-        vec![policy(Bucket, &[Burst(16, 86400000000, 2)])],
+        &[policy(Bucket, &[Burst(16, 86400000000, 2)])],
         &[
             (0, Charge(of(0).cost(3))),
             (5400000000, Check(of(0))),
             (-13500000000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_refund_of_what_has_refilled_leaves_nothing_to_which_the_clock_could_step_back() {
-    run(
+    play(
+        "a refund of what has refilled leaves nothing to which the clock could step back",
         (1799999999040540, 1),
-        vec![policy(Gcra, &[Per(11, 1065082)])],
+        &[policy(Gcra, &[Per(11, 1065082)])],
         &[
             (0, Check(of(0))),
-            (232000, Refund { of: 0, units: 1 }),
+            (232000, refund(0)),
             (-246000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_peek_under_a_small_tier_of_a_sliding_window_refunds_nothing_to_a_large_one() {
-    run(
+    play(
+        "a peek under a small tier of a sliding window refunds nothing to a large one",
         (1800000000000000, 1000),
-        vec![policy(
-            Sliding(8),
-            &[Per(9, 3600000000), Per(2, 3600000000)],
-        )],
+        &[policy(Sliding(8), &[Per(9, HOUR), Per(2, HOUR)])],
         &[
             (0, Check(of(0).times(10))),
             (0, Peek(of(0).tiers(&[1]))),
             (0, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_refund_under_a_tier_of_another_period_sees_the_same_state_as_a_peek() {
-    run(
+    play(
+        "a refund under a tier of another period sees the same state as a peek",
         (1799913600000028, 1),
-        vec![policy(
-            Sliding(5),
-            &[Per(12, 2499390000), Per(5, 86400000000)],
-        )],
+        &[policy(Sliding(5), &[Per(12, 2499390000), Per(5, DAY)])],
         &[
             (0, Check(of(0).tiers(&[1]))),
             (0, Check(of(0))),
-            (0, Refund { of: 0, units: 1 }),
-            (0, Refund { of: 0, units: 1 }),
+            (0, refund(0)),
+            (0, refund(0)),
         ],
     );
-    // Windows that outlast the period end one period from then.
-    run(
+    play(
+        "a window that outlasts its period ends one period from a refund",
         (1746713721786000, 1000),
-        vec![policy(Fixed, &[Per(1, 60000000)])],
+        &[policy(Fixed, &[Per(1, 60000000)])],
         &[
             (0, Check(of(0))),
-            (-1080000000, Refund { of: 0, units: 1 }),
+            (-1080000000, refund(0)),
             (526000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_refunded_window_of_a_longer_tier_ends_as_one_of_this_tier() {
     for strategy in [Fixed, List] {
-        run(
+        play(
+            "a refunded window of a longer tier ends as one of this tier",
             (1799936984111000, 1000),
-            vec![policy(strategy, &[Per(7, 60000000), Per(16, 86400000000)])],
+            &[policy(strategy, &[Per(7, 60000000), Per(16, DAY)])],
             &[
                 (0, Check(of(0).tiers(&[1]))),
-                (0, Refund { of: 0, units: 1 }),
+                (0, refund(0)),
                 (0, Peek(of(0))),
             ],
         );
+        play(
+            "a window that outlasts a shorter period by a millisecond is cut",
+            (1597033875488000, 1000),
+            &[policy(strategy, &[Per(118, 1010000), Per(12, 1020000)])],
+            &[(0, Check(of(0).tiers(&[1]))), (9000, Check(of(0)))],
+        );
     }
-}
-
-#[test]
-fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
-    run(
+    play(
+        "a sliding window whose key is repaired stays as it is",
         (1799913635580835, 1),
-        vec![policy(Sliding(4), &[Per(2, 1040000)])],
+        &[policy(Sliding(4), &[Per(2, 1040000)])],
         &[
             (6900000000, Check(of(0))),
             (0, Persist { of: 0 }),
@@ -161,56 +132,38 @@ fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
             (-988000, Peek(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_ban_that_was_peeked_at_lasts_as_long_if_the_clock_steps_back() {
-    run(
+    let ms = 10618127;
+    play(
+        "a ban that was peeked at lasts as long if the clock steps back",
         (1800000000000000, 1),
-        vec![
+        &[
             policy(Bucket, &[Per(168, 1000000)]),
             policy(Ban(21, 147), &[Per(3, 60000000)]),
         ],
         &[
             (0, Charge(of(3))),
-            (
-                0,
-                Block {
-                    key: 1,
-                    ms: 10618127,
-                },
-            ),
+            (0, Block { key: 1, ms }),
             (2000000, Check(of(1))),
-            (1000000, Refund { of: 0, units: 1 }),
+            (1000000, refund(0)),
             (-1440000000, Peek(of(1))),
         ],
     );
-}
-
-#[test]
-fn a_charge_of_a_banned_key_extends_no_ban_after_the_clock_stepped_back() {
-    run(
+    let mut ban = policy(Ban(8149, 73341), &[Per(1, HOUR)]);
+    ban.declared = true;
+    play(
+        "a charge of a banned key extends no ban after the clock stepped back",
         (1800000000000000, 1),
-        vec![
-            policy(Gcra, &[Per(15, 2592000000000)]),
-            PolicySpec {
-                declared: true,
-                ..policy(Ban(8149, 73341), &[Per(1, 3600000000)])
-            },
-        ],
+        &[policy(Gcra, &[Per(15, 30 * DAY)]), ban],
         &[
             (0, Check(of(0).cost(21))),
             (-2880000000, Charge(of(5))),
             (8149000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_cached_rejection_does_not_name_a_policy_whose_own_wait_has_passed() {
-    run_cached(
+    play(
+        "a cached rejection does not name a policy whose own wait has passed",
         (1800000000000000, 1),
-        vec![
+        &[
             policy(Gcra, &[Per(5, 1000536)]),
             policy(Gcra, &[Per(1, 230439293)]),
         ],
@@ -220,68 +173,43 @@ fn a_cached_rejection_does_not_name_a_policy_whose_own_wait_has_passed() {
             (309000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_refund_releases_no_permits_of_a_rejected_request() {
-    run(
+    play(
+        "a refund releases no permits of a rejected request",
         (2550328346080000, 1000),
-        vec![
+        &[
             policy(Fixed, &[Per(4, 10000000)]),
             policy(Permits(1800473), &[Concurrent(5)]),
         ],
         &[
             (0, Check(of(0).cost(2).times(12))),
-            (0, Refund { of: 0, units: 1 }),
+            (0, refund(0)),
             (0, Drop { of: 0 }),
             (0, Peek(of(0))),
         ],
     );
-}
-
-#[test]
-fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
-    for strategy in [Fixed, List] {
-        run(
-            (1597033875488000, 1000),
-            vec![policy(strategy, &[Per(118, 1010000), Per(12, 1020000)])],
-            &[(0, Check(of(0).tiers(&[1]))), (9000, Check(of(0)))],
-        );
-    }
-}
-
-#[test]
-fn a_window_changed_from_a_day_to_a_week_lasts_a_week_if_the_clock_steps_back() {
-    // A Monday's first microsecond in New York.
-    let week = [Per(12, 604800000000), Per(9, 86400000000)];
-    run(
+    let week = [Per(12, 7 * DAY), Per(9, DAY)];
+    play(
+        "a window changed from a day to a week lasts a week if the clock steps back",
+        // A Monday's first microsecond in New York.
         (1800248400000000, 1),
-        vec![policy(Zone("America/New_York"), &week)],
+        &[policy(Zone("America/New_York"), &week)],
         &[
             (0, Check(of(0).tiers(&[1]))),
             (-721, Check(of(0).times(12))),
             (86400000000, Check(of(0))),
         ],
     );
-}
-
-#[test]
-fn bans_and_shadows_count_all_of_many_requests_with_callers() {
     for (other, role) in [(Ban(86, 688), Live), (Plain(Fixed), Shadow)] {
-        for signed in [Permits(1918218), Plain(List)] {
-            let quota = match signed {
-                Plain(List) => Per(3, 60000000),
-                _ => Concurrent(3),
-            };
-            run(
+        let mut other = policy(other, &[Per(4, 7734087000)]);
+        other.role = role;
+        for signed in [
+            policy(Permits(1918218), &[Concurrent(3)]),
+            policy(List, &[Per(3, 60000000)]),
+        ] {
+            play(
+                "bans and shadows count all of many requests with callers",
                 (1799917009129000, 1000),
-                vec![
-                    policy(signed, &[quota]),
-                    PolicySpec {
-                        role,
-                        ..policy(other, &[Per(4, 7734087000)])
-                    },
-                ],
+                &[signed, other.clone()],
                 &[
                     (0, Check(of(0).times(4))),
                     (0, Peek(of(0))),
@@ -292,6 +220,9 @@ fn bans_and_shadows_count_all_of_many_requests_with_callers() {
         }
     }
 }
+
+const HOUR: u64 = 3600000000;
+const DAY: u64 = 24 * HOUR;
 
 fn policy(strategy: impl Into<StrategyKind>, quotas: &[Rate]) -> PolicySpec {
     PolicySpec {
@@ -305,4 +236,8 @@ fn policy(strategy: impl Into<StrategyKind>, quotas: &[Rate]) -> PolicySpec {
 
 fn of(key: usize) -> Request {
     Request::of(key)
+}
+
+fn refund(of: usize) -> Op {
+    Refund { of, units: 1 }
 }

@@ -4,26 +4,22 @@ use testkit::Cluster;
 use tollgate::{limiter::Block, store::Incomplete};
 use tollgate_tests::{prelude::*, rights, stores::limiter};
 
-use crate::explain::stores::World;
-
 const HOUR: Duration = secs(3_600);
 
 const LIST: &str = "lo*[ck]ed:{a}";
 
 /// A rate, a ban after two rejections, and a list of blocked keys with a name of special characters.
-fn on(store: impl Store) -> Limiter {
+fn policies() -> [Policy; 3] {
     let hourly = |name, requests| Policy::new(name, Quota::requests(requests).per_hour());
-    let policies = [
+    [
         hourly("rate", 1),
         hourly("abuse", 2).strategy(Ban::for_duration(HOUR)),
         Policy::block_list(LIST).key(extract::header("x-api-key")),
-    ];
-    limiter(Limiter::builder().store(store), policies)
+    ]
 }
 
-/// A limiter on each kind of store.
-fn on_both(world: &World) -> [Limiter; 2] {
-    [on(world.memory()), on(world.redis(Duration::ZERO))]
+fn on(store: impl Store) -> Limiter {
+    limiter(Limiter::builder().store(store), policies())
 }
 
 fn weird_keys() -> Vec<Key> {
@@ -102,47 +98,37 @@ async fn all_are_listed_and_unblocked(limiter: &Limiter, others: u32) {
 
 #[tokio::test]
 async fn every_blocked_key_is_listed_on_both_stores_and_unblocked_by_its_text() {
-    let world = World::new();
-    for limiter in on_both(&world) {
-        all_are_listed_and_unblocked(&limiter, 2_000).await;
+    for world in World::both() {
+        all_are_listed_and_unblocked(&world.limiter(policies()), 2_000).await;
     }
 }
 
 #[tokio::test]
 async fn a_ban_is_listed_until_it_ends() {
-    let world = World::new();
-    let limiters = on_both(&world);
-    for limiter in &limiters {
-        fill(limiter, 3).await;
-    }
-    world.pass(HOUR.as_micros() as i64 - 1);
-    for limiter in &limiters {
-        let blocks = limiter.policy("abuse").expect("a policy").blocks(9).await;
-        let blocks: Vec<_> = blocks.expect("a list").into_iter().collect();
+    for world in World::both() {
+        let limiter = world.limiter(policies());
+        fill(&limiter, 3).await;
+        let abuse = limiter.policy("abuse").expect("a policy");
+        world.advance(HOUR - Duration::from_micros(1));
+        let blocks: Vec<_> = abuse.blocks(9).await.expect("a list").into_iter().collect();
         let [mallory] = &blocks[..] else {
             panic!("one is banned: {blocks:?}");
         };
         assert_eq!(mallory.ends_in(), Duration::from_micros(1));
         // Requests are banned by address, so no text of a request makes it.
         assert_eq!(mallory.key_text(), "key:mallory");
-    }
-    world.pass(1);
-    for limiter in &limiters {
-        let abuse = limiter.policy("abuse").expect("a policy");
+        world.advance(Duration::from_micros(1));
         assert!(abuse.blocks(9).await.expect("a list").is_empty());
-        assert_eq!(listed(limiter).await.len(), weird_keys().len());
+        assert_eq!(listed(&limiter).await.len(), weird_keys().len());
     }
-    let before = world.dump();
-    assert_eq!(listed(&limiters[1]).await.len(), weird_keys().len());
-    assert_eq!(world.dump(), before);
 }
 
 #[tokio::test]
 async fn other_keys_with_similar_names_are_not_listed() {
-    let world = World::new();
-    let limiter = on(world.redis(Duration::ZERO));
+    let world = World::redis();
+    let (server, limiter) = (world.server(), world.limiter(policies()));
     fill(&limiter, 3).await;
-    let names = world.server.keys();
+    let names = server.keys();
     let mut names = names.iter();
     let ban = names.find(|name| name.contains("x1:abuse:mallory"));
     let ban = ban.expect("a ban");
@@ -154,14 +140,14 @@ async fn other_keys_with_similar_names_are_not_listed() {
         "eu:tg:x1:abuse:mallory",
         "tg:x1:abuse:a-key-that-is-too-long-to-be-one",
     ] {
-        let copied = world.server.command(&["COPY", ban, name]).int();
+        let copied = server.command(&["COPY", ban, name]).int();
         assert_eq!(copied, 1, "{name}");
     }
     // Nothing that this library wrote.
     let set = ["SET", "tg:x1:abuse:foreign", "a value"];
-    world.server.command(&set).ok();
+    server.command(&set).ok();
     let push = ["RPUSH", "tg:x1:abuse:list", "a value"];
-    world.server.command(&push).int();
+    server.command(&push).int();
     let abuse = limiter.policy("abuse").expect("a policy").blocks(99).await;
     let abuse = abuse.expect("a list");
     assert_eq!((abuse.len(), abuse.is_complete()), (1, true));

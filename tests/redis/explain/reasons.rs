@@ -1,4 +1,5 @@
-//! Why a policy does not apply, and what decides a request before its policies.
+//! Why a policy does not apply, and what decides a request before its policies. The differential test compares what policies say
+//! that do apply.
 
 use http::HeaderValue;
 use tollgate::{
@@ -6,7 +7,8 @@ use tollgate::{
     explain::{Exemption, Explanation, NotApplied},
     extract::{self, PeerAddr},
 };
-use tollgate_tests::{prelude::*, stores::limiter};
+use tollgate_tests::{log::Log, prelude::*, stores::limiter};
+use tracing::Level;
 
 fn hourly(name: &str) -> Policy {
     Policy::new(name, Quota::requests(2).per_hour()).key(extract::global())
@@ -25,8 +27,18 @@ fn from(address: [u8; 4]) -> Parts {
     parts
 }
 
+/// The explanation of a request, which is then decided so.
 async fn explain(limiter: &Limiter, parts: &Parts) -> Explanation {
-    limiter.explain(parts).await.expect("an explanation")
+    let explanation = limiter.explain(parts).await.expect("an explanation");
+    let service = RateLimitLayer::new(limiter.clone()).layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let Ok(response) = service
+        .oneshot(Request::from_parts(parts.clone(), ()))
+        .await;
+    let is_admitted = response.status().is_success();
+    assert_eq!(explanation.would_admit(), is_admitted, "{explanation:?}");
+    explanation
 }
 
 /// The reason of the policy `p`, as operators see it.
@@ -137,17 +149,48 @@ async fn the_access_list_that_decides_is_named() {
     }
 }
 
+/// Leases, shadows and logs of it too.
 #[tokio::test]
-async fn a_secret_key_is_shown_as_its_hash() {
-    let policy = hourly("p").key(extract::header("x-api-key"));
-    let limiter = limiter(Limiter::builder(), [policy]);
+async fn an_explanation_counts_requests_and_logs_nothing_and_shows_no_secret() {
+    let log = Log::default();
+    let _guard = log.at(Level::TRACE);
+    let world = World::redis();
+    let by_key = |name| hourly(name).key(extract::header("x-api-key"));
+    let shadow = by_key("shadow").shadow();
+    // A quota that the strategy can't count, for a request.
+    let odd = hourly("odd").quota_with(|_| Some(Quota::concurrent(1)));
+    let shared = hourly("shared").key(extract::header("x-none"));
+    let shared = shared.missing_key(MissingKey::Shared);
+    let lease = Lease::max_units(500).ttl(secs(10));
+    let leased = Policy::new("leased", Quota::requests(10_000_000).per_day());
+    let leased = leased.key(extract::header("x-api-key")).lease(lease);
+    let limiter = world.limiter([by_key("p"), shadow, odd, shared, leased]);
     let mut parts = head(Method::GET, "/");
     let secret = HeaderValue::from_static("sk_live_1");
     parts.headers.insert("x-api-key", secret);
-    let explanation = explain(&limiter, &parts).await;
-    let status = explanation.policy("p").and_then(|policy| policy.status());
-    assert_eq!(status.expect("it applies").key(), Key::secret("sk_live_1"));
-    assert!(!format!("{explanation:?}").contains("sk_live_1"));
+    for _ in 0..5 {
+        let explanations = (0..100).map(|_| limiter.explain(&parts));
+        for explanation in join_all(explanations).await {
+            let explanation = explanation.expect("an explanation");
+            let status = explanation.policy("p").and_then(|policy| policy.status());
+            let status = status.expect("it applies");
+            assert_eq!(status.key(), Key::secret("sk_live_1"));
+            assert_eq!((status.remaining(), status.limit()), (2, 2));
+            assert!(!format!("{explanation:?}").contains("sk_live_1"));
+        }
+    }
+    assert_eq!(world.server().keys(), [""; 0]);
+    assert_eq!(
+        limiter
+            .shadow_stats("shadow")
+            .map(|shadow| shadow.evaluated),
+        Some(0)
+    );
+    assert!(limiter.stats().store.leases.is_empty());
+    assert_eq!(log.text(), "");
+    // A request that is made logs what an explanation does not.
+    assert!(explain(&limiter, &parts).await.would_admit());
+    assert_contains(log.text(), ["has no key", "can't be counted"]);
 }
 
 #[tokio::test]
