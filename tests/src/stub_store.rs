@@ -93,11 +93,6 @@ impl StubStore {
         Self::failing(StoreError::Connection("127.0.0.1:1: refused".into()))
     }
 
-    /// A store that never responds.
-    pub fn silent() -> Self {
-        Self::responding(|_| Some(StoreResponse::pending(std::future::pending())))
-    }
-
     pub fn with_stats(stats: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
         Self {
             stats: Arc::new(stats),
