@@ -1,7 +1,6 @@
 //! Limits on the way out: each waiter gets its turn in order, within the quota, and leaves nothing behind.
 
 mod access_lists;
-mod account;
 mod bans;
 mod batches;
 mod clients;
