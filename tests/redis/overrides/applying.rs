@@ -106,13 +106,17 @@ async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
         assert!(locked.set_override(ALICE, Override::exempt()).await.is_ok());
         assert_eq!(admitted(&limiter, ALICE).await, 2, "{}", world.name());
     }
-    let builder = Limiter::builder().store(StubStore::without_overrides());
-    let limiter = limiter(builder, [policy("2/h")]);
-    let api = limiter.policy("api").expect("a policy");
-    let error = api.set_override(ALICE, of("3/h")).await;
-    let unsupported = |error| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
-    assert!(error.is_err_and(unsupported));
-    assert!(limiter.overrides().await.is_err_and(unsupported));
+    let off = World::redis();
+    let without = Limiter::builder().store(StubStore::without_overrides());
+    for builder in [off.builder(), without] {
+        let limiter = limiter(builder, [policy("2/h")]);
+        let api = limiter.policy("api").expect("a policy");
+        let error = api.set_override(ALICE, of("3/h")).await;
+        let unsupported = |error| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
+        assert!(error.is_err_and(unsupported));
+        assert!(limiter.overrides().await.is_err_and(unsupported));
+        assert_eq!(admitted(&limiter, ALICE).await, 2);
+    }
 }
 
 /// A cached rejection, and the units that a process has leased, are of the quota before.

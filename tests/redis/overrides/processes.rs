@@ -17,21 +17,20 @@ async fn process(server: &Server) -> Limiter {
     limiter
 }
 
-async fn until_limit(limiter: &Limiter, key: &str, expected: u64) {
-    let holds = async || limit(limiter, key).await == expected;
-    until("the limit holds", holds).await;
-}
-
-/// The keys without a TTL, but for a part of their names that all have.
-fn immortal(server: &Server) -> Vec<String> {
-    let keys = server.immortal_keys().into_iter();
-    keys.map(|key| key.replace("tg:#overrides", "")).collect()
+async fn until_limit(limiter: &Limiter, key: impl Into<Key>, expected: u64) {
+    let key = key.into();
+    until("the limit holds", async || {
+        let status = limiter.peek(key).await.expect("a status");
+        status.count("api").limit() == expected
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
     let server = Server::start();
     let [a, b] = [process(&server).await, process(&server).await];
+    assert_eq!(server.immortal_keys(), [""; 0]);
     set(&a, ALICE, of("30/day")).await;
     assert_eq!(limit(&a, ALICE).await, 30);
     until_limit(&b, ALICE, 30).await;
@@ -42,9 +41,56 @@ async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
     assert_eq!(limit(&a, ALICE).await, 10);
     until_limit(&b, ALICE, 10).await;
     assert_eq!(remove(&b, ALICE).await, None);
-    // A process that starts later.
-    set(&a, ALICE, of("40/day")).await;
-    until_limit(&process(&server).await, ALICE, 40).await;
+    // Counts have TTLs, and overrides none.
+    assert_eq!(server.immortal_keys(), ["tg:#overrides:version"]);
+    // One form of a key is stored, whatever it is shown as; a process that starts later reads all.
+    let uuid = "550e8400-e29b-41d4-a716-446655440000";
+    let keys = [
+        Key::new(uuid),
+        Key::new(uuid.to_uppercase().replace("550E", "550F")),
+        Key::secret("sk_1"),
+        Key::ip("2001:db8::7".parse().expect("an address")),
+        Key::tuple([Key::new("tenant"), Key::new("/ocr")]),
+    ];
+    for key in keys {
+        set(&a, key, of("30/day")).await;
+    }
+    let late = process(&server).await;
+    for key in keys {
+        let field = format!("{} api", key.as_str());
+        let is_stored = server.command(&["HEXISTS", "tg:#overrides", &field]);
+        assert_eq!(is_stored.int(), 1, "{field}");
+        for process in [&b, &late] {
+            until_limit(process, key, 30).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_logged_and_what_the_server_has_lost_is_gone() {
+    let server = Server::start();
+    let (log, _guard) = Log::of_errors();
+    let [a, b] = [process(&server).await, process(&server).await];
+    for (field, value) in [
+        ("no-policy", "1 - 30/day\n\n"),
+        ("a{b api", "1 - 30/day\n\n"),
+        ("bob api", "2 - 30/day\n\n"),
+        ("carol api", "1 - a lot\n\n"),
+    ] {
+        server.command(&["HSET", "tg:#overrides", field, value]);
+    }
+    set(&a, ALICE, of("30/day")).await;
+    until_limit(&b, ALICE, 30).await;
+    for key in ["bob", "carol"] {
+        assert_eq!(limit(&b, key).await, 10);
+    }
+    assert_contains(log.text(), ["an override has no effect"]);
+    server.flush();
+    set(&b, "bob", of("31/day")).await;
+    for process in [&a, &b] {
+        until_limit(process, ALICE, 10).await;
+        until_limit(process, "bob", 31).await;
+    }
 }
 
 #[tokio::test]
@@ -67,87 +113,6 @@ async fn a_key_gets_no_more_than_the_larger_quota_while_processes_differ() {
         admitted += process.check(ALICE).times(99).await.admitted();
     }
     assert_eq!(admitted, 40);
-}
-
-/// One form of a key is stored, whatever it is shown as.
-#[tokio::test]
-async fn an_override_of_any_key_holds_in_the_others_and_in_a_process_that_starts_later() {
-    let server = Server::start();
-    let [a, b] = [process(&server).await, process(&server).await];
-    let uuid = "550e8400-e29b-41d4-a716-446655440000";
-    let keys = [
-        Key::new(uuid),
-        Key::new(uuid.to_uppercase().replace("550E", "550F")),
-        Key::secret("sk_1"),
-        Key::ip("2001:db8::7".parse().expect("an address")),
-        Key::tuple([Key::new("tenant"), Key::new("/ocr")]),
-    ];
-    for key in keys {
-        set(&a, key, of("30/day")).await;
-    }
-    let late = process(&server).await;
-    for key in keys {
-        let field = format!("{} api", key.as_str());
-        let is_stored = server.command(&["HEXISTS", "tg:#overrides", &field]);
-        assert_eq!(is_stored.int(), 1, "{field}");
-        for process in [&b, &late] {
-            until("the limit holds", async || {
-                let status = process.peek(key).await.expect("a status");
-                status.count("api").limit() == 30
-            })
-            .await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn what_cannot_be_read_is_logged_and_the_rest_holds() {
-    let server = Server::start();
-    let (log, _guard) = Log::of_errors();
-    let [a, b] = [process(&server).await, process(&server).await];
-    for (field, value) in [
-        ("no-policy", "1 - 30/day\n\n"),
-        ("a{b api", "1 - 30/day\n\n"),
-        ("bob api", "2 - 30/day\n\n"),
-        ("carol api", "1 - a lot\n\n"),
-    ] {
-        server.command(&["HSET", "tg:#overrides", field, value]);
-    }
-    set(&a, ALICE, of("30/day")).await;
-    until_limit(&b, ALICE, 30).await;
-    for key in ["bob", "carol"] {
-        assert_eq!(limit(&b, key).await, 10);
-    }
-    assert_contains(log.text(), ["an override has no effect"]);
-}
-
-#[tokio::test]
-async fn what_the_server_has_lost_is_gone() {
-    let server = Server::start();
-    let [a, b] = [process(&server).await, process(&server).await];
-    for key in [ALICE, "bob"] {
-        set(&a, key, of("30/day")).await;
-        until_limit(&b, key, 30).await;
-    }
-    server.flush();
-    set(&b, "bob", of("31/day")).await;
-    for process in [&a, &b] {
-        until_limit(process, ALICE, 10).await;
-        until_limit(process, "bob", 31).await;
-    }
-}
-
-#[tokio::test]
-async fn the_only_keys_without_a_ttl_are_those_of_overrides() {
-    let server = Server::start();
-    let a = process(&server).await;
-    assert!(a.check(ALICE).await.is_admitted());
-    assert_eq!(server.immortal_keys(), [""; 0]);
-    set(&a, ALICE, of("30/day")).await;
-    remove(&a, "bob").await;
-    assert_eq!(immortal(&server), ["", ":version"]);
-    remove(&a, ALICE).await;
-    assert_eq!(immortal(&server), [":version"]);
 }
 
 #[tokio::test]
@@ -181,18 +146,4 @@ async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answer
         (first.await, second.await) == (Some(30), Some(30))
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_store_whose_overrides_are_off_polls_nothing() {
-    let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).overrides(false);
-    let builder = Limiter::builder().store(store.timeout(TEST_TIMEOUT).built());
-    let limiter = stores::limiter(builder, [policy("10/day")]);
-    assert!(limiter.check(ALICE).await.is_admitted());
-    let api = limiter.policy("api").expect("a policy");
-    let error = api.set_override(ALICE, of("20/day")).await;
-    let is_off = |error| matches!(error, OverrideError::Store(StoreError::Unsupported(_)));
-    assert!(error.is_err_and(is_off));
-    assert!(limiter.health_check().await.is_healthy());
 }
