@@ -125,7 +125,6 @@ impl Browser {
     /// Presses and releases a key.
     pub(crate) async fn press(&mut self, key: &str) {
         let (code, text) = match key {
-            "Tab" => (9, None),
             "Enter" => (13, Some("\r")),
             "Escape" => (27, None),
             other => panic!("no such key here: {other}"),
@@ -145,17 +144,6 @@ impl Browser {
         self.value(&format!("document.querySelector({selector:?}).select()"))
             .await;
         self.type_text(text).await;
-    }
-
-    /// Presses Tab until the element has the focus, and fails if none of so many elements is it.
-    pub(crate) async fn tab_to(&mut self, expression: &str) {
-        for _ in 0..60 {
-            self.press("Tab").await;
-            if self.value(expression).await == true {
-                return;
-            }
-        }
-        panic!("Tab does not reach {expression}");
     }
 
     pub(crate) async fn emulate(&mut self, theme: &str, width: u32, height: u32) {

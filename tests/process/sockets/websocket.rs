@@ -90,12 +90,10 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
     for world in World::both() {
         let charged_layer = ChargedLayer::new(&world);
         let address = serve_sockets(charged_layer.layer.clone()).await;
-        let ended = Some((RequestEnd::Completed, Some(101), None));
-
+        let ended = |status| Some((RequestEnd::Completed, Some(status), None));
         let mut loose = opened(address, "/loose").await;
         // It has released its permit.
-        let settled = charged_layer.settled().await;
-        assert_eq!(settled, (SUCCESS, ended), "{}", world.name());
+        assert_eq!(charged_layer.settled().await, (SUCCESS, ended(101)));
         assert_running(&mut loose).await;
         loose.close().await;
 
@@ -104,12 +102,9 @@ async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() 
         until("the handshake is sent", is_sent).await;
         assert_running(&mut held).await;
         held.close().await;
-        let settled = charged_layer.settled().await;
-        assert_eq!(settled, (SUCCESS, ended), "{}", world.name());
+        assert_eq!(charged_layer.settled().await, (SUCCESS, ended(101)));
 
         assert_eq!(Socket::open(address, "/nothing").await.err(), Some(404));
-        let ended = Some((RequestEnd::Completed, Some(404), None));
-        let settled = charged_layer.settled().await;
-        assert_eq!(settled, (FAILURE, ended), "{}", world.name());
+        assert_eq!(charged_layer.settled().await, (FAILURE, ended(404)));
     }
 }
