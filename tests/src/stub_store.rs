@@ -8,8 +8,8 @@ use tollgate::{
     limiter::Override,
     observe::StoreStats,
     store::{
-        BlockedKeys, BlockedKeysFuture, CallersFuture, CounterOp, Incomplete, LimitHandle, Op,
-        OpResult, OverrideFuture, OverrideTable, Store, StoreResponse,
+        BlockedKeysFuture, CallersFuture, CounterOp, LimitHandle, Op, OpResult, OverrideFuture,
+        OverrideTable, Store, StoreResponse,
     },
     strategy::Rule,
 };
@@ -28,8 +28,6 @@ pub struct StubStore {
     detached_delay: Duration,
     stats: Arc<dyn Fn() -> StoreStats + Send + Sync>,
     has_overrides: bool,
-    /// Why no search for blocked keys completes.
-    incomplete: Option<Incomplete>,
 }
 
 impl Default for StubStore {
@@ -49,7 +47,6 @@ impl StubStore {
             detached_delay: Duration::ZERO,
             stats: Arc::new(StoreStats::default),
             has_overrides: true,
-            incomplete: None,
         }
     }
 
@@ -99,14 +96,6 @@ impl StubStore {
             ..Self::default()
         }
     }
-
-    /// A store that finds no blocked key, and ends each search for this reason.
-    pub fn with_incomplete_blocks(incomplete: Incomplete) -> Self {
-        Self {
-            incomplete: Some(incomplete),
-            ..Self::default()
-        }
-    }
 }
 
 impl fmt::Debug for StubStore {
@@ -152,10 +141,7 @@ impl Store for StubStore {
     }
 
     fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
-        Box::pin(ready(match self.incomplete {
-            Some(incomplete) => Ok(BlockedKeys::new(Vec::new(), Some(incomplete))),
-            None => Err(StoreError::Unsupported("listing blocked keys")),
-        }))
+        Box::pin(ready(Err(StoreError::Unsupported("listing blocked keys"))))
     }
 
     fn overrides(&self) -> Option<&OverrideTable> {

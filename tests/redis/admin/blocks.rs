@@ -1,6 +1,5 @@
 //! Blocks: how they are made, listed and ended, and what is known of a blocked key.
 
-use tollgate::store::Incomplete;
 use tollgate_tests::prelude::*;
 
 use crate::admin::support::{self, *};
@@ -79,21 +78,6 @@ async fn block_and_unblock_hold_for_the_bans_that_can_read_the_text() {
     for seconds in [json!(0), json!(u64::MAX), json!(1.5)] {
         let body = json!({"key": "192.0.2.1", "seconds": seconds});
         api.mistake("/block", body).await;
-    }
-}
-
-#[tokio::test]
-async fn a_list_of_blocks_that_is_not_complete_says_why() {
-    for (incomplete, shown) in [
-        (Incomplete::Limit, "limit"),
-        (Incomplete::Timeout, "timeout"),
-        (Incomplete::KeysMoved, "keys_moved"),
-    ] {
-        let builder = Limiter::builder().store(StubStore::with_incomplete_blocks(incomplete));
-        let limiter = stores::limiter(builder, [Policy::block_list("blocked")]);
-        let blocks = Api::of(limiter).get("/blocks").await.json;
-        let expected = json!({"blocks": [], "complete": false, "incomplete": shown});
-        assert_eq!(blocks, expected);
     }
 }
 

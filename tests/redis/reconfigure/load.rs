@@ -129,60 +129,6 @@ async fn waiters_on_several_threads_are_all_admitted_once() {
     }
 }
 
-/// Puts one of two sets in force whose responses differ in each of their parts.
-fn apply(layer: &RateLimitLayer, n: usize) {
-    let (name, quota, headers) = match n % 2 {
-        0 => ("even", "1000000/h", RateLimitHeaders::x_ratelimit()),
-        _ => ("odd", "1/8000h", RateLimitHeaders::draft()),
-    };
-    let changes = layer.reconfigure(layer_settings([window(name, quota)]), |layer| {
-        let layer = layer.headers(headers);
-        layer.on_rejection(move |rejected: &Rejected, _| {
-            let policies = rejected.decision().policies();
-            let names: Vec<_> = policies.map(|policy| policy.policy().to_owned()).collect();
-            (rejected.status(), format!("{name} {}", names.join(" "))).into_response()
-        })
-    });
-    changes.expect("valid");
-    // The thread's own next request is under the new set.
-    assert_eq!(layer.limiter().policies()[0].name(), name);
-}
-
-#[test]
-fn each_response_is_of_one_set_while_the_sets_are_replaced() {
-    let layer = World::memory().layer([window("even", "1000000/h")]);
-    apply(&layer, 1);
-    let app = app(&layer);
-    let see_both = || {
-        current_thread().block_on(async {
-            let mut seen = [0_u64; 2];
-            while seen.contains(&0) || seen.iter().sum::<u64>() < 500 {
-                let answer = get_from(&app).await;
-                let x = answer.field("x-ratelimit-limit");
-                let draft = answer.field("ratelimit-policy");
-                if x == "1000000" {
-                    assert_eq!((answer.status, draft), (StatusCode::OK, ""));
-                    seen[0] += 1;
-                } else {
-                    assert!(draft.starts_with(r#""odd""#) && x.is_empty(), "{draft} {x}");
-                    let rejected = answer.status == StatusCode::TOO_MANY_REQUESTS;
-                    assert_eq!(answer.body, if rejected { "odd odd" } else { "hello" });
-                    seen[1] += 1;
-                }
-            }
-        });
-    };
-    thread::scope(|scope| {
-        let threads = [(); 3].map(|()| scope.spawn(see_both));
-        for n in 0.. {
-            apply(&layer, n);
-            if threads.iter().all(|thread| thread.is_finished()) {
-                break;
-            }
-        }
-    });
-}
-
 #[test]
 fn hundreds_of_changes_leave_nothing_behind() {
     for world in World::both() {
