@@ -14,6 +14,5 @@ mod observe;
 mod outgoing;
 mod overrides;
 mod reconfigure;
-mod shared;
 mod store;
 mod strategies;

@@ -52,11 +52,10 @@ pub use crate::{
     results::{Counts, admitted_by_store, store_error},
     rng::Rng,
     runtimes::{current_thread, multi_thread},
-    scene::Case,
     stores::{self, Built, quota},
     strategy_kind::{Counting, StrategyKind},
     stub_store::StubStore,
     text::assert_contains,
     until::{TEST_TIMEOUT, until},
-    world::{KEY, World, ms, secs},
+    world::{Case, KEY, World, ms, secs},
 };

@@ -1,4 +1,4 @@
-use tollgate_tests::{hot_key::until_leased, stores::redis};
+use tollgate_tests::{stores::redis, world::until_leased};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! How responses show the limits: in which fields, of which policies, and how much later than exactly.
 
 use tollgate::layer::exposed_headers;
-use tollgate_tests::two_clocks::TwoClocks;
+use tollgate_tests::clocks::TwoClocks;
 
 use crate::http::{support, support::*};
 

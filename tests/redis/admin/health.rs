@@ -3,12 +3,9 @@
 use std::pin::pin;
 
 use tokio::task::yield_now;
-use tollgate_tests::{prelude::*, service::send};
+use tollgate_tests::{prelude::*, servers::a_client_waits, service::send};
 
-use crate::{
-    admin::support::{self, *},
-    shared::a_client_waits,
-};
+use crate::admin::support::{self, *};
 
 fn limiter_on(server: &Server) -> Limiter {
     let policies = [

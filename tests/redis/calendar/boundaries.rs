@@ -3,7 +3,7 @@
 //! The boundaries were computed by Python's `zoneinfo` (tzdata 2026), as the first minute whose local date is the next one or a
 //! later one: no rule of a zone was used, and no code of this crate.
 
-use tollgate_tests::{prelude::*, scene::fresh_key};
+use tollgate_tests::{prelude::*, world::fresh_key};
 
 use super::{check, exhaust};
 

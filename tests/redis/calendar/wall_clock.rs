@@ -3,7 +3,7 @@
 use std::{fs::OpenOptions, num::NonZeroUsize, os::unix::fs::FileExt};
 
 use tollgate::clock::Clock;
-use tollgate_tests::{prelude::*, two_clocks::TwoClocks};
+use tollgate_tests::{clocks::TwoClocks, prelude::*};
 
 use super::exhaust as exhaust_micros;
 

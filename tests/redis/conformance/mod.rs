@@ -13,7 +13,7 @@ use tollgate_tests::until::TEST_TIMEOUT;
 use run::{Manner, Time};
 use trace::Trace;
 
-use crate::shared::SameTime;
+use tollgate_tests::clocks::SameTime;
 
 /// Runs all traces, and shows every one that failed.
 async fn run_all(

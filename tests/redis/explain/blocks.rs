@@ -2,7 +2,7 @@
 
 use testkit::Cluster;
 use tollgate::{limiter::Block, store::Incomplete};
-use tollgate_tests::{prelude::*, rights, stores::limiter};
+use tollgate_tests::{prelude::*, servers, stores::limiter};
 
 const HOUR: Duration = secs(3_600);
 
@@ -156,7 +156,7 @@ async fn other_keys_with_similar_names_are_not_listed() {
 #[tokio::test]
 async fn a_user_without_the_permission_to_scan_is_named_by_the_health_check() {
     let server = Server::start();
-    let commands = rights::of_a_limiter(&server);
+    let commands = servers::of_a_limiter(&server);
     for (user, rules) in [("lists", format!("{commands} +scan")), ("counts", commands)] {
         server.acl(user, "secret", &rules);
         let store = RedisStore::builder().url(server.url_as(user, "secret"));

@@ -4,7 +4,9 @@ use futures_util::future::join3;
 use tollgate::limiter::Check;
 use tollgate_tests::prelude::*;
 
-use crate::{inflight::support::*, shared::a_client_waits};
+use tollgate_tests::servers::a_client_waits;
+
+use crate::inflight::support::*;
 
 /// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {

@@ -1,7 +1,7 @@
 //! Leases: the requests that they admit are told like others, and each unit has one fate.
 
 use tollgate::observe::{LeaseStats, PolicyResult};
-use tollgate_tests::{hot_key::until_leased, prelude::*, stores::redis};
+use tollgate_tests::{prelude::*, stores::redis, world::until_leased};
 
 use crate::{admin::support::under, metrics::support::value, observe::support::*};
 

@@ -7,7 +7,7 @@ use tollgate::{
 };
 use tollgate_tests::{
     prelude::*,
-    rights,
+    servers,
     stores::{frozen, limiter, redis},
 };
 
@@ -142,7 +142,7 @@ async fn units_that_were_leased_under_the_quota_before_are_not_spent() {
     let lease = Lease::max_units(500).ttl(secs(10));
     let leased = policy("10000000/day").lease(lease);
     let limiter = limiter(Limiter::builder().store(redis(&server)), [leased]);
-    tollgate_tests::hot_key::until_leased(&limiter, ALICE, 1).await;
+    tollgate_tests::world::until_leased(&limiter, ALICE, 1).await;
     set(&limiter, ALICE, of("5/day")).await;
     for _ in 0..100 {
         let decision = limiter.check(ALICE).await;
@@ -177,7 +177,7 @@ async fn a_user_without_the_permissions_counts_without_overrides() {
         of("5/h"),
     )
     .await;
-    let few = rights::of_a_limiter(&server).replace(" +hgetall", "");
+    let few = servers::of_a_limiter(&server).replace(" +hgetall", "");
     server.acl("few", "s3cret", &few);
     let builder = RedisStore::builder().url(server.url_as("few", "s3cret"));
     let builder = Limiter::builder().store(builder.timeout(TEST_TIMEOUT).built());

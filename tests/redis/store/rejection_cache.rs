@@ -3,12 +3,9 @@
 
 use testkit::Clock;
 use tollgate::observe::DecisionSource::{RejectionCache, Store};
-use tollgate_tests::prelude::*;
+use tollgate_tests::{clocks::SameTime, prelude::*};
 
-use crate::{
-    shared::SameTime,
-    store::support::{store as uncached, *},
-};
+use crate::store::support::{store as uncached, *};
 
 /// Long beside what a slow machine is late by.
 const BOUND: Duration = secs(10);

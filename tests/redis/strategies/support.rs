@@ -4,9 +4,9 @@ use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snap
 use tollgate_tests::prelude::*;
 
 pub(crate) use tollgate_tests::{
-    scene::{each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
     stores::quota,
     world::START,
+    world::{each, each_in, each_of, fresh_key, left, refund, send, send_concurrently},
 };
 
 /// The values of all keys, in the order of their names.

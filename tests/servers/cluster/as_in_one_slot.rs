@@ -2,7 +2,7 @@
 //! quotas, rejections that count, bans and shadows.
 
 use tollgate::limiter::Keys;
-use tollgate_tests::every_policy::refund_every;
+use tollgate_tests::charges::refund_every;
 
 use crate::cluster::support::*;
 

@@ -4,7 +4,7 @@ use tokio::{task::yield_now, time::timeout};
 use tollgate::limiter::{Keys, SettleError};
 
 use crate::cluster::support::*;
-use tollgate_tests::every_policy::refund_every;
+use tollgate_tests::charges::refund_every;
 
 fn three([a, b, c]: [(StrategyKind, &str); 3]) -> Limiter {
     let policies = [("a", a), ("b", b), ("c", c)];

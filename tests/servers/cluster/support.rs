@@ -6,9 +6,9 @@ use testkit::Builder;
 use tollgate::{limiter::Keys, store::RedisStoreBuilder};
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{Fixed, Gcra, List, Log};
 pub(crate) use tollgate_tests::{
+    clocks::StillTime,
     load::{hammer, limiter, used},
     prelude::*,
-    still_time::StillTime,
 };
 
 /// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.

@@ -1,7 +1,7 @@
 //! What a URL can contain.
 
 use testkit::Sentinel;
-use tollgate_tests::{rights, still_time::StillTime};
+use tollgate_tests::{clocks::StillTime, servers};
 
 use crate::deployments::support::*;
 
@@ -9,7 +9,7 @@ use crate::deployments::support::*;
 async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
     let cluster = Cluster::start(3, 0);
     for node in cluster.nodes() {
-        let rights = rights::of_a_limiter(node) + " +cluster|slots +asking";
+        let rights = servers::of_a_limiter(node) + " +cluster|slots +asking";
         node.acl("limits", "s3cret", &rights);
     }
     let urls = cluster
@@ -39,7 +39,7 @@ async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
 async fn a_password_and_a_user_with_few_rights_suffice() {
     let server = Server::builder().password("p@ss/word").start();
     counts(&at(&server.url())).await;
-    server.acl("limits", "s3cret", &rights::of_a_limiter(&server));
+    server.acl("limits", "s3cret", &servers::of_a_limiter(&server));
     server.flush();
     let few = at(&server.url_as("limits", "s3cret"));
     counts(&few).await;

@@ -2,7 +2,7 @@
 
 use crate::faults::support::*;
 use tollgate::limiter::UnitMeter;
-use tollgate_tests::set_clock::of_own_process;
+use tollgate_tests::clocks::of_own_process;
 
 /// Nothing refills before the window ends.
 fn limiter(store: RedisStore) -> Limiter {

@@ -1,7 +1,7 @@
 //! What the tests share.
 
 use tollgate::{limiter::LimitStatus, store::RedisStoreBuilder};
-pub(crate) use tollgate_tests::{prelude::*, still_time::StillTime};
+pub(crate) use tollgate_tests::{clocks::StillTime, prelude::*};
 
 pub(crate) const KEY: Key = Key::global();
 

@@ -5,14 +5,14 @@ use std::pin::pin;
 use futures_util::future::{Either, select};
 use testkit::Clock;
 use tollgate::{observe::LeaseStats, store::RedisStoreBuilder};
-use tollgate_tests::set_clock::of_own_process;
+use tollgate_tests::clocks::of_own_process;
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{
     Calendar, Fixed, Gcra, List, Log, Sliding,
 };
 pub(crate) use tollgate_tests::{
+    clocks::{real_pause, until},
     load::limiter,
     prelude::*,
-    set_clock::{real_pause, until},
     world::KEY,
 };
 

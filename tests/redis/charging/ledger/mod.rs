@@ -7,7 +7,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use tollgate_tests::{charges::charge, prelude::*, scene, world::START};
+use tollgate_tests::{charges::charge, prelude::*, world::START};
 
 use self::{
     counts::AdmittedUnits,
@@ -120,7 +120,7 @@ async fn assert_all_refills(world: &World, limiter: &Limiter, strategy: Strategy
 
 /// Tries one scene; returns how much the killed process had reserved.
 async fn run_case(world: &World, case: Case) -> i64 {
-    let _printed = scene::Case(format!("{case:?}; again with {SEED}={}", case.seed));
+    let _printed = Case(format!("{case:?}; again with {SEED}={}", case.seed));
     let (mut rng, mut now) = (Rng::new(case.seed), world.now());
     let (log, mut expected) = (Log::default(), Expected::new(case.strategy, now as i64));
     let mut child = world

@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use tokio::sync::oneshot;
 use tollgate_tests::{
-    every_policy::{charge_every, refund_every, settle_every},
+    charges::{charge_every, refund_every, settle_every},
     prelude::*,
 };
 

@@ -2,7 +2,7 @@
 
 use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys, LimitStatus, Override};
 use tollgate_tests::{
-    every_policy::{charge_every, refund_every, settle_every},
+    charges::{charge_every, refund_every, settle_every},
     prelude::*,
     strategy_kind::StrategyKind as Plain,
 };
