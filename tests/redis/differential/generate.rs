@@ -108,7 +108,7 @@ impl Generator {
     /// Leases of some policies that can have them.
     fn lease(&mut self, policy: &PolicySpec) -> Option<u64> {
         let most = match policy.strategy {
-            StrategyKind::Permits(_) | StrategyKind::Ban(..) => 0,
+            StrategyKind::Permits(_) | StrategyKind::Ban(..) | StrategyKind::SmallLog => 0,
             StrategyKind::Plain(Plain::Log) => {
                 let periods = policy.quotas.iter().map(|rate| rate.period() / 100_000);
                 periods.min().unwrap_or(0)
@@ -128,7 +128,7 @@ impl Generator {
                 "Asia/Shanghai",
             ])),
             2 => Plain::Sliding(2 + self.below(10) as u32).into(),
-            3 => Plain::Log.into(),
+            3 => StrategyKind::SmallLog,
             4 => StrategyKind::Epoch,
             _ => match self.one_of(&Plain::ALL) {
                 Plain::Calendar => StrategyKind::Calendar(0),

@@ -3,6 +3,8 @@
 use tollgate::Lease;
 use tollgate_tests::{prelude::*, strategy_kind::StrategyKind as Plain};
 
+use crate::differential::small_log::SmallLog;
+
 /// How many keys a history is about.
 pub(crate) const KEYS: usize = 3;
 
@@ -40,6 +42,7 @@ pub(crate) enum StrategyKind {
     Zone(&'static str),
     /// In windows from 1970 on.
     Epoch,
+    SmallLog,
     /// Permits with a TTL in milliseconds.
     Permits(u64),
     /// The first ban and the longest one, in milliseconds.
@@ -276,6 +279,7 @@ impl StrategyKind {
             }
             Self::Zone(name) => policy.strategy(CalendarWindow::zone(name)),
             Self::Epoch => policy.strategy(CalendarWindow::from_epoch()),
+            Self::SmallLog => policy.strategy(SmallLog),
             Self::Permits(life) => policy.strategy(Concurrency::with_ttl(ms(life))),
             Self::Ban(first, longest) => {
                 policy.strategy(Ban::for_duration(ms(first)).max_duration(ms(longest)))

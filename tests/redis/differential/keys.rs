@@ -149,6 +149,7 @@ impl Keys {
             StrategyKind::Calendar(_) | StrategyKind::Zone(_) | StrategyKind::Epoch => {
                 (reset, reset + DAY / 24)
             }
+            StrategyKind::SmallLog => (reset, period),
             StrategyKind::Permits(life) => (0, life * 1_000),
             StrategyKind::Ban(first, longest) => {
                 let longest = longest.max(first) * 1_000;

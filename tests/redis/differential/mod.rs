@@ -25,6 +25,7 @@ mod regressions;
 mod response;
 mod run;
 mod shrink;
+mod small_log;
 
 /// What is set in the environment, or else a number.
 fn number(name: &str, otherwise: u64) -> u64 {

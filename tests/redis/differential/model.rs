@@ -79,6 +79,9 @@ fn limit(policy: &PolicySpec, rate: Rate) -> Option<Limit> {
         }
         StrategyKind::Zone(name) => calendar(Some(TimeZone::get(name).ok()?)),
         StrategyKind::Epoch => calendar(None),
+        StrategyKind::SmallLog => Rule::Log {
+            period: even_period,
+        },
         StrategyKind::Permits(_) | StrategyKind::Ban(..) => return None,
     };
     Some(Limit::counted(rule, requests))
@@ -266,7 +269,10 @@ impl Model {
     /// store each unit.
     fn charge_for_rejections(&mut self, charge: &Charge, rejected: i128, cost: i128) {
         let Counted { spec, quotas, .. } = &self.policies[charge.policy];
-        let stores_each = matches!(spec.strategy, StrategyKind::Plain(Plain::List | Plain::Log));
+        let stores_each = matches!(
+            spec.strategy,
+            StrategyKind::Plain(Plain::List | Plain::Log) | StrategyKind::SmallLog
+        );
         let debt = if stores_each {
             0
         } else {
@@ -320,6 +326,7 @@ impl Model {
         if matches!(
             strategy,
             StrategyKind::Plain(Plain::List | Plain::Log | Plain::Sliding(_))
+                | StrategyKind::SmallLog
         ) {
             return None;
         }

@@ -44,6 +44,30 @@ async fn a_request_takes_as_much_memory_and_as_many_commands_whatever_it_costs()
     }
 }
 
+/// So many that a list window's list is written anew from the first of them on.
+#[tokio::test]
+async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
+    for world in World::both() {
+        let limiter = world.single(StrategyKind::List, "10000/h");
+        let [alice, bob] = ["alice", "bob"].map(Key::new);
+        let charge = |caller: Key, cost| {
+            let check = limiter.check(Keys::from(KEY).caller(caller)).cost(cost);
+            check.into_future()
+        };
+        let mut first = charge(alice, 900).await;
+        let small = (0..1_400).map(|n| charge(if n % 2 == 0 { bob } else { alice }, 1 + n % 3));
+        assert!(join_all(small).await.iter().all(Decision::is_admitted));
+        let policy = limiter.policy("p").expect("a policy");
+        let mut listed = policy.callers(KEY).await.expect("callers");
+        assert_eq!(refund(&mut first, 899).await, 899);
+        for _ in 0..899 {
+            let last = listed.iter().rposition(|caller| *caller == alice);
+            listed.remove(last.expect("a unit of the caller"));
+        }
+        assert_eq!(policy.callers(KEY).await.expect("callers"), listed);
+    }
+}
+
 /// Twice, as a client that hangs up does it.
 #[tokio::test]
 async fn huge_charges_dropped_before_their_result_do_not_overflow() {

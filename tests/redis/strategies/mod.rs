@@ -1,13 +1,13 @@
 //! What each strategy promises beyond the random histories of `differential`: any time, any cost, changed policies, stored bytes,
 //! and strategies from outside the crate.
 
-mod callers;
 mod changed;
 mod clocks;
 mod custom;
 mod formats;
 mod gcra;
 mod large_costs;
-mod log_blocks;
 mod support;
 mod tiers;
+
+pub(crate) use support::Altered;

@@ -34,10 +34,14 @@ impl Altered {
     ) -> Policy {
         let quota = quota(text);
         let rule = strategy.bind(&quota, &Terms::default()).expect("a rule");
+        Policy::new(name, quota).strategy(Self::new(rule, alter))
+    }
+
+    pub(crate) fn new(rule: Arc<dyn Rule>, alter: impl FnOnce(&mut Self)) -> Self {
         let (info, script) = (rule.info(), rule.script());
         let mut altered = Self { rule, info, script };
         alter(&mut altered);
-        Policy::new(name, quota).strategy(altered)
+        altered
     }
 }
 

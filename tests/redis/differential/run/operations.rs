@@ -65,7 +65,9 @@ impl Run<'_> {
     }
 
     fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
-        let check = limiter.check(self.keys_of(request.key));
+        // A list window stores who called.
+        let caller = request.cost.unwrap_or(0).wrapping_add(request.times) % 3;
+        let check = limiter.check(self.keys_of(request.key).caller(Key::from(caller)));
         let check = self.dress(check, request);
         check.times(request.times).into_future()
     }
@@ -140,10 +142,11 @@ impl Run<'_> {
             self.model = None;
         }
         let overrides = self.overrides.clone().into_iter();
-        let unknown = overrides.filter(|((place, _), rate)| {
-            rate.is_some_and(|rate| !policies[*place].quotas.contains(&rate))
+        let unfit = overrides.filter(|((place, _), rate)| match rate {
+            Some(rate) => !policies[*place].quotas.contains(rate),
+            None => has_leases(policies),
         });
-        for ((place, key), _) in unknown {
+        for ((place, key), _) in unfit {
             for side in [&self.redis, &self.memory] {
                 let (name, key) = (policy_name(place), key_named(key));
                 let removed = side.limiter.remove_override(&name, key).await;
@@ -165,7 +168,8 @@ impl Run<'_> {
         setting: Overriding,
     ) -> Outcome {
         let policy = &self.policies[place];
-        if !policy.is_present() {
+        let is_unfit = setting == Overriding::Exempt && has_leases(&self.policies);
+        if !policy.is_present() || is_unfit {
             return Ok(());
         }
         let quota = |quota: usize| policy.quotas[quota % policy.quotas.len()];
@@ -605,6 +609,11 @@ impl Run<'_> {
             self.keys.spoil(self.server, place, ms);
         }
     }
+}
+
+/// Whether a key that is exempt from one policy might be decided by the leases of the others.
+fn has_leases(policies: &[PolicySpec]) -> bool {
+    policies.iter().any(|policy| policy.lease.is_some())
 }
 
 fn compare(redis: &OpResult, memory: &OpResult, model: Option<&OpResult>) -> Outcome {
