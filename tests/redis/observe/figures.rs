@@ -6,7 +6,7 @@ use tollgate::{
     limiter::Override,
     observe::{PolicyResult, UnitsKind},
 };
-use tollgate_tests::{prelude::*, service::send};
+use tollgate_tests::{exposition::Exposition, prelude::*, service::send};
 
 use crate::observe::support::*;
 
@@ -116,6 +116,50 @@ async fn requests_in_an_outage_are_told_as_counted_in_process_or_not_at_all() {
         assert_eq!(record.outcomes, BTreeMap::from_iter(outcomes));
         assert_eq!(record.sources, [(DecisionSource::Fallback, 8)].into());
         assert_eq!(record.uncounted, uncounted);
+    }
+}
+
+/// The counters of requests and units.
+fn counters(exposition: &Exposition) -> BTreeMap<String, u64> {
+    let names = ["requests_total", "units_total", "uncounted_total"];
+    let samples = exposition.0.iter();
+    let counters = samples.filter(|sample| names.iter().any(|name| sample.name.ends_with(name)));
+    let series = counters.map(|one| (format!("{} {:?}", one.name, one.labels), one.value as u64));
+    series.collect()
+}
+
+#[tokio::test]
+async fn metrics_and_activity_alone_count_what_they_count_beside_other_observers() {
+    let in_outage = || {
+        let builder = Limiter::builder().store(StubStore::unreachable());
+        builder.on_store_error(OnStoreError::Admit)
+    };
+    let in_process = || Limiter::builder().store(MemoryStore::new());
+    let builders: [&dyn Fn() -> LimiterBuilder; 2] = [&in_process, &in_outage];
+    for builder in builders {
+        let policies = || [limit("p", "300/month"), limit("all", "1000/month")];
+        let both = [
+            watched(builder(), policies()),
+            counted(builder(), policies()),
+        ];
+        for watched in &both {
+            // One in 64 decisions is timed, and so reported like others.
+            for n in 0..200 {
+                let _ = watched.limiter.check(KEY).cost(1 + n % 3).await;
+            }
+        }
+        let [watched, counted] = both;
+        let (record, exposition) = watched.figures().await;
+        assert!(record.requests() == 200 && record.result("p", PolicyResult::Near) < 200);
+        let alone = counted.metrics.exposition();
+        assert_eq!(counters(&alone), counters(&exposition));
+        let [expected, found] = [
+            watched.api.get("/activity").await.json,
+            counted.api.get("/activity").await.json,
+        ];
+        for part in ["outcomes", "uncounted", "policies"] {
+            assert_eq!(found[part], expected[part], "{part}");
+        }
     }
 }
 

@@ -73,16 +73,27 @@ pub(crate) fn watched(
     builder: LimiterBuilder,
     policies: impl IntoIterator<Item = Policy>,
 ) -> Watched {
-    let (recorder, metrics, activity) = (Recorder::new(), Observed::default(), Activity::new());
-    let activity = Arc::new(activity);
-    let builder = builder.observe(recorder.clone());
+    let recorder = Recorder::new();
+    let watched = counted(builder.observe(recorder.clone()), policies);
+    Watched {
+        recorder,
+        ..watched
+    }
+}
+
+/// A limiter that only metrics and the activity observe, which then count without events.
+pub(crate) fn counted(
+    builder: LimiterBuilder,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Watched {
+    let (metrics, activity) = (Observed::default(), Arc::new(Activity::new()));
     let builder = builder.observe(metrics.metrics.clone());
     let limiter = stores::limiter(builder.observe(activity.clone()), policies);
     let admin = Admin::new(&limiter).token("ops", TOKEN).activity(activity);
     Watched {
         api: Api::with(admin),
         limiter,
-        recorder,
+        recorder: Recorder::new(),
         metrics,
     }
 }
