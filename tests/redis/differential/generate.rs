@@ -38,6 +38,11 @@ pub(crate) fn history(seed: u64) -> History {
     }
 }
 
+/// One of these policies.
+pub(crate) fn history_of(seed: u64, policies: Vec<PolicySpec>) -> History {
+    Generator(Rng::new(seed)).history(policies)
+}
+
 /// Draws policies and steps.
 struct Generator(Rng);
 

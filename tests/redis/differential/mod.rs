@@ -17,6 +17,11 @@ use std::env;
 
 use tollgate_tests::prelude::*;
 
+use self::{
+    history::{History, PolicySpec, Rate, Role, StrategyKind},
+    run::Stores,
+};
+
 mod generate;
 mod history;
 mod keys;
@@ -32,22 +37,26 @@ fn number(name: &str, otherwise: u64) -> u64 {
     env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
+/// Runs a history; returns the smallest one that is found to fail, and how.
+fn failure(stores: &mut Stores, seed: u64, history: History) -> Option<String> {
+    let failure = stores.run(&history).err()?;
+    let (history, failure) = shrink::shrink(stores, history, failure);
+    let (source, text) = (history.source(), &failure.text);
+    Some(format!("seed {seed}:\n{source}\n{text}\n"))
+}
+
 #[test]
 fn both_stores_and_the_model_decide_alike() {
     let steps = number("TOLLGATE_DIFFERENTIAL_STEPS", 8_000);
     let first = number("TOLLGATE_DIFFERENTIAL_SEED", 1);
     println!("seed {first}, {steps} steps");
     let most = number("TOLLGATE_DIFFERENTIAL_FAILURES", 1) as usize;
-    let (mut stores, begun) = (run::Stores::new(), Instant::now());
+    let (mut stores, begun) = (Stores::new(), Instant::now());
     let (mut taken, mut seed, mut failures) = (0, first, Vec::new());
     while taken < steps && failures.len() < most {
         let history = generate::history(seed);
         taken += history.steps.len() as u64;
-        if let Err(failure) = stores.run(&history) {
-            let (history, failure) = shrink::shrink(&mut stores, history, failure);
-            let (source, text) = (history.source(), &failure.text);
-            failures.push(format!("seed {seed}:\n{source}\n{text}\n"));
-        }
+        failures.extend(failure(&mut stores, seed, history));
         seed += 1;
     }
     let (modelled, time) = (stores.modelled, begun.elapsed());
@@ -58,3 +67,23 @@ fn both_stores_and_the_model_decide_alike() {
         "too few by the model"
     );
 }
+
+#[test]
+fn a_log_of_many_blocks_counts_as_the_model_has_it() {
+    let log = PolicySpec {
+        strategy: StrategyKind::SmallLog,
+        quotas: vec![Rate::Per(60, 60_000_000)],
+        declared: false,
+        role: Role::Live,
+        lease: None,
+    };
+    let mut stores = Stores::new();
+    for seed in 0..LOGS {
+        let history = generate::history_of(seed, vec![log.clone()]);
+        let failed = failure(&mut stores, seed, history);
+        assert!(failed.is_none(), "{}", failed.unwrap_or_default());
+    }
+}
+
+/// How many logs of many blocks there are.
+const LOGS: u64 = 60;
