@@ -1,6 +1,6 @@
 //! Histories that failed once, as they were printed: random ones meet them rarely.
 
-use tollgate_tests::strategy_kind::StrategyKind::{Bucket, Fixed, Gcra, List, Sliding};
+use tollgate_tests::strategy_kind::StrategyKind::{Bucket, Fixed, Gcra, List, Log, Sliding};
 
 use crate::differential::{
     history::{
@@ -219,6 +219,85 @@ fn histories_that_failed_once_do_not_fail() {
             );
         }
     }
+    let give = |of, units| Refund { of, units };
+    play(
+        "a refund after a step back takes no units of a later bucket",
+        (1800000000000000, 1),
+        &[policy(Sliding(10), &[Per(10, 60000000)])],
+        &[
+            (0, Check(of(0).cost(5))),
+            (6000000, Check(of(0).cost(3))),
+            (-6000000, give(0, 5)),
+        ],
+    );
+    play(
+        "a refund goes to its bucket also after an operation with another width",
+        (1800000000000000, 1),
+        &[policy(Sliding(10), &[Per(10, 60000000), Per(10, HOUR)])],
+        &[
+            (0, Charge(of(0))),
+            (0, Check(of(0).cost(2))),
+            (0, Peek(of(0).tiers(&[1]))),
+            (0, refund(1)),
+            (0, Peek(of(0).tiers(&[1]))),
+            (0, refund(1)),
+            (0, Peek(of(0).tiers(&[1]))),
+        ],
+    );
+    play(
+        "a charge after a step back is refunded into the window that was charged",
+        (1800057599999000, 1),
+        &[policy(Calendar(0), &[Per(10, DAY)])],
+        &[
+            (0, Check(of(0).cost(6))),
+            (1000, Check(of(0))),
+            (-1000, give(0, 6)),
+            (0, Check(of(0).cost(9))),
+            (1000, give(2, 9)),
+            (0, Check(of(0).times(20))),
+        ],
+    );
+    for strategy in [Gcra, Bucket, Fixed, List, Log, Sliding(1)] {
+        play(
+            "a refund that is sent again, since another limit's window is over, refunds once",
+            (1800000000000000, 1000),
+            &[
+                policy(strategy, &[Per(20, 30 * DAY)]),
+                policy(Calendar(0), &[Per(10, DAY)]),
+            ],
+            &[
+                (0, Check(of(0).cost(3))),
+                (0, Check(of(0).cost(5))),
+                (2 * DAY as i64, give(0, 3)),
+                (0, Peek(of(0))),
+            ],
+        );
+    }
+    play(
+        "an arrival time of now at the end of a round is counted like any other",
+        (1799999940000000, 1),
+        &[
+            policy(Gcra, &[Per(1, 60000000)]),
+            policy(Gcra, &[Per(2, 60000000)]),
+        ],
+        &[
+            (0, Check(of(0).times(3))),
+            (60000000, Check(of(0).times(3))),
+            (60000000, Check(of(0).times(3))),
+        ],
+    );
+    play(
+        "from a list's last instant on each admitted caller is listed",
+        (1800000000000000, 1000),
+        &[policy(List, &[Per(10, 1000000)])],
+        &[
+            (0, Check(of(0))),
+            (999000, Check(of(0))),
+            (1000, Check(of(0))),
+            (1000, Check(of(0))),
+            (0, Peek(of(0))),
+        ],
+    );
 }
 
 const HOUR: u64 = 3600000000;

@@ -103,10 +103,15 @@ async fn a_step_back_gives_nothing_and_the_step_forward_again_one_burst_at_most(
             world.set(1_806_280_200 * SECOND + 123_457);
             let (limiter, key) = (world.limiter([policy]), fresh_key());
             assert_eq!(exhaust(&limiter, key).await.0, QUOTA);
+            let partly = fresh_key();
+            assert_eq!(send(&limiter, partly, 4).await, 4);
             for (step, most) in [(-HOUR, 0), (HOUR, QUOTA)] {
                 world.step(step);
                 let (admitted, wait) = exhaust(&limiter, key).await;
                 assert!(admitted <= most, "{admitted} after a step of {step}");
+                // What was left is left, and no more.
+                let rest = send(&limiter, partly, QUOTA).await;
+                assert!(rest <= most.max(QUOTA - 4), "{rest} after a step of {step}");
                 // A step that could be a debt is one, and its next unit one interval away; the next window of a calendar
                 // stays the current one.
                 let max_wait = longest + secs(3_600).min(longest) + longest / 10;
