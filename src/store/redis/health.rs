@@ -286,45 +286,35 @@ impl RedisStore {
 mod tests {
     use super::*;
 
-    fn problems(info: &str) -> Vec<String> {
-        let mut health = HealthReport::default();
-        InfoReply(info).check(&"the server".into(), &mut health);
-        health.issues().iter().map(ToString::to_string).collect()
-    }
-
     #[test]
-    fn servers_before_six_two_are_old() {
-        let info = |version| format!("# Server\r\nredis_version:{version}\r\nmaxmemory:0\r\n");
-        for old in ["6.0.16", "5.0.7", "6.1.240", "2.8"] {
-            let found = problems(&info(old));
-            assert_eq!(found.len(), 1, "{old}");
-            assert!(found[0].contains(old), "{found:?}");
-        }
-        for new in [
-            "6.2.0",
-            "6.10.1",
-            "7.0.15",
-            "8.2.1",
-            "255.255.255",
-            "unknown",
+    fn servers_that_are_too_old_or_may_evict_keys_are_reported() {
+        for (version, policy, maxmemory, issue) in [
+            ("6.0.16", "noeviction", 0, Some("6.0.16")),
+            ("5.0.7", "noeviction", 0, Some("5.0.7")),
+            ("6.1.240", "noeviction", 0, Some("6.1.240")),
+            ("2.8", "noeviction", 0, Some("2.8")),
+            ("6.2.0", "allkeys-lru", 0, None),
+            ("6.10.1", "noeviction", 5_000_000, None),
+            ("255.255.255", "noeviction", 0, None),
+            ("unknown", "noeviction", 0, None),
+            ("7.0.15", "allkeys-lru", 5_000_000, Some("allkeys-lru")),
+            ("7.0.15", "allkeys-random", 1, Some("allkeys-random")),
+            ("7.0.15", "volatile-ttl", 1, Some("volatile-ttl")),
+            ("7.0.15", "volatile-lru", 1, Some("volatile-lru")),
         ] {
-            assert_eq!(problems(&info(new)), [""; 0], "{new}");
-        }
-    }
-
-    #[test]
-    fn a_server_that_evicts_keys_is_distinguished_from_one_that_does_not() {
-        let info = |policy, max| format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n");
-        assert_eq!(problems(&info("allkeys-lru", "0")), [""; 0]);
-        assert_eq!(problems(&info("noeviction", "5000000")), [""; 0]);
-        for policy in [
-            "allkeys-lru",
-            "volatile-ttl",
-            "volatile-lru",
-            "allkeys-random",
-        ] {
-            let found = problems(&info(policy, "5000000"));
-            assert!(found.len() == 1 && found[0].contains(policy), "{found:?}");
+            let info = format!(
+                "# Server\r\nredis_version:{version}\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\n"
+            );
+            let mut health = HealthReport::default();
+            InfoReply(&info).check(&"the server".into(), &mut health);
+            let found: Vec<_> = health.issues().iter().map(ToString::to_string).collect();
+            assert_eq!(found.len(), issue.iter().len(), "{info}: {found:?}");
+            let named = found.iter().zip(issue);
+            assert!(
+                named
+                    .into_iter()
+                    .all(|(found, issue)| found.contains(issue))
+            );
         }
     }
 }

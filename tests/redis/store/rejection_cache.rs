@@ -194,6 +194,9 @@ async fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_re
         let decision = here.check(from("a", tenant)).await;
         assert_eq!(outcome(&decision), rejected(source, ms(millis)));
     }
+    // Less of the policy that rejects, and as much of the other, may pass.
+    let free = here.check(from("a", "t")).cost_for("address", 0);
+    assert_eq!(outcome(&free.await), (true, Store, None));
 }
 
 /// A policy whose rejections count has the last word on those of all.
@@ -334,6 +337,22 @@ async fn changes_elsewhere_end_or_prolong_a_cached_rejection_within_the_bound() 
             matches!(check(&here, 1).await, (true, Store, _))
         })
         .await;
+    }
+}
+
+/// It is as old as its request, however long the reply takes.
+#[tokio::test]
+async fn a_rejection_whose_reply_took_longer_than_the_bound_is_not_cached() {
+    let (clock, server) = on_a_clock();
+    let proxy = Proxy::to(server.addr());
+    let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let store = store.rejection_cache_clock(SameTime(clock));
+    let store = store.rejection_cache_staleness(ms(100));
+    let limiter = limiter(store.timeout(TEST_TIMEOUT).built(), three_a_minute());
+    assert!(check(&limiter, 3).await.0);
+    proxy.delay(ms(150));
+    for _ in 0..3 {
+        assert_eq!(source(&limiter).await, Store);
     }
 }
 

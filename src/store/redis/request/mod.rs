@@ -419,6 +419,14 @@ mod tests {
     }
 
     #[test]
+    fn the_waiter_of_a_lost_request_gets_an_error() {
+        let (request, mut response) = with_response(Op::Acquire(1));
+        drop(request);
+        let response = read(&mut response);
+        assert!(matches!(response, Some(Err(StoreError::Connection(_)))));
+    }
+
+    #[test]
     fn a_timed_out_request_gets_no_second_response() {
         let (mut request, mut response) = with_response(Op::Acquire(1));
         request.expire(true);
