@@ -199,19 +199,28 @@ async fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_re
     assert_eq!(outcome(&free.await), (true, Store, None));
 }
 
-/// A policy whose rejections count has the last word on those of all.
+/// A policy whose rejections count has the last word on those of all, also where a limiter on the same store does not count them.
 #[tokio::test]
 async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
-    let world = on_a_clock();
+    let (clock, server) = on_a_clock();
     let a_minute = |name: &str, requests| Policy::new(name, Quota::requests(requests).per_minute());
     let counts = |requests| a_minute("counts", requests).charge_rejected(true);
+    let store = store(&server, &clock);
+    let [plain, counting] =
+        [a_minute("counts", 1), counts(1)].map(|it| limiter(store.clone(), [it]));
+    assert!(check(&plain, 1).await.0);
+    for expected in [Store, RejectionCache] {
+        assert_eq!(source(&plain).await, expected);
+    }
+    assert_eq!(source(&counting).await, Store);
     for policies in [
         vec![counts(1)],
         vec![Policy::new("permits", Quota::concurrent(1))],
         vec![a_minute("few", 1), counts(9)],
     ] {
-        world.1.flush();
-        let [limiter] = processes(&world, || policies.clone());
+        server.flush();
+        let limiter = limiter(store.clone(), policies);
+        let _ = limiter.reset(key()).await.expect("a response");
         let admitted = limiter.check(key()).await;
         assert!(admitted.is_admitted());
         for _ in 0..3 {
