@@ -245,6 +245,15 @@ fn histories_that_failed_once_do_not_fail() {
         ],
     );
     play(
+        "a bucket that ends with one of another width counts in that one",
+        (1800000010000000, 1),
+        &[policy(Sliding(1), &[Per(10, 60000000), Per(10, 20000000)])],
+        &[
+            (0, Check(of(0).cost(5))),
+            (70000000, Peek(of(0).tiers(&[1]))),
+        ],
+    );
+    play(
         "a charge after a step back is refunded into the window that was charged",
         (1800057599999000, 1),
         &[policy(Calendar(0), &[Per(10, DAY)])],

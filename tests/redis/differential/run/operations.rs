@@ -226,6 +226,10 @@ impl Run<'_> {
             outcomes.push(match credit.await {
                 Ok(credited) => {
                     let status = OpResult::of_status(&Ok(credited.status().clone()))?;
+                    let has_room = status.under[&name].wait == Some(Duration::ZERO);
+                    if credited.status().would_admit() != has_room {
+                        return Err(format!("credited {credited:?}"));
+                    }
                     Ok((credited.units(), status))
                 }
                 Err(error) => Err(error.to_string()),
