@@ -107,7 +107,7 @@ impl Example {
     pub fn of(mut command: Command) -> Self {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = piped.spawn().unwrap_or_else(|error| {
-            panic!("{command:?}: {error}; `cargo build --workspace --all-features --examples` makes examples")
+            panic!("{command:?}: {error}; `cargo build --workspace --exclude tollgate-fuzz --all-features --examples` makes examples")
         });
         let stdout = child.stdout.take().expect("its output is piped");
         let (sender, lines) = mpsc::channel();
@@ -279,7 +279,7 @@ pub fn program(name: &str) -> PathBuf {
     target().join("examples").join(with_suffix(name))
 }
 
-/// The command line, which `cargo build --workspace --all-features --bins` makes.
+/// The command line, which `cargo build --package tollgate-cli --bins` makes.
 pub fn command_line() -> PathBuf {
     target().join(with_suffix("tollgate"))
 }
