@@ -18,8 +18,8 @@ const MAX_ITEMS: usize = 32;
 
 /// Reads the body of a response of the Gemini API. At most 64 KiB are read.
 ///
-/// The call was refused if the status is 429, or 503 with a time, or the error's status is `RESOURCE_EXHAUSTED`. The time is
-/// `google.rpc.RetryInfo`'s.
+/// The call was refused if the status is 429, or 503 with a time, or the error's status is `RESOURCE_EXHAUSTED` and its details have
+/// a `google.rpc.RetryInfo` or a `google.rpc.QuotaFailure`. The time is that of the former.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,9 +39,10 @@ pub fn gemini(status: StatusCode, body: &[u8]) -> Feedback {
     let parsed = parse(body, &mut feedback).unwrap_or_default();
     // A stream that fails is a list of one error.
     let error = &parsed.get(0).unwrap_or(&parsed)["error"];
-    let mut delay = None;
+    let (mut delay, mut has_quota) = (None, false);
     for detail in items(&error["details"]) {
         let kind = detail["@type"].as_str().unwrap_or_default();
+        has_quota |= kind.ends_with("google.rpc.QuotaFailure");
         if !kind.ends_with("google.rpc.RetryInfo") {
             continue;
         }
@@ -54,7 +55,10 @@ pub fn gemini(status: StatusCode, body: &[u8]) -> Feedback {
     }
     let cause = match status {
         StatusCode::TOO_MANY_REQUESTS => Some(status_text(status)),
-        _ if error["status"] == "RESOURCE_EXHAUSTED" => Some("error.status".into()),
+        // The code alone may also mean a request that is too large.
+        _ if error["status"] == "RESOURCE_EXHAUSTED" && (has_quota || delay.is_some()) => {
+            Some("error.status".into())
+        }
         StatusCode::SERVICE_UNAVAILABLE if delay.is_some() => Some(status_text(status)),
         _ => None,
     };

@@ -20,6 +20,10 @@ use super::{
 const STATUS: &str = "grpc-status";
 const DETAILS: &str = "grpc-status-details-bin";
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
+/// What Envoy sends with the rejections of its rate limits.
+const ENVOY: &str = "x-envoy-ratelimited";
+/// Of Google's `ErrorInfo`.
+const REASONS: [&str; 2] = ["RATE_LIMIT_EXCEEDED", "RESOURCE_QUOTA_EXCEEDED"];
 /// Bytes of the longest details that are decoded.
 const MAX_DETAILS_BYTES: usize = 64 << 10;
 
@@ -39,19 +43,19 @@ pub(super) fn read(reading: &mut Reading<'_>, status: http::StatusCode) {
     if !matches!(code, Code::ResourceExhausted | Code::Unavailable) {
         return;
     }
-    let time = match pushback(reading) {
-        Some(time) => Some((PUSHBACK, time)),
-        None => retry_info(reading).map(|time| (DETAILS, time)),
+    let details = details(reading);
+    let time = match (pushback(reading), details.retry) {
+        (Some(time), _) => Some((PUSHBACK, time)),
+        (None, Some(time)) => Some((DETAILS, time)),
+        (None, None) => reading.retry_after(),
     };
-    match time {
-        Some((field, time)) => {
-            let refusal = Refusal::new(field).retry_after(time);
-            reading.feedback.refusal = Some(refusal);
-        }
-        // Without a time, `UNAVAILABLE` may be any failure.
-        None if code == Code::ResourceExhausted => reading.refuse(STATUS),
-        None => {}
-    }
+    // `UNAVAILABLE` may be any failure, and `RESOURCE_EXHAUSTED` a message that is too large or a disk that is full.
+    let is_limit = code == Code::ResourceExhausted
+        && (details.has_quota || reading.headers.contains_key(ENVOY));
+    reading.feedback.refusal = match time {
+        Some((field, time)) => Some(Refusal::new(field).retry_after(time)),
+        None => is_limit.then(|| Refusal::new(STATUS)),
+    };
 }
 
 fn pushback(reading: &mut Reading<'_>) -> Option<Duration> {
@@ -62,11 +66,20 @@ fn pushback(reading: &mut Reading<'_>) -> Option<Duration> {
     })
 }
 
-fn retry_info(reading: &mut Reading<'_>) -> Option<Duration> {
-    let mut longest = Duration::ZERO;
+/// What the details of a status say about limits.
+#[derive(Default)]
+struct Details {
+    /// The longest time of a `RetryInfo`.
+    retry: Option<Duration>,
+    /// Whether there is a `QuotaFailure`, or an `ErrorInfo` whose reason is a limit's.
+    has_quota: bool,
+}
+
+fn details(reading: &mut Reading<'_>) -> Details {
+    let (mut longest, mut has_quota) = (Duration::ZERO, false);
     for value in reading.headers.get_all(DETAILS) {
         let details = text(value)
-            .filter(|text| text.len() <= MAX_DETAILS_BYTES)
+            .filter(|text| (1..=MAX_DETAILS_BYTES).contains(&text.len()))
             .and_then(|text| BASE64.decode(text).ok())
             .map(|details| Status::with_details(Code::Unknown, "", details.into()))
             .and_then(|status| status.check_error_details().ok());
@@ -75,9 +88,15 @@ fn retry_info(reading: &mut Reading<'_>) -> Option<Duration> {
                 let info = details.retry_info();
                 let time = info.and_then(|info| info.retry_delay).unwrap_or_default();
                 longest = longest.max(time.min(MAX_TIME));
+                let reason = details.error_info().map(|info| info.reason.as_str());
+                has_quota |= details.quota_failure().is_some()
+                    || reason.is_some_and(|reason| REASONS.contains(&reason));
             }
             None => reading.feedback.add_unread(DETAILS, value),
         }
     }
-    (!longest.is_zero()).then_some(longest)
+    Details {
+        retry: (!longest.is_zero()).then_some(longest),
+        has_quota,
+    }
 }

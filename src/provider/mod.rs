@@ -41,8 +41,9 @@
 //! A server that writes `X-RateLimit-Reset` for a bucket, as this crate does under [`RateLimitHeaders::x_ratelimit`](crate::RateLimitHeaders::x_ratelimit), means
 //! when it is full: a policy that counts such a limit waits for that once nothing remains.
 //!
-//! Numbers are whole, or rounded down, and may have commas between thousands. A field that cannot be read is [`Unread`], and
-//! changes nothing. Fields that are sent several times count once: the smallest number, and the latest end.
+//! Numbers are whole, or rounded down, and may have commas between thousands; one that is too large is the largest. A field that cannot
+//! be read is [`Unread`], and changes nothing. A response that a cache has kept, whose `Age` is above 0, says nothing of limits, and the
+//! time of its refusal is shortened by its age. Fields that are sent several times count once: the smallest number, and the latest end.
 //!
 //! # Refusals
 //!
@@ -51,10 +52,10 @@
 //! | those that read fields | 429; 503 with `Retry-After` or `retry-after-ms` |
 //! | `anthropic` | `anthropic-ratelimit-unified-status: rejected` |
 //! | `github` | 403 with nothing remaining or with `Retry-After` |
-//! | `gemini` | 429; 503 with a time; `error.status` is `RESOURCE_EXHAUSTED` |
+//! | `gemini` | 429; 503 with a time; `error.status` is `RESOURCE_EXHAUSTED`, with a `RetryInfo` or a `QuotaFailure` |
 //! | `shopify` | an error with the code `THROTTLED` |
 //! | `github_graphql` | an error of type `RATE_LIMITED` |
-//! | `grpc`, with feature `tonic` | `grpc-status` 8 `RESOURCE_EXHAUSTED`; 14 `UNAVAILABLE` with a time |
+//! | `grpc`, with feature `tonic` | `grpc-status` 8 `RESOURCE_EXHAUSTED`, which also means a message that is too large, with a time, a `QuotaFailure`, an `ErrorInfo` of a limit or `x-envoy-ratelimited`; 14 `UNAVAILABLE` with a time |
 //!
 //! The time is the first that is there and not zero:
 //!

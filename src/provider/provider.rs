@@ -148,7 +148,8 @@ impl Provider {
         self
     }
 
-    /// Returns what a response says. Instants are compared to its `Date`, or to the system's clock if it has none.
+    /// Returns what a response says. Instants are compared to its `Date`, or to the system's clock if it has none. A response that a
+    /// cache has kept (`Age` above 0, RFC 9111) says nothing of limits, and what its refusal names is shortened by its age.
     pub fn read(&self, status: StatusCode, headers: &HeaderMap) -> Feedback {
         let mut reading = Reading::new(headers);
         match &self.dialect {
@@ -160,7 +161,7 @@ impl Provider {
             Dialect::OpenAi => openai::read(&mut reading, status),
             Dialect::Standard => standard::read(&mut reading, status),
         }
-        reading.feedback
+        reading.into_feedback()
     }
 
     /// Returns how long this feedback blocks the key, at most [`max_block`](Self::max_block); `None` if it does not.

@@ -25,6 +25,8 @@ pub(super) struct Reading<'a> {
     pub(super) headers: &'a HeaderMap,
     /// The provider's clock, if it sends its time.
     pub(super) now: Instant,
+    /// How long ago the response was made: a cache has kept it for that long.
+    age: Duration,
     pub(super) feedback: Feedback,
 }
 
@@ -32,13 +34,27 @@ impl<'a> Reading<'a> {
     pub(super) fn new(headers: &'a HeaderMap) -> Self {
         let date = headers.get(DATE).and_then(text);
         let date = date.and_then(Instant::parse_http_date);
-        // A response of a cache was made earlier.
         let age = headers.get(AGE).and_then(text).and_then(seconds);
+        let age = age.unwrap_or_default();
         Self {
             headers,
-            now: date.map_or_else(Instant::now, |date| date.after(age.unwrap_or_default())),
+            now: date.map_or_else(Instant::now, |date| date.after(age)),
+            age,
             feedback: Feedback::default(),
         }
+    }
+
+    /// What was read. The limits of a response that a cache kept are those of another moment, and perhaps of another caller.
+    pub(super) fn into_feedback(mut self) -> Feedback {
+        if !self.age.is_zero() {
+            self.feedback.limits.clear();
+        }
+        self.feedback
+    }
+
+    /// What is left of a time that the response names, which began when it was made.
+    pub(super) fn left(&self, time: Duration) -> Duration {
+        time.saturating_sub(self.age)
     }
 
     /// Reads a value as units of the limit `name`.
@@ -85,11 +101,11 @@ impl<'a> Reading<'a> {
     pub(super) fn longest(
         &mut self,
         field: &str,
-        parse: impl Fn(&str, Instant) -> Option<Duration>,
+        parse: impl Fn(&str, &Self) -> Option<Duration>,
     ) -> Option<Duration> {
         let mut longest = Duration::ZERO;
         for value in self.headers.get_all(field) {
-            match text(value).and_then(|text| parse(text, self.now)) {
+            match text(value).and_then(|text| parse(text, self)) {
                 Some(time) => longest = longest.max(time),
                 None => self.feedback.add_unread(field, value),
             }
@@ -114,15 +130,22 @@ impl<'a> Reading<'a> {
 
     /// Reports a refusal by `cause`, after the time that the fields name.
     pub(super) fn refuse(&mut self, cause: impl Into<Cow<'static, str>>) {
-        let millis = self.longest(RETRY_AFTER_MS, |text, _| millis(text));
-        let refusal = match millis {
-            Some(time) => Refusal::new(RETRY_AFTER_MS).retry_after(time),
-            None => match self.longest(RETRY_AFTER.as_str(), parse_retry_after) {
-                Some(time) => Refusal::new("retry-after").retry_after(time),
-                None => Refusal::new(cause),
-            },
-        };
-        self.feedback.refusal = Some(refusal);
+        self.feedback.refusal = Some(match self.retry_after() {
+            Some((field, time)) => Refusal::new(field).retry_after(time),
+            None => Refusal::new(cause),
+        });
+    }
+
+    /// The time to retry after, and its field.
+    pub(super) fn retry_after(&mut self) -> Option<(&'static str, Duration)> {
+        let parse_millis = |text: &str, reading: &Self| Some(reading.left(millis(text)?));
+        match self.longest(RETRY_AFTER_MS, parse_millis) {
+            Some(time) => Some((RETRY_AFTER_MS, time)),
+            None => {
+                let time = self.longest(RETRY_AFTER.as_str(), parse_retry_after)?;
+                Some(("retry-after", time))
+            }
+        }
     }
 }
 
@@ -135,8 +158,11 @@ pub(super) fn status_text(status: StatusCode) -> Cow<'static, str> {
 }
 
 /// Seconds, or a date of HTTP.
-fn parse_retry_after(text: &str, now: Instant) -> Option<Duration> {
-    seconds(text).or_else(|| Some(Instant::parse_http_date(text)?.from(now)))
+fn parse_retry_after(text: &str, reading: &Reading<'_>) -> Option<Duration> {
+    match seconds(text) {
+        Some(time) => Some(reading.left(time)),
+        None => Some(Instant::parse_http_date(text)?.from(reading.now)),
+    }
 }
 
 /// The time until an instant in Unix seconds.

@@ -86,7 +86,7 @@ fn parse_reset(text: &str, now: Instant) -> Option<Duration> {
 /// Reads a list of named limits, `"default";q=100;r=50;t=30`, or the parts of one, `limit=100, remaining=50, reset=30`.
 /// `None` if the value is neither.
 fn read_structured(reading: &mut Reading<'_>, value: &HeaderValue) -> Option<()> {
-    let text = text(value)?;
+    let text = text(value).filter(|text| !text.is_empty())?;
     let mut items = Items::default();
     if Parser::new(text)
         .parse_list_with_visitor(&mut items)
