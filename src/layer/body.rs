@@ -40,11 +40,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The inner service's body, whose end settles `in_flight`.
-    pub(super) fn inner(body: B, mut in_flight: Box<InFlightRequest>) -> Self {
-        // Servers drop a body that they don't send without polling it; the work that it holds continues until then.
-        if in_flight.has_no_body() {
-            in_flight.settle(RequestEnd::Completed);
-        }
+    pub(super) fn inner(body: B, in_flight: Box<InFlightRequest>) -> Self {
         let in_flight = Some(in_flight);
         Self {
             kind: Kind::Inner { body, in_flight },
@@ -153,7 +149,7 @@ pub(crate) struct InFlightRequest {
 pub(crate) struct ResponseProgress {
     head: Option<Head>,
     trailers: Option<HeaderMap>,
-    /// Whether the response has no body to send, so that none is polled.
+    /// Whether the request's method has responses without a body.
     has_no_body: bool,
     /// Whether a success opens a tunnel, such as a WebSocket over HTTP/2, in place of a body.
     is_connect: bool,
@@ -188,7 +184,8 @@ impl InFlightRequest {
         }
     }
 
-    /// Records the head of the response.
+    /// Records the head of the response. If nothing follows it, the charge is settled, so that the fields that are written next are of
+    /// the outcome.
     pub(crate) fn on_response<B>(
         mut self: Box<Self>,
         response: Response<B>,
@@ -202,15 +199,12 @@ impl InFlightRequest {
         let length = parts.headers.get(http::header::CONTENT_LENGTH);
         progress.bytes_left = length.and_then(|length| length.to_str().ok()?.parse().ok());
         progress.head = Some(Head::of(&parts));
-        progress.has_no_body |= has_no_body || progress.is_connect && status.is_success();
+        let has_no_body = has_no_body || progress.is_connect && status.is_success();
+        // Servers drop a body that they don't send without polling it; the work that it holds continues until then.
+        if progress.has_no_body || has_no_body || progress.bytes_left == Some(0) {
+            self.settle(RequestEnd::Completed);
+        }
         (Response::from_parts(parts, body), self)
-    }
-
-    /// Whether the response has no body to send.
-    pub(crate) fn has_no_body(&self) -> bool {
-        self.progress
-            .as_ref()
-            .is_some_and(|progress| progress.has_no_body)
     }
 
     /// Records that the body reported its end.

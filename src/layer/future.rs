@@ -127,11 +127,12 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    admitted.write_headers(&mut response);
-                    let Some(in_flight) = admitted.in_flight else {
+                    let Some(in_flight) = admitted.in_flight.take() else {
+                        admitted.write_headers(&mut response);
                         return Poll::Ready(Ok(response.map(ResponseBody::passthrough)));
                     };
-                    let (response, in_flight) = in_flight.on_response(response);
+                    let (mut response, in_flight) = in_flight.on_response(response);
+                    admitted.write_headers(&mut response);
                     return Poll::Ready(Ok(
                         response.map(|body| ResponseBody::inner(body, in_flight))
                     ));
@@ -158,12 +159,12 @@ fn finish_rejection<B>(
     mut rejection: Response<RejectionBody>,
     mut admitted: AdmittedRequest,
 ) -> Response<ResponseBody<B>> {
-    admitted.write_headers(&mut rejection);
-    if let Some(in_flight) = admitted.in_flight {
+    if let Some(in_flight) = admitted.in_flight.take() {
         let (response, in_flight) = in_flight.on_response(rejection);
         in_flight.end(RequestEnd::Completed);
         rejection = response;
     }
+    admitted.write_headers(&mut rejection);
     rejection.map(ResponseBody::rejection)
 }
 

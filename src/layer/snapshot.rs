@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use http::{Response, request::Parts};
+use http::{HeaderMap, Response, header::CACHE_CONTROL, request::Parts};
 
 use super::body::{InFlightRequest, ResponseProgress};
 use crate::{
@@ -130,12 +130,16 @@ impl LayerDecision {
 }
 
 impl AdmittedRequest {
-    /// Writes the fields of the layer's decision, as settled so far.
+    /// Writes the fields of the layer's decision, as settled so far; none on a response that is for several callers.
     pub(crate) fn write_headers<B>(&mut self, response: &mut Response<B>) {
         let (Some(decision), Some(context)) = (self.decision.take(), &self.rejection_context)
         else {
             return;
         };
+        // A cache serves such a response to others, of whom the fields say nothing.
+        if is_shared(response.headers()) {
+            return;
+        }
         let fields = context.snapshot.settings.headers();
         if fields.is_custom() {
             // A copy, since the closure is not called under the admission's lock.
@@ -184,6 +188,16 @@ impl AdmittedRequest {
         drop(repeated);
         Ok(replaced)
     }
+}
+
+/// Whether the service lets shared caches store the response, by `public` or `s-maxage` (RFC 9111, 5.2.2).
+fn is_shared(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(CACHE_CONTROL).into_iter();
+    let lines = lines.filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).any(|directive| {
+        let name = directive.split('=').next().unwrap_or_default().trim();
+        name.eq_ignore_ascii_case("public") || name.eq_ignore_ascii_case("s-maxage")
+    })
 }
 
 /// What the clones of a layer and its services share: the limiter, and the settings in force.

@@ -12,7 +12,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Response,
-    header::{ACCEPT, CONTENT_TYPE},
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE},
     request::Parts,
 };
 #[cfg(feature = "tonic")]
@@ -20,7 +20,7 @@ use tonic::{Code, Status, metadata::MetadataMap};
 #[cfg(feature = "tonic")]
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
-use super::{Problem, RateLimitHeaders, RetryDelay, write_headers};
+use super::{Problem, RateLimitHeaders, RetryDelay, http::NO_STORE, write_headers};
 use crate::limiter::Decision;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -110,7 +110,9 @@ pub(super) fn response(
             media
         }
     };
-    response.headers_mut().insert(CONTENT_TYPE, media);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, media);
+    headers.insert(CACHE_CONTROL, NO_STORE);
     write_headers(decision, fields, delay, &mut response);
     response
 }

@@ -15,7 +15,7 @@ use crate::{limiter::Decision, rejections::Rejections};
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The response of a rejection that a handler returned: its request is not known here, so the body is problem details.
 #[cfg(feature = "axum")]

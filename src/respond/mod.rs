@@ -286,6 +286,8 @@ impl LayerSettings {
         let headers = response.headers_mut();
         provider_error::write_retry(rejected.form(), rejected.decision(), delay, headers);
         write_headers(rejected.decision(), rejected.fields(), delay, &mut response);
+        // A cache would serve one caller's rejection to others.
+        response.headers_mut().insert(CACHE_CONTROL, http::NO_STORE);
         // What the application has set stays.
         response.headers_mut().extend(original);
         response.map(RejectionBody::from)
