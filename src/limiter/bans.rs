@@ -21,6 +21,7 @@ use super::{
     keys::Keys,
     mode::Mode,
     policy_decision::LimitStatus,
+    resolve::RequestQuota,
 };
 use crate::{
     clock::Timestamp,
@@ -84,7 +85,7 @@ impl LimiterRef {
                 key,
                 cost,
                 None,
-                None,
+                RequestQuota::Own,
             );
         }
         let decision = match self.call_store(&mut builder) {

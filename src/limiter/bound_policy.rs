@@ -145,10 +145,17 @@ impl BoundPolicy {
         }
     }
 
-    /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
-    pub(crate) fn other_quota(&self, store: &dyn Store, quota: Quota) -> Option<OtherQuota> {
+    /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it, and the `action` then.
+    pub(crate) fn other_quota(
+        &self,
+        store: &dyn Store,
+        quota: Quota,
+        action: &str,
+    ) -> Option<OtherQuota> {
         let cache = &self.other_quotas;
-        cache.get(&self.policy, quota, || self.open_quota(store, quota))
+        let counted = cache.get(&self.policy, quota, || self.open_quota(store, quota));
+        let log = |invalid| cache.log_uncountable(&self.policy, quota, invalid, action);
+        counted.map_err(log).ok()
     }
 
     /// A limit of the store for a quota other than the policy's own.

@@ -195,7 +195,10 @@ impl LocalShare {
         let share = full.and_then(|full| {
             let (quota, quotas) = (full.quota, &self.quotas);
             let open = || open(shares, policy, quotas, self.fallback, quota, &full.limit);
-            quotas.get(policy, quota, open)
+            let counted = quotas.get(policy, quota, open);
+            let action = "the share of the policy's own quota is used";
+            let log = |invalid| quotas.log_uncountable(policy, quota, invalid, action);
+            counted.map_err(log).ok()
         });
         share.unwrap_or_else(|| self.default.clone())
     }

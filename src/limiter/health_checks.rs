@@ -12,6 +12,7 @@ use tokio::{
 
 use super::core::LimiterCore;
 use crate::{
+    error::ConfigError,
     store::{
         HealthFuture,
         health::{HealthReport, HealthWarning},
@@ -101,6 +102,14 @@ impl LimiterCore {
             self.store.health_check(&limits.collect::<Vec<_>>())
         };
         let report = self.health_checks.report(max_age, check).await;
+        let report = self.policies.iter().fold(report, |report, bound| {
+            match bound.other_quotas.uncountable() {
+                Some(invalid) => report.with_warning(HealthWarning::UncountableQuota {
+                    error: ConfigError::of(bound.policy.name(), invalid),
+                }),
+                None => report,
+            }
+        });
         let sharing = self.policies.iter();
         let sharing = sharing.filter(|bound| bound.missing_keys.shares_by_mistake());
         sharing.fold(report, |report, bound| {

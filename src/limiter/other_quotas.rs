@@ -62,17 +62,17 @@ impl OtherQuotas {
         })
     }
 
-    /// A quota with its limit, which is opened unless it is kept; `None` if the strategy can't count it.
+    /// A quota with its limit, which is opened unless it is kept. An error if the strategy can't count it.
     pub(crate) fn get(
         &self,
         policy: &Policy,
         quota: Quota,
         open: impl FnOnce() -> Result<QuotaLimit, InvalidValue>,
-    ) -> Option<OtherQuota> {
+    ) -> Result<OtherQuota, InvalidValue> {
         let kept = read(&self.quotas);
         let cached = kept.get(&quota).cloned();
         drop(kept);
-        let cached = cached.unwrap_or_else(|| {
+        cached.unwrap_or_else(|| {
             let opened = open().map(OtherQuota::from);
             let mut kept = write(&self.quotas);
             if kept.len() >= MAX_OTHER_QUOTAS {
@@ -84,14 +84,30 @@ impl OtherQuotas {
                 }
             }
             kept.entry(quota).or_insert(opened).clone()
-        });
-        cached.map_err(|invalid| {
+        })
+    }
+
+    /// Logs that a quota can't be counted. That nothing is admitted under a quota of 0 is no mistake.
+    pub(crate) fn log_uncountable(
+        &self,
+        policy: &Policy,
+        quota: Quota,
+        invalid: InvalidValue,
+        action: &str,
+    ) {
+        if quota.amount() > 0 {
             self.log.log_with(|suppressed| {
                 let error = ConfigError::of(policy.name(), invalid);
-                tracing::error!(%error, suppressed, "the quota of a request or an override can't be counted; the policy's own quota is used");
+                tracing::error!(%error, action, suppressed, "a quota in place of the policy's own can't be counted");
             });
-        })
-        .ok()
+        }
+    }
+
+    /// A quota of a request that can't be counted, if there was one lately, and why.
+    pub(crate) fn uncountable(&self) -> Option<InvalidValue> {
+        let kept = read(&self.quotas);
+        let mut quotas = kept.iter().filter(|(quota, _)| quota.amount() > 0);
+        quotas.find_map(|(_, counted)| counted.as_ref().err().cloned())
     }
 
     /// The limits of all cached quotas.

@@ -62,7 +62,7 @@ impl BoundPolicy {
         };
         Some(AppliedOverride::Quota(OtherQuota {
             by_operator: Some(known),
-            ..self.other_quota(store, quota)?
+            ..self.other_quota(store, quota, "the override is not used")?
         }))
     }
 

@@ -94,11 +94,8 @@ impl LimiterRef {
                     trace.on_not_applied(index, || NotApplied::Override(setting()));
                     continue;
                 }
-                Some(AppliedOverride::Quota(quota)) => Some(quota),
-                None => {
-                    let quota = policy.quota_in_request(parts);
-                    quota.and_then(|quota| self.other_quota(bound, quota))
-                }
+                Some(AppliedOverride::Quota(quota)) => RequestQuota::Other(quota),
+                None => self.request_quota(bound, || policy.quota_in_request(parts)),
             };
             let cost = bound.cost_of(Some(head));
             let caller = bound.caller_key(|| bound.extract_caller(head));
@@ -224,12 +221,11 @@ impl LimiterRef {
         }
         let quota = match bound.override_of(&*self.store, &key) {
             Some(AppliedOverride::Exempt(_)) if call.mode.lists => return,
-            Some(AppliedOverride::Quota(quota)) => Some(quota),
+            Some(AppliedOverride::Quota(quota)) => RequestQuota::Other(quota),
             _ => {
-                let quota = self.quota_in_call(bound, entry, settings);
                 let of_request = || policy.quota_in_request(call.head?.parts);
-                let quota = quota.or_else(of_request);
-                quota.and_then(|quota| self.other_quota(bound, quota))
+                let of_call = || self.quota_in_call(bound, entry, settings);
+                self.request_quota(bound, || of_call().or_else(of_request))
             }
         };
         let caller = || bound.extract_caller(call.head?);
@@ -345,21 +341,47 @@ impl LimiterRef {
         key: Key,
         cost: u64,
         caller: Option<Box<Key>>,
-        other_quota: Option<OtherQuota>,
+        quota: RequestQuota,
     ) {
         let policy = (index as u32, bound.role);
+        let (other_quota, cost) = match quota {
+            RequestQuota::Own => (None, cost),
+            RequestQuota::Other(quota) => (Some(quota), cost),
+            // More than the policy's own quota ever admits; what is not a request is counted by that.
+            RequestQuota::AdmitsNothing if matches!(builder.op, Op::Acquire(_) | Op::Peek) => {
+                (None, u64::MAX)
+            }
+            RequestQuota::AdmitsNothing => (None, cost),
+        };
         builder
             .entries
             .push(PolicyEntry::new(policy, key, cost, caller, other_quota));
     }
 
-    /// The quota of a request in place of the policy's, if they differ.
-    #[cold]
-    pub(crate) fn other_quota(&self, bound: &BoundPolicy, quota: Quota) -> Option<OtherQuota> {
-        if quota == bound.policy.quota() {
-            return None;
+    /// The quota by which a request is counted, of which `find` has that in place of the policy's own.
+    #[inline(always)]
+    fn request_quota(
+        &self,
+        bound: &BoundPolicy,
+        find: impl FnOnce() -> Option<Quota>,
+    ) -> RequestQuota {
+        match find() {
+            Some(quota) => self.other_quota(bound, quota),
+            None => RequestQuota::Own,
         }
-        bound.other_quota(&*self.store, quota)
+    }
+
+    #[cold]
+    fn other_quota(&self, bound: &BoundPolicy, quota: Quota) -> RequestQuota {
+        if quota == bound.policy.quota() {
+            return RequestQuota::Own;
+        }
+        match bound.other_quota(&*self.store, quota, "nothing is admitted") {
+            Some(counted) => RequestQuota::Other(counted),
+            // A ban has no other quotas: it counts rejections.
+            None if bound.is_ban() => RequestQuota::Own,
+            None => RequestQuota::AdmitsNothing,
+        }
     }
 
     /// Calls the store, and applies a response that is ready. Returns what is pending.
@@ -436,6 +458,15 @@ impl LimiterRef {
         builder.decide_early(early);
         self.log_rejected(builder);
     }
+}
+
+/// The quota by which a request is counted.
+pub(crate) enum RequestQuota {
+    /// The policy's own.
+    Own,
+    Other(OtherQuota),
+    /// One of 0, or another that the strategy can't count.
+    AdmitsNothing,
 }
 
 /// A call with its own keys.

@@ -20,9 +20,10 @@ impl Policy {
     /// middleware in front of the limiter that puts them into the request's extensions, as `examples/tiers.rs` does.
     ///
     /// A caller whose quota changes keeps its usage ([how it is read under the new
-    /// quota](crate::strategy#changing-a-live-policy)). If the strategy can't count a quota, an error is logged and the
-    /// policy's own quota applies; declare quotas that are known beforehand by [`tier_quotas`](Policy::tier_quotas). Calls by
-    /// hand set [`Check::parts`](crate::limiter::Check::parts) or [`Check::quota_for`](crate::limiter::Check::quota_for).
+    /// quota](crate::strategy#changing-a-live-policy)). A quota of 0 admits nothing, for as long as the caller is
+    /// suspended: the response is 429 without `Retry-After`. Nothing is admitted either under a quota that the strategy can't count, which
+    /// is logged as an error and reported by [`health_check`](crate::Limiter::health_check); declare quotas that are known beforehand by
+    /// [`tier_quotas`](Policy::tier_quotas). Calls by hand set [`Check::parts`](crate::limiter::Check::parts) or [`Check::quota_for`](crate::limiter::Check::quota_for).
     ///
     /// ```
     /// use http::Request;
@@ -70,7 +71,7 @@ impl Policy {
 
     /// Declares the quotas that requests may have, by [`quota_with`](Policy::quota_with) or
     /// [`Check::quota_for`](crate::limiter::Check::quota_for). A declared quota that the
-    /// strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is built, rather than a logged error.
+    /// strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is built, rather than a logged error and rejected requests.
     ///
     /// All tiers of a policy share a caller's count.
     ///

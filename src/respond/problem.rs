@@ -157,6 +157,9 @@ fn too_costly(decision: &Decision) -> Option<String> {
     let mut policies = decision.policies();
     let never = policies.find(|decision| decision.retry_after() == RetryAfter::Never)?;
     let (cost, name, limit) = (never.cost(), never.policy(), never.limit());
+    if cost == u64::MAX {
+        return Some(format!("Policy {name} admits no such request."));
+    }
     Some(format!(
         "The request costs {cost}, of which policy {name} allows at most {limit}."
     ))

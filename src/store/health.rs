@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::error::{Escaped, StoreError};
+use crate::error::{ConfigError, Escaped, StoreError};
 
 /// The result of [`Limiter::health_check`](crate::Limiter::health_check): the problems of a store.
 ///
@@ -110,6 +110,13 @@ pub enum HealthWarning {
         /// What they lack, and what to do: the extractor's
         /// [`missing_key_hint`](crate::extract::KeyExtractor::missing_key_hint).
         remedy: Arc<str>,
+    },
+    /// A request had a quota that the policy's strategy can't count, and was rejected: see
+    /// [`Policy::quota_with`](crate::Policy::quota_with).
+    #[error("requests whose quota can't be counted are rejected: {error}")]
+    UncountableQuota {
+        /// The policy, the quota, and what would be valid.
+        error: ConfigError,
     },
     /// Replies of the store came after the timeout, although its server answered a probe: the
     /// process, a connection or a script was held up.
