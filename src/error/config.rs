@@ -2,7 +2,7 @@
 
 use std::{error, fmt};
 
-use super::InvalidValue;
+use super::{InvalidValue, ParseQuotaError, VALID_QUOTAS};
 
 /// An invalid configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
 ///
@@ -22,7 +22,7 @@ use super::InvalidValue;
 ///     r#"policy "burst": a period of 0ns; expected a period of at least 1 µs"#,
 /// );
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
     policy: Option<String>,
     value: String,
@@ -108,7 +108,23 @@ impl fmt::Display for ConfigError {
     }
 }
 
+/// The text, which a `main` that returns the error prints.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl error::Error for ConfigError {}
+
+impl From<ParseQuotaError> for ConfigError {
+    fn from(error: ParseQuotaError) -> Self {
+        Self::new(
+            format!("invalid quota {:?}: {}", error.text, error.problem),
+            VALID_QUOTAS,
+        )
+    }
+}
 
 /// The field of a configuration document that has a setting, within its policy or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,13 +19,21 @@ pub(crate) use self::{
 };
 
 /// The error of text that is no [`Quota`](crate::Quota). It names the problem, and shows valid quotas.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid quota {text:?}: {problem}; expected a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\", \"3/500ms\" or \"8 concurrent\""
-)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid quota {text:?}: {problem}; expected {VALID_QUOTAS}")]
 pub struct ParseQuotaError {
     pub(crate) text: String,
     pub(crate) problem: String,
+}
+
+const VALID_QUOTAS: &str =
+    r#"a quota such as "100/min", "10/s burst 20", "5000 per day", "3/500ms" or "8 concurrent""#;
+
+/// The text, which a `main` that returns the error prints.
+impl fmt::Debug for ParseQuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// The error of a [`Strategy`](crate::strategy::Strategy), a [`Store`](crate::store::Store) or a

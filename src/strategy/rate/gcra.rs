@@ -20,9 +20,9 @@ use crate::{
 /// - **Rule**: a charge of n units moves the theoretical arrival time TAT to max(TAT, now) + n x T, where the emission
 ///   interval T is period / requests; it is admitted if that lies no more than burst x T ahead of now.
 /// - **Exact**: in integers. T is rounded up to 50 ns, so the sustained rate is never above the quota: it is equal if the
-///   requests per second divide 20,000,000, and else at least 99.99 % of any rate up to 2,000 per second, 99.5 % up to 100,000
-///   and 95 % up to 1,000,000. A faster quota, or a burst that takes more than 400 days to refill, is a
-///   [`ConfigError`](crate::ConfigError).
+///   requests per second divide 20,000,000, and else at least 99.99 % of any rate up to 2,000 per second, and 99.9 % of a faster one.
+///   A quota above 20,000 per second of which it would be less, such as 60,000, one above 1,000,000, and a burst that takes more than 400 days to
+///   refill are a [`ConfigError`](crate::ConfigError), which names the next quotas that are counted.
 /// - **Memory**: one integer per key; 129 bytes on Redis, all overhead included. A key expires within a minute after its burst
 ///   is full again.
 /// - **Speed on Redis**: a charge is a single `INCRBY`; the first charge of a key, and each that moves its TAT across a full

@@ -20,6 +20,9 @@ pub(crate) use token_bucket::TokenBucket;
 /// Ticks in a microsecond: a tick, the unit of time of these strategies, is 50 ns.
 const TICKS_PER_MICRO: u64 = 20;
 
+/// By which part of it a quota may exceed the rate that is counted: 0.1 %.
+const MAX_ERROR: u128 = 1_000;
+
 /// The longest that an empty key may take to refill. Three times as long, with steps of the clock added, is less than half
 /// of a round, after which the arrival times on Redis start again.
 const MAX_REFILL: Duration = Duration::from_secs(400 * 86_400);
@@ -46,6 +49,17 @@ impl RateParams {
             return Err(InvalidValue::new(
                 format!("{quota}, more than an even rate can count exactly"),
                 "at most 1,000,000 units per second",
+            ));
+        }
+        // A quota above 20,000 per second may be none that a whole number of ticks meets.
+        if (interval * requests - period) * MAX_ERROR > period {
+            let (slower, faster) = (period.div_ceil(interval), period.div_ceil(interval - 1));
+            let expected = format!("{slower} or {faster} in the same period, or another strategy");
+            return Err(InvalidValue::new(
+                format!(
+                    "{quota}, of which an even rate in steps of 50 ns would admit less than 99.9 %"
+                ),
+                expected,
             ));
         }
         let tolerance = interval.saturating_mul(burst);
