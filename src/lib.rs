@@ -282,6 +282,7 @@ pub mod fuzzing {
     pub use crate::store::redis::testing::{other_reply, script_reply};
 }
 
+mod address;
 mod background;
 mod file;
 mod headers;

@@ -12,14 +12,15 @@ use super::file::{entries, not_from_file};
 #[cfg(feature = "config")]
 use super::section::{AddressesSection, FileSection};
 use crate::{
+    address,
     error::{ConfigError, InvalidValue},
     extract::{ClientIp, client_ip, parse_network},
 };
 
 /// A list of client addresses and networks to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
 ///
-/// An entry is a network (`10.0.0.0/8`, `2001:db8::/32`) or a single address; an IPv4 address mapped into IPv6 is treated as
-/// IPv4. Clones share one list: [`replace`](AddressList::replace) changes it for all of them, also while requests are served. A
+/// An entry is a network (`10.0.0.0/8`, `2001:db8::/32`) or a single address. An IPv4 address within an IPv6 one (mapped, or by NAT64,
+/// 6to4 or Teredo) is listed if either is. Clones share one list: [`replace`](AddressList::replace) changes it for all of them, also while requests are served. A
 /// request sees the list before or after the change, never a part, and doesn't wait for it.
 ///
 /// The address is that of the socket's peer unless [`client_ip`](AddressList::client_ip) is set. A request whose address is
@@ -149,16 +150,10 @@ impl AddressList {
 
     /// Whether an address is on the list.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
         let networks = self.shared.networks.load();
-        let networks = match address {
-            IpAddr::V4(_) => &networks.v4,
-            IpAddr::V6(_) => &networks.v6,
-        };
-        // Only the last network that begins at or before the address can contain it.
-        let after = networks.partition_point(|net| net.network() <= address);
-        let candidate = after.checked_sub(1).and_then(|index| networks.get(index));
-        candidate.is_some_and(|net| net.contains(&address))
+        let address = address.to_canonical();
+        let v4 = address::ipv4(address).map(IpAddr::V4);
+        networks.contain(address) || v4.is_some_and(|v4| networks.contain(v4))
     }
 
     /// The networks, or the file.
@@ -194,6 +189,17 @@ impl AddressList {
 }
 
 impl Networks {
+    fn contain(&self, address: IpAddr) -> bool {
+        let networks = match address {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => &self.v6,
+        };
+        // Only the last network that begins at or before the address can contain it.
+        let after = networks.partition_point(|net| net.network() <= address);
+        let candidate = after.checked_sub(1).and_then(|index| networks.get(index));
+        candidate.is_some_and(|net| net.contains(&address))
+    }
+
     fn of(nets: Vec<IpNet>) -> Self {
         let mut nets = IpNet::aggregate(&nets);
         nets.sort_unstable_by_key(IpNet::network);

@@ -28,7 +28,7 @@ pub struct AccessList(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Addresses(AddressList),
+    Addresses(Box<AddressList>),
     Keys(KeyList),
 }
 
@@ -61,7 +61,7 @@ fn have_same_entries(before: &[AccessList], after: &[AccessList]) -> bool {
 
 impl From<AddressList> for AccessList {
     fn from(list: AddressList) -> Self {
-        Self(Kind::Addresses(list))
+        Self(Kind::Addresses(Box::new(list)))
     }
 }
 

@@ -49,6 +49,8 @@ fn peer(tokens: &mut Scanner<'_>) -> Result<Arc<dyn KeyExtractor>, InvalidValue>
             peer = peer.ipv6_prefix(tokens.take_number("ipv6_prefix 56")?);
         } else if tokens.take_word("ipv4_prefix") {
             peer = peer.ipv4_prefix(tokens.take_number("ipv4_prefix 24")?);
+        } else if tokens.take_word("nat64") {
+            peer = peer.nat64(tokens.take_text("nat64 64:ff9b:1::/96")?);
         } else {
             return Ok(Arc::new(peer));
         }

@@ -24,6 +24,12 @@ pub struct ClientIpSection {
     /// A header that holds only the client's address, which is read in place of `X-Forwarded-For`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
+    /// Further headers that hold only the client's address: of all, the first that a request has is read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub further_headers: Vec<String>,
+    /// The prefix of the network's own NAT64 (RFC 6052), such as `64:ff9b:1::/96`. `64:ff9b::/96` needs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nat64: Option<String>,
     /// The bits of an IPv6 address that count. Default: 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<u8>,
@@ -45,8 +51,11 @@ impl ClientIpSection {
         if self.forwarded == Some(true) {
             client = client.forwarded();
         }
-        if let Some(header) = &self.header {
+        for header in self.header.iter().chain(&self.further_headers) {
             client = client.header(header);
+        }
+        if let Some(prefix) = &self.nat64 {
+            client = client.nat64(prefix);
         }
         if let Some(bits) = self.ipv6_prefix {
             client = client.ipv6_prefix(bits);

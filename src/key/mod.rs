@@ -17,7 +17,7 @@ mod tests;
 mod text;
 mod uuid;
 
-use crate::random::random_u64;
+use crate::{address, random::random_u64};
 use text::{MAX_DOTTED_LEN, TextBuf, dotted};
 use uuid::UUID_MARKER;
 
@@ -97,8 +97,8 @@ impl Key {
         Self::hashed(&hasher.finalize())
     }
 
-    /// A key of a client's address: the full IPv4 address, also if it is mapped into IPv6, or the /64 of an IPv6 address, which
-    /// one subscriber has.
+    /// A key of a client's address: the full IPv4 address, also where it is within an IPv6 one (mapped, or by NAT64 with the prefix
+    /// `64:ff9b::/96`, 6to4 or Teredo); or the /64 of an IPv6 address, which one subscriber has; or a full link-local one.
     pub fn ip(address: IpAddr) -> Self {
         Self::network(address, 32, 64)
     }
@@ -107,8 +107,12 @@ impl Key {
     /// 32 and 128, and larger numbers count as these.
     pub fn network(address: IpAddr, v4: u8, v6: u8) -> Self {
         // Canonical first: masked as IPv6, all of mapped IPv4 would be one network (CVE-2026-30827).
-        match address.to_canonical() {
+        match address::canonical(address) {
             IpAddr::V4(address) if v4 >= 32 => Self::dotted(address),
+            // All hosts of a link share the prefix.
+            IpAddr::V6(address) if address.is_unicast_link_local() => {
+                Self::masked(address.into(), v4, 128)
+            }
             address => Self::masked(address, v4, v6),
         }
     }
@@ -136,8 +140,7 @@ impl Key {
             }
             IpAddr::V6(address) => {
                 let bits = v6.min(128);
-                let mask = u128::MAX.checked_shl(u32::from(128 - bits)).unwrap_or(0);
-                let network = std::net::Ipv6Addr::from(u128::from(address) & mask);
+                let network = address::masked(address, bits);
                 let suffix = if bits == 64 { "" } else { "/" };
                 let written = fmt::Write::write_fmt(&mut text, format_args!("{network}{suffix}"));
                 match suffix {

@@ -100,6 +100,15 @@ impl<'a> Scanner<'a> {
         Ok(number)
     }
 
+    /// Takes a word, such as that of the example.
+    pub(crate) fn take_text(&mut self, example: &str) -> Result<String, InvalidValue> {
+        let Some(word) = self.peek_word() else {
+            return Err(self.unexpected(&format!("a text, such as {example}")));
+        };
+        self.advance();
+        Ok(word.to_owned())
+    }
+
     /// Takes a duration, such as that of the example.
     pub(crate) fn take_duration(&mut self, example: &str) -> Result<Duration, InvalidValue> {
         let Some(text) = self.peek_word() else {

@@ -185,6 +185,7 @@ impl Parser<'_> {
                 "header",
                 "ipv6_prefix",
                 "ipv4_prefix",
+                "nat64",
             ]
             .contains(&setting)
             {
@@ -197,7 +198,8 @@ impl Parser<'_> {
                 "forwarded" => client_ip.forwarded(),
                 "header" => client_ip.header(self.header_name()?),
                 "ipv6_prefix" => client_ip.ipv6_prefix(self.tokens.take_number("ipv6_prefix 56")?),
-                _ => client_ip.ipv4_prefix(self.tokens.take_number("ipv4_prefix 24")?),
+                "ipv4_prefix" => client_ip.ipv4_prefix(self.tokens.take_number("ipv4_prefix 24")?),
+                _ => client_ip.nat64(self.tokens.take_text("nat64 64:ff9b:1::/96")?),
             });
         }
         Ok(own.unwrap_or_else(|| self.registry.client_ip()))

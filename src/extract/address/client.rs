@@ -8,14 +8,15 @@ use super::{
     peer::{peer, peer_of},
 };
 use crate::{
+    address::{self, is_private},
     error::InvalidValue,
     extract::{Extracted, KeyExtractor, MissingKey, Peer, field, text},
     key::Key,
     log::LogThrottle,
 };
 
-/// Counts by the client's address, also behind trusted proxies. An IPv6 address counts by its /64, and an IPv4 address mapped
-/// into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other prefixes.
+/// Counts by the client's address, also behind trusted proxies. An IPv6 address counts by its /64, and an IPv4 address within an
+/// IPv6 one as IPv4. The key is [`Key::ip`], or [`Key::network`] with other prefixes.
 ///
 /// Unless [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) is set, it is the
 /// [`peer`](crate::extract::peer)'s address: no header is read.
@@ -58,7 +59,7 @@ use crate::{
 /// # What proxies must do
 ///
 /// Trust only proxies that add to the header that is read, or replace it. A proxy that forwards the header unchanged lets
-/// clients choose their address; for the same reason only one header is read, and the networks of clients must not be trusted.
+/// clients choose their address; for the same reason no second header is read, and the networks of clients must not be trusted.
 ///
 /// # What is logged
 ///
@@ -91,8 +92,8 @@ pub struct ClientIp {
 #[derive(Clone, Debug)]
 enum Source {
     List(List),
-    /// A header of one address; `Err` for a name that no header can have.
-    One(Result<HeaderName, String>),
+    /// Headers of one address, of which the first that a request has is read; `Err` for a name that no header can have.
+    One(Vec<Result<HeaderName, String>>),
 }
 
 impl ClientIp {
@@ -133,7 +134,8 @@ impl ClientIp {
 
     /// Reads a header that holds only the client's address, in place of `X-Forwarded-For`: `CF-Connecting-IP`, `X-Real-IP`,
     /// `True-Client-IP`, `Fly-Client-IP` or another. It is read only from [trusted peers](ClientIp::trusted_proxies), and
-    /// ignored if it is given more than once.
+    /// ignored if it is given more than once. Of several, the first that a request has is read: Cloudflare's Pseudo IPv4 needs
+    /// `.header("CF-Connecting-IPv6").header("CF-Connecting-IP")`.
     ///
     /// An invalid name, and the name of a list (`X-Forwarded-For`, `Forwarded`), is a [`ConfigError`](crate::ConfigError) when
     /// the limiter is built.
@@ -141,7 +143,17 @@ impl ClientIp {
     pub fn header(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
         let name = HeaderName::try_from(name).map_err(|_| name.to_owned());
-        self.source = Some(Source::One(name));
+        match &mut self.source {
+            Some(Source::One(names)) => names.push(name),
+            source => *source = Some(Source::One(vec![name])),
+        }
+        self
+    }
+
+    /// Sets the prefix of the network's own NAT64: see [`Peer::nat64`].
+    #[must_use]
+    pub fn nat64(mut self, prefix: impl ToString) -> Self {
+        self.prefixes = self.prefixes.nat64(prefix);
         self
     }
 
@@ -164,8 +176,9 @@ impl ClientIp {
     /// Returns the client's full address; `None` if even the peer is unknown. For logs, and for handlers that show it.
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
+        let peer = peer.map(|peer| self.prefixes.translated(peer));
         if !self.is_trusted(peer) {
-            if let Some(peer) = peer.filter(is_private) {
+            if let Some(peer) = peer.filter(|peer| is_private(*peer)) {
                 self.warn_if_forwarded(peer, parts);
             }
             return peer;
@@ -186,12 +199,9 @@ impl ClientIp {
 
     /// Warns of a request from a private address that isn't trusted, if it has a header that a proxy would add.
     fn warn_if_forwarded(&self, peer: IpAddr, parts: &Parts) {
-        let read = match &self.source {
-            Some(Source::One(name)) => name.as_ref().ok(),
-            Some(Source::List(_)) | None => None,
-        };
-        let names = [Some(&X_FORWARDED_FOR), Some(&header::FORWARDED), read];
-        let mut names = names.into_iter().flatten();
+        const LISTS: [HeaderName; 2] = [X_FORWARDED_FOR, header::FORWARDED];
+        let lists = &LISTS;
+        let mut names = lists.iter().chain(self.single_headers());
         let Some(header) = names.find(|name| parts.headers.contains_key(*name)) else {
             return;
         };
@@ -207,6 +217,15 @@ impl ClientIp {
         });
     }
 
+    /// The headers of one address.
+    fn single_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let names = match &self.source {
+            Some(Source::One(names)) => &names[..],
+            Some(Source::List(_)) | None => &[],
+        };
+        names.iter().flatten()
+    }
+
     /// Whether the header of a request from this peer is read.
     fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
         match (&self.proxies, &self.source) {
@@ -219,13 +238,18 @@ impl ClientIp {
     /// The client that the header names, from a trusted proxy.
     fn forwarded_client(&self, parts: &Parts) -> Option<IpAddr> {
         let list = match &self.source {
-            Some(Source::One(name)) => {
-                return forwarded::single_address(&parts.headers, name.as_ref().ok()?);
+            Some(Source::One(_)) => {
+                let name = self
+                    .single_headers()
+                    .find(|name| parts.headers.contains_key(*name));
+                let address = forwarded::single_address(&parts.headers, name?)?;
+                return Some(self.prefixes.translated(address));
             }
             Some(Source::List(list)) => *list,
             None => List::XForwardedFor,
         };
-        let mut entries = list.rev_addresses(&parts.headers);
+        let entries = list.rev_addresses(&parts.headers);
+        let mut entries = entries.map(|entry| entry.map(|own| self.prefixes.translated(own)));
         if let Some(hops) = self.hops {
             return entries.nth(hops.checked_sub(1)?)?;
         }
@@ -244,14 +268,6 @@ impl ClientIp {
     }
 }
 
-/// Whether an address is one that proxies in front of a server have and clients on the internet don't.
-fn is_private(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
-    }
-}
-
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts) -> Extracted {
         let address = self.address(parts);
@@ -259,7 +275,7 @@ impl KeyExtractor for ClientIp {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        Some(self.prefixes.key_of(field::text(texts)?.parse().ok()?))
+        Some(self.prefixes.key_of(address::parse(field::text(texts)?)?))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -271,12 +287,11 @@ impl KeyExtractor for ClientIp {
         if let Some(proxies) = &self.proxies {
             text.push_str(&format!(" trusted_proxies {}", proxies.text()));
         }
-        match &self.source {
-            Some(Source::List(List::Forwarded)) => text.push_str(" forwarded"),
-            Some(Source::One(Ok(name))) => {
-                text.push_str(&format!(" header {}", text::quoted(name.as_str())));
-            }
-            _ => {}
+        if let Some(Source::List(List::Forwarded)) = &self.source {
+            text.push_str(" forwarded");
+        }
+        for name in self.single_headers() {
+            text.push_str(&format!(" header {}", text::quoted(name.as_str())));
         }
         text.push_str(&self.prefixes.settings_text());
         Some(text.into())
@@ -297,15 +312,15 @@ impl KeyExtractor for ClientIp {
     fn validate(&self) -> Result<(), InvalidValue> {
         self.prefixes.validate()?;
         self.proxies.as_ref().map_or(Ok(()), Networks::validate)?;
-        let one = match &self.source {
-            Some(Source::One(Err(name))) => {
-                let value = format!("a header {name:?}");
-                return Err(InvalidValue::new(value, "a field name of RFC 9110"));
-            }
-            Some(Source::One(Ok(name))) => Some(name),
-            _ => None,
-        };
-        if let Some(list) = one.filter(|name| [X_FORWARDED_FOR, header::FORWARDED].contains(name)) {
+        if let Some(Source::One(names)) = &self.source
+            && let Some(name) = names.iter().find_map(|name| name.as_ref().err())
+        {
+            let value = format!("a header {name:?}");
+            return Err(InvalidValue::new(value, "a field name of RFC 9110"));
+        }
+        let mut names = self.single_headers();
+        let list = names.find(|name| [&X_FORWARDED_FOR, &header::FORWARDED].contains(name));
+        if let Some(list) = list {
             return Err(InvalidValue::new(
                 format!("{list} as a header of one address"),
                 "the list that it is: X-Forwarded-For unless `forwarded()` says otherwise",
@@ -316,7 +331,7 @@ impl KeyExtractor for ClientIp {
                 format!("{hops} hops"),
                 format!("at least 1 and at most {MAX_ENTRIES}"),
             )),
-            Some(_) if one.is_some() => Err(InvalidValue::new(
+            Some(_) if matches!(self.source, Some(Source::One(_))) => Err(InvalidValue::new(
                 "hops in a header of one address",
                 "trusted_proxies alone, or hops in X-Forwarded-For or Forwarded",
             )),

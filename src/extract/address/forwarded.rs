@@ -5,12 +5,14 @@
 
 use std::{
     mem,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr},
     str,
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
+
+use crate::address;
 
 /// The most entries of a list that are read. A request passes few proxies; a header of thousands of entries is an attack.
 pub(crate) const MAX_ENTRIES: usize = 64;
@@ -145,11 +147,11 @@ fn node(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text).ok()?;
     if let Some(bracketed) = text.strip_prefix('[') {
         let (address, rest) = bracketed.split_once(']')?;
-        let address: Ipv6Addr = address.parse().ok()?;
+        let address = address::parse(address).filter(IpAddr::is_ipv6)?;
         let fits = rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port);
-        return fits.then(|| IpAddr::V6(address).to_canonical());
+        return fits.then(|| address.to_canonical());
     }
-    if let Ok(address) = text.parse::<IpAddr>() {
+    if let Some(address) = address::parse(text) {
         return Some(address.to_canonical());
     }
     let (address, port) = text.split_once(':')?;

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::error::InvalidValue;
+use crate::{address, error::InvalidValue};
 
 /// Networks, and the error of the first text that is none.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +23,12 @@ impl Networks {
         }
     }
 
-    /// Whether a canonical address is in one of them.
+    /// Whether an address is in one of them, as it is or as the IPv4 address that it stands for.
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
-        self.nets.iter().any(|net| net.contains(&address))
+        let address = address.to_canonical();
+        let v4 = address::ipv4(address).map(IpAddr::V4);
+        let is_in = |net: &IpNet| net.contains(&address) || v4.is_some_and(|v4| net.contains(&v4));
+        self.nets.iter().any(is_in)
     }
 
     /// The networks, separated by commas; `none` if there are none.
@@ -51,7 +54,7 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, &'static str> {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
     };
-    let address: IpAddr = address.parse().map_err(|_| wrong)?;
+    let address = address::parse(address).ok_or(wrong)?;
     let net = match bits {
         Some(bits) => bits
             .parse()
@@ -72,12 +75,17 @@ fn parse_proxy_network(text: &str) -> Result<IpNet, &'static str> {
     Ok(net)
 }
 
-/// The network in canonical form, as the addresses are that it is compared with: mapped IPv4 as IPv4. `None` if it contains
-/// mapped and other addresses.
+/// The network in canonical form, as the addresses are that it is compared with: an IPv4 host as IPv4, in whatever form, and mapped
+/// IPv4. `None` if it contains mapped and other addresses.
 fn canonical(net: IpNet) -> Option<IpNet> {
     let IpNet::V6(v6) = net else {
         return Some(net);
     };
+    if v6.prefix_len() == 128
+        && let Some(host) = address::ipv4(net.addr())
+    {
+        return Some(IpNet::from(IpAddr::V4(host)));
+    }
     let Some(address) = v6.addr().to_ipv4_mapped() else {
         return Some(net);
     };

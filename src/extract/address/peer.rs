@@ -6,6 +6,7 @@ use std::{
 use http::{Extensions, request::Parts};
 
 use crate::{
+    address::{self, Nat64},
     error::InvalidValue,
     extract::{Extracted, KeyExtractor, MissingKey, field},
     key::Key,
@@ -27,14 +28,20 @@ use crate::{
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](crate::extract::client_ip).
 pub const fn peer() -> Peer {
-    Peer { v4: 32, v6: 64 }
+    Peer {
+        v4: 32,
+        v6: 64,
+        nat64: None,
+    }
 }
 
 /// The extractor of the peer's address, from [`peer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     v4: u8,
     v6: u8,
+    /// The prefix of the network's own NAT64; text that is none is an error of `validate`.
+    nat64: Option<Result<Nat64, InvalidValue>>,
 }
 
 /// The peer's address in a request's extensions, for [`peer`] and [`client_ip`](crate::extract::client_ip): inserted by a
@@ -59,6 +66,25 @@ impl Peer {
         self
     }
 
+    /// Sets the prefix of the network's own NAT64 (RFC 6052), such as `64:ff9b:1::/96` (RFC 8215): IPv4 clients behind it count by their
+    /// IPv4 address. The well-known prefix `64:ff9b::/96` needs no setting. Text that is no prefix of 32, 40, 48, 56, 64 or 96
+    /// bits is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    #[must_use]
+    pub fn nat64(mut self, prefix: impl ToString) -> Self {
+        let text = prefix.to_string();
+        let invalid = |expected| InvalidValue::new(format!("a NAT64 prefix {text:?}"), expected);
+        self.nat64 = Some(Nat64::parse(&text).map_err(invalid));
+        self
+    }
+
+    /// The address of a client, where the network's NAT64 has translated it.
+    pub(crate) fn translated(&self, address: IpAddr) -> IpAddr {
+        match &self.nat64 {
+            Some(Ok(nat64)) => nat64.translated(address),
+            _ => address,
+        }
+    }
+
     /// The prefixes that are not the default ones, as text, each after a space.
     pub(crate) fn settings_text(&self) -> String {
         let mut text = String::new();
@@ -68,12 +94,15 @@ impl Peer {
         if self.v4 != peer().v4 {
             text.push_str(&format!(" ipv4_prefix {}", self.v4));
         }
+        if let Some(Ok(nat64)) = &self.nat64 {
+            text.push_str(&format!(" nat64 {nat64}"));
+        }
         text
     }
 
     /// The key of an address, by the prefix that counts.
     pub(crate) fn key_of(&self, address: IpAddr) -> Key {
-        Key::network(address, self.v4, self.v6)
+        Key::network(self.translated(address), self.v4, self.v6)
     }
 }
 
@@ -84,7 +113,7 @@ impl KeyExtractor for Peer {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        Some(self.key_of(field::text(texts)?.parse().ok()?))
+        Some(self.key_of(address::parse(field::text(texts)?)?))
     }
 
     fn config_text(&self) -> Option<Cow<'_, str>> {
@@ -110,14 +139,18 @@ impl KeyExtractor for Peer {
                 "at most 32 bits of IPv4 and 128 of IPv6",
             ));
         }
-        Ok(())
+        match &self.nat64 {
+            Some(Err(invalid)) => Err(invalid.clone()),
+            _ => Ok(()),
+        }
     }
 }
 
 /// How to make the addresses of peers known, where requests lack them.
 pub(crate) const NO_PEER: &str = "there is no ConnectInfo of axum 0.8 in the request's extensions, so its client's address is \
      unknown; with axum 0.8, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with another version of axum, \
-     whose ConnectInfo is another type, and elsewhere, insert tollgate's `PeerAddr`; with tonic, enable tollgate's feature \
+     whose ConnectInfo is another type, and elsewhere, insert tollgate's `PeerAddr`; on a Unix socket, which has no addresses, and behind proxies whose addresses aren't known, count by \
+     `extract::client_ip().hops(1)`, the address that one proxy has added to X-Forwarded-For; with tonic, enable tollgate's feature \
      `tonic`, and `tonic-tls` if the application accepts TLS connections itself";
 
 /// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
