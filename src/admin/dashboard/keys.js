@@ -194,18 +194,30 @@ function showBlocks({ blocks, complete, incomplete }) {
 }
 
 async function override(policy, key) {
-  const quota = el("input", { type: "text", placeholder: "1000/min", autocomplete: "off" });
-  const time = el("input", { type: "number", min: 1, step: 1, placeholder: "for good" });
-  const unit = el("select", {}, ...[["hours", 3600], ["days", 86_400]].map(([name, size]) => el("option", { value: size }, name)));
+  const option = ([name, value]) => el("option", { value }, name);
+  const own = policyNamed(policy)?.quota;
+  const kinds = [["exempt from the policy", "exempt"]];
+  // A block list has no quota.
+  if (own) kinds.unshift(["limited by a quota", "quota"]);
+  const kind = el("select", {}, ...kinds.map(option));
+  const quota = el("input", { type: "text", value: own ?? "", required: true, autocomplete: "off" });
+  const time = el("input", { type: "number", min: 1, step: 1, value: 24, required: true });
+  const unit = el("select", {}, ...[["hours", 3600], ["days", 86_400], ["for good", ""]].map(option));
   const note = el("input", { type: "text", maxlength: 200, autocomplete: "off" });
-  const fields = [field("Quota", quota), field("For", time), field("Unit", unit), field("Note", note)];
-  const text = `The quota of ${key} under ${policy} in all processes, in place of the policy's. Without a quota the key is exempt from the policy, without a time for good.`;
+  const enable = () => {
+    quota.disabled = kind.value === "exempt";
+    time.disabled = unit.value === "";
+  };
+  for (const choice of [kind, unit]) choice.addEventListener("change", enable);
+  enable();
+  const fields = [field("The key is", kind), field("Quota", quota), field("For", time), field("Unit", unit), field("Note", note)];
+  const text = `What holds for ${key} under ${policy} in all processes, in place of the policy's quota.`;
   if (!(await confirmed({ title: "Override the limit of this key?", text, verb: "Override", fields }))) return;
   await change($("lookup-message"), async () => {
     const body = { policy, key };
-    if (quota.value.trim()) body.quota = quota.value.trim();
-    else body.exempt = true;
-    if (time.value) body.seconds = time.valueAsNumber * Number(unit.value);
+    if (kind.value === "exempt") body.exempt = true;
+    else body.quota = quota.value.trim();
+    if (unit.value) body.seconds = time.valueAsNumber * Number(unit.value);
     if (note.value) body.note = note.value;
     const { after } = await call("overrides", body, "PUT");
     return `Set: ${overrideText(after)}.`;
