@@ -1,6 +1,8 @@
 //! Writes the settings that are in force in a limiter or a layer as a document.
 
-use std::any::Any;
+use std::{any::Any, collections::BTreeMap};
+
+use http::{HeaderMap, HeaderValue};
 
 use super::document::Document;
 use crate::{
@@ -54,6 +56,7 @@ fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
         on_rejection: layer.on_rejection.as_ref().map(Slot::without_code),
         refund_handler_rejections: unless_default(layer.refunds_handler_rejections(), false),
         rejection: layer.rejection,
+        rejection_headers: shown_headers(layer.rejection_headers.as_ref()),
         on_store_error: core.on_store_error,
         on_misconfiguration: unless_default(core.on_misconfiguration, Default::default()),
         on_unknown_address: lists
@@ -69,6 +72,14 @@ fn document(limiter: &Limiter, layer: LayerSettings) -> Document {
         policies: policies.collect(),
         ..Document::default()
     }
+}
+
+fn shown_headers(headers: Option<&HeaderMap>) -> BTreeMap<String, String> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers = headers.into_iter().flatten();
+    headers
+        .map(|(name, value)| (name.to_string(), text(value)))
+        .collect()
 }
 
 fn unless_default<T: PartialEq>(value: T, default: T) -> Option<T> {

@@ -1,7 +1,7 @@
 use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
-use http::{Response, request::Parts};
+use http::{HeaderName, HeaderValue, Response, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 
@@ -188,6 +188,29 @@ impl RateLimitLayer {
         })
     }
 
+    /// Adds a fixed header field to the responses to rejected requests, over HTTP and gRPC, of whatever status; one that
+    /// [`on_rejection`](Self::on_rejection) sets stays. Default: none. A service mesh retries a 503 unless it knows that it is a limit's:
+    /// Envoy does by `x-envoy-ratelimited`.
+    ///
+    /// ```
+    /// use http::{HeaderName, HeaderValue};
+    /// use tollgate::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let name = HeaderName::from_static("x-envoy-ratelimited");
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?
+    ///     .rejection_header(name, HeaderValue::from_static("true"));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn rejection_header(self, name: HeaderName, value: HeaderValue) -> Self {
+        self.changed(|settings| {
+            let headers = settings.rejection_headers.get_or_insert_default();
+            headers.insert(name.clone(), value.clone());
+        })
+    }
+
     /// The settings of the layer itself.
     #[cfg(feature = "config")]
     pub(crate) fn settings(&self) -> LayerSettings {
@@ -211,7 +234,7 @@ impl RateLimitLayer {
     /// settings together with them, for its clones and the services that it has made.
     ///
     /// `configure` is given a layer with the default settings, and sets those that are to be in force: [`headers`](Self::headers),
-    /// [`rejections`](Self::rejections), [`on_rejection`](Self::on_rejection), [`refund_handler_rejections`](Self::refund_handler_rejections) and
+    /// [`rejections`](Self::rejections), [`on_rejection`](Self::on_rejection), [`rejection_header`](Self::rejection_header), [`refund_handler_rejections`](Self::refund_handler_rejections) and
     /// [`enabled`](Self::enabled). What it doesn't set has its default afterwards.
     ///
     /// ```

@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc};
 
 use ::http::{
-    Response,
+    HeaderMap, Response,
     header::{
         CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
         TRANSFER_ENCODING,
@@ -62,6 +62,8 @@ pub(crate) struct LayerSettings {
     /// The text of rejections; not used together with `on_rejection`.
     pub(crate) rejection: Option<RejectionText>,
     pub(crate) on_rejection: Option<Slot<OnRejection>>,
+    /// Fixed header fields of rejections.
+    pub(crate) rejection_headers: Option<HeaderMap>,
     /// Whether a layer refunds its own charge of a request that its handler rejected.
     pub(crate) refund_handler_rejections: Option<bool>,
     /// The settings of the document that the layer was built of, if it was.
@@ -108,6 +110,10 @@ impl LayerSettings {
             ("rejection", self.rejection != after.rejection),
             ("on_rejection", self.on_rejection != after.on_rejection),
             (
+                "rejection_headers",
+                self.rejection_headers != after.rejection_headers,
+            ),
+            (
                 "refund_handler_rejections",
                 self.refunds_handler_rejections() != after.refunds_handler_rejections(),
             ),
@@ -147,6 +153,10 @@ impl LayerSettings {
             ("headers", differ(&self.headers, &code.headers)),
             ("rejections", differ(&self.rejections, &code.rejections)),
             (
+                "rejection_headers",
+                differ(&self.rejection_headers, &code.rejection_headers),
+            ),
+            (
                 name,
                 responds(self) && responds(code) && response(self) != response(code),
             ),
@@ -174,6 +184,7 @@ impl LayerSettings {
             rejections: self.rejections.or(code.rejections),
             rejection: self.rejection.or(code.rejection),
             on_rejection: self.on_rejection.or(code.on_rejection),
+            rejection_headers: self.rejection_headers.or(code.rejection_headers),
             refund_handler_rejections: self
                 .refund_handler_rejections
                 .or(code.refund_handler_rejections),
@@ -220,9 +231,12 @@ impl LayerSettings {
         let decision = rejected.decision();
         let mut replaced = match request {
             KeptRequest::Head(parts) => self.rejection(decision, parts),
-            KeptRequest::PrefersPlainText(text) => {
-                http::build(decision, self.headers(), self.rejections(), *text)
-            }
+            KeptRequest::PrefersPlainText(text) => self.with_fixed_headers(http::build(
+                decision,
+                self.headers(),
+                self.rejections(),
+                *text,
+            )),
         };
         let (original, _) = response.into_parts();
         let overridden = exposed_headers().into_iter().chain([
@@ -242,6 +256,20 @@ impl LayerSettings {
 
     /// The response to a rejected request.
     pub(crate) fn rejection(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
+        self.with_fixed_headers(self.own_rejection(decision, parts))
+    }
+
+    /// Adds the fixed header fields, but for those that the response has.
+    fn with_fixed_headers(&self, mut response: Response<RejectionBody>) -> Response<RejectionBody> {
+        for (name, value) in self.rejection_headers.iter().flatten() {
+            if !response.headers().contains_key(name) {
+                response.headers_mut().insert(name, value.clone());
+            }
+        }
+        response
+    }
+
+    fn own_rejection(&self, decision: &Decision, parts: &Parts) -> Response<RejectionBody> {
         let (fields, form) = (self.headers(), self.rejections());
         if let Some(protocol) = grpc::Protocol::of(parts) {
             return grpc::response(decision, fields, protocol).map(RejectionBody::from);

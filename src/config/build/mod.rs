@@ -2,6 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+
 use super::{
     Secret, content,
     document::Document,
@@ -408,9 +410,29 @@ impl Build<'_> {
             rejections: document.rejections,
             rejection: document.rejection.clone(),
             on_rejection,
+            rejection_headers: self.rejection_headers(),
             refund_handler_rejections: document.refund_handler_rejections,
             ..LayerSettings::default()
         }
+    }
+
+    /// The fixed fields of rejections.
+    fn rejection_headers(&mut self) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &self.document.rejection_headers {
+            let path = Path::default().key("rejection_headers").key(name);
+            match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
+                (Ok(_), Err(_)) => {
+                    self.found(&path, format!("{value:?}"), "visible characters and spaces");
+                }
+                (Err(_), _) => {
+                    let found = format!("a header {name:?}");
+                    self.found(&path, found, "a field name of RFC 9110");
+                }
+            }
+        }
+        (!headers.is_empty()).then_some(headers)
     }
 
     /// Reports each policy that fields are to describe and don't, and a format of named policies without one.

@@ -1,6 +1,7 @@
 //! Documents: what a configuration file says.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -38,7 +39,8 @@ mod schema;
 /// configuration file has them.
 ///
 /// The fields have the names of the builders' methods, and what is left out has the builders' defaults. A limiter ignores the
-/// settings of layers: `enabled`, `headers`, `rejections`, `rejection`, `on_rejection` and `refund_handler_rejections`.
+/// settings of layers: `enabled`, `headers`, `rejections`, `rejection`, `on_rejection`, `rejection_headers` and
+/// `refund_handler_rejections`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -64,6 +66,9 @@ pub struct Document {
     /// The registered name of the function that responds to rejected requests, in place of `rejection`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_rejection: Option<Slot<OnRejection>>,
+    /// Fixed header fields of the responses to rejected requests, over HTTP and gRPC.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rejection_headers: BTreeMap<String, String>,
     /// Whether the layer refunds a request whose handler rejects it. Default: false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_handler_rejections: Option<bool>,
