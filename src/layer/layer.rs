@@ -99,8 +99,9 @@ impl RateLimitLayer {
     /// It has two more fields, which the SDKs of both read:
     ///
     /// - `retry-after-ms`, the wait in milliseconds, rounded up, beside `Retry-After`, which has whole seconds;
-    /// - `x-should-retry: false`, if a retry never succeeds, or only after more than 60 s. Depending on their version, SDKs
-    ///   ignore a longer wait and retry within a second, or sleep for all of it; with this field they give up at once.
+    /// - `x-should-retry: false`, if a retry never succeeds, or only after more than 60 s. With this field SDKs give up
+    ///   at once. Of a longer wait OpenAI's 1.x and 2.x and Anthropic's 0.x retry within a second; OpenAI's 3.x sleeps up to 120 s, and
+    ///   Anthropic's 2.x for all of it.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
