@@ -39,6 +39,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use caseless::Caseless;
 use tokio::{net::TcpListener, sync::Semaphore, task::spawn_blocking};
 use tollgate::{
     Ban, CallError, FixedWindow, Key, KeyExtractor, Limiter, MemoryStore, OnStoreError, Policy,
@@ -47,6 +48,7 @@ use tollgate::{
     outcome,
     store::Store,
 };
+use unicode_normalization::UnicodeNormalization;
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -183,9 +185,11 @@ async fn routers(store: impl Store) -> Result<(Router, Router), Box<dyn Error>> 
     Ok((public, operators))
 }
 
-/// An account has one key, however its name is typed.
+/// An account has one key, however its name is typed: with spaces around it, in capitals, or in other forms of its characters (NFKC). A
+/// service that finds the account before it counts has the account's id as its key.
 fn account_key(name: &str) -> Key {
-    Key::new(name.to_lowercase())
+    let name = name.trim().nfkc().default_case_fold().nfkc();
+    Key::new(name.collect::<String>())
 }
 
 async fn login(
