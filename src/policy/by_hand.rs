@@ -21,7 +21,8 @@ pub(super) const NO_REJECTIONS: Quota = Quota::requests(1).per_day();
 impl Policy {
     /// Applies the policy to calls by hand only, such as [`Limiter::admit`](crate::Limiter::admit), and to no request that
     /// passes a layer: for keys that only the application knows, such as the account of a login.
-    /// [`PolicyHandle::key`](crate::limiter::PolicyHandle::key) turns text into the same key as `admit` does.
+    /// [`PolicyHandle::key`](crate::limiter::PolicyHandle::key) turns text into the same key as `admit` does, and several texts into
+    /// their [tuple](Key::tuple).
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -96,8 +97,9 @@ impl KeyExtractor for ByHand {
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         match texts {
+            [] => None,
             [text] => Some(Key::new(text)),
-            _ => None,
+            several => Some(Key::tuple(several.iter().map(Key::new))),
         }
     }
 

@@ -57,7 +57,11 @@ impl Block {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let mut body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let mut body = about(
+            self.policy.as_deref(),
+            &self.key.read(self.policy.as_deref())?,
+            None,
+        );
         ask(&self.confirm, &client, &body, ["Block", "ban"]).await?;
         let seconds = self.time.as_millis().div_ceil(1_000);
         body["seconds"] = json!(u64::try_from(seconds).unwrap_or(u64::MAX));
@@ -71,7 +75,11 @@ impl Unblock {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let body = about(
+            self.policy.as_deref(),
+            &self.key.read(self.policy.as_deref())?,
+            None,
+        );
         ask(&self.confirm, &client, &body, ["Unblock", "ban"]).await?;
         let answer = client.post("/unblock", &body).await?;
         output.print(|| answer.clone(), || lifted(&answer))?;

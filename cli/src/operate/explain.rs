@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::keys::left;
 use crate::{
-    client::Connection,
+    client::{Client, Connection},
     exit::{Answer, Failure, Outcome},
+    key::json_of,
     output::{
         Output,
         table::{Table, flag, list, text, wait, yes},
@@ -47,7 +48,7 @@ impl Explain {
             body["peer"] = json!(peer);
         }
         if !self.keys.is_empty() {
-            body["keys"] = json!(self.keys()?);
+            body["keys"] = json!(self.keys(&self.policy_names(&client).await?)?);
         }
         let answer = client.post("/explain", &body).await?;
         output.print(|| answer.clone(), || explanation(&answer))?;
@@ -55,21 +56,37 @@ impl Explain {
         Ok(Answer::from(admitted.contains(&&*text(&answer, "outcome"))))
     }
 
-    /// The keys by the names of their policies.
-    fn keys(&self) -> Outcome<BTreeMap<&str, Value>> {
+    /// The names of the policies, if one of those that keys are for may have an equals sign, as a rule's of a server has.
+    async fn policy_names(&self, client: &Client) -> Outcome<Vec<String>> {
+        let mut keys = self.keys.iter();
+        if !keys.any(|key| key.matches('=').count() > 1) {
+            return Ok(Vec::new());
+        }
+        let answer = client.get("/policies", &[]).await?;
+        let policies = list(&answer, "policies").iter();
+        Ok(policies.map(|policy| text(policy, "name")).collect())
+    }
+
+    /// The keys by the names of their policies: the longest name that one begins with.
+    fn keys<'a>(&'a self, names: &'a [String]) -> Outcome<BTreeMap<&'a str, Value>> {
         let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for key in &self.keys {
             // Without the text, which may be a credential.
             let no_policy = || Failure::Invalid("--key is a policy, = and its key".to_owned());
-            let (policy, text) = key.split_once('=').ok_or_else(no_policy)?;
+            let named =
+                |name: &'a String| Some((&**name, key.strip_prefix(&**name)?.strip_prefix('=')?));
+            let known = names
+                .iter()
+                .filter_map(named)
+                .max_by_key(|(name, _)| name.len());
+            let (policy, text) = known
+                .or_else(|| key.split_once('='))
+                .ok_or_else(no_policy)?;
             keys.entry(policy).or_default().push(text);
         }
-        let value = |texts: Vec<&str>| match &*texts {
-            [text] => json!(text),
-            texts => json!(texts),
-        };
         let keys = keys.into_iter();
-        Ok(keys.map(|(policy, texts)| (policy, value(texts))).collect())
+        let keys = keys.map(|(policy, texts)| (policy, json_of(&texts)));
+        Ok(keys.collect())
     }
 
     /// The names and values of the headers.

@@ -64,7 +64,11 @@ pub(crate) struct Callers {
 impl Peek {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         let client = connection.client()?;
-        let body = about(Some(&self.policy), &self.key.read()?, self.quota.as_deref());
+        let body = about(
+            Some(&self.policy),
+            &self.key.read(Some(&self.policy))?,
+            self.quota.as_deref(),
+        );
         let status = client.post("/peek", &body).await?;
         output.print(
             || status.clone(),
@@ -78,7 +82,11 @@ impl Reset {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let body = about(self.policy.as_deref(), &self.key.read()?, None);
+        let body = about(
+            self.policy.as_deref(),
+            &self.key.read(self.policy.as_deref())?,
+            None,
+        );
         ask(&self.confirm, &client, &body, ["Reset", "policy"]).await?;
         let answer = client.post("/reset", &body).await?;
         let text = || changed(list(&answer, "before"), list(&answer, "after"));
@@ -91,7 +99,11 @@ impl Credit {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let mut body = about(Some(&self.policy), &self.key.read()?, self.quota.as_deref());
+        let mut body = about(
+            Some(&self.policy),
+            &self.key.read(Some(&self.policy))?,
+            self.quota.as_deref(),
+        );
         let key = shown_key(&client, &body).await?.unwrap_or_default();
         let question = format!("Return {} to {key}?", units(self.units));
         self.confirm.ask(&question)?;
@@ -118,7 +130,11 @@ fn units(units: u64) -> String {
 impl Callers {
     pub(crate) async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         let client = connection.client()?;
-        let body = about(Some(&self.policy), &self.key.read()?, None);
+        let body = about(
+            Some(&self.policy),
+            &self.key.read(Some(&self.policy))?,
+            None,
+        );
         let answer = client.post("/callers", &body).await?;
         let text = || {
             let callers: String = list(&answer, "callers")

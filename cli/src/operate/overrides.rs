@@ -93,7 +93,7 @@ impl Set {
     async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let key = self.key.read()?;
+        let key = self.key.read(Some(&self.policy))?;
         let question = about(Some(&self.policy), &key, None);
         ask(
             &self.confirm,
@@ -126,7 +126,11 @@ impl Remove {
     async fn run(&self, connection: &Connection, output: &Output) -> Outcome {
         self.confirm.require_terminal(&self.key)?;
         let client = connection.client()?;
-        let body = about(Some(&self.policy), &self.key.read()?, None);
+        let body = about(
+            Some(&self.policy),
+            &self.key.read(Some(&self.policy))?,
+            None,
+        );
         let change = ["Remove the override of", "policy"];
         ask(&self.confirm, &client, &body, change).await?;
         let answer = client.delete("/overrides", &body).await?;
