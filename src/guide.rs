@@ -7,6 +7,7 @@
 //! - [`logins`]: limits on wrong passwords that lock attackers out, and not the owners of accounts.
 //! - [`envoy`]: limits in front of a service, by `tollgate-server`, and from other languages.
 //! - [`tiers`]: quotas by the caller's plan, and what becomes of a count when the plan changes.
+//! - [`recipes`]: one layer or several, ways to another quota, gRPC, WebSockets, UDP, batches.
 //! - [`paid_calls`]: reserving and settling the cost of calls, such as an LLM's tokens.
 //! - [`outgoing`]: calling services that limit you, and obeying what their responses say.
 //! - `hot_keys` (feature `redis`): answering thousands of requests of one key in process, by leases, without exceeding the quota.
@@ -38,6 +39,10 @@ pub mod envoy {}
 
 #[doc = include_str!("../docs/guide/tiers.md")]
 pub mod tiers {}
+
+#[doc = include_str!("../docs/guide/recipes.md")]
+#[cfg(feature = "axum")]
+pub mod recipes {}
 
 #[doc = include_str!("../docs/guide/paid-calls.md")]
 pub mod paid_calls {}
