@@ -123,7 +123,22 @@ fn a_refusal_blocks_for_the_first_time_that_is_there() {
         // The date has passed.
         (&standard, 429, "retry-after: Sun, 06 Nov 1994 08:48:37 GMT", status, 1_000),
         (&standard, 429, "retry-after: 1.5 | retry-after: 0.5", "retry-after", 1_500),
+        // What is too large is the largest.
         (&standard, 429, "retry-after: 999999999", "retry-after", 3_600_000),
+        (&standard, 429, "retry-after: 18446744073709551616", "retry-after", 3_600_000),
+        (&standard, 429, "retry-after: 99999999999999999999999.5", "retry-after", 3_600_000),
+        (&standard, 429, "retry-after: Fri, 31 Dec 9999 23:59:59 GMT", "retry-after", 3_600_000),
+        // A wrong day of the week, in all forms.
+        (&standard, 429, "retry-after: Mon, 06 Nov 1994 08:50:37 GMT", "retry-after", 60_000),
+        (&standard, 429, "retry-after: Monday, 06-Nov-94 08:50:37 GMT", "retry-after", 60_000),
+        (&standard, 429, "retry-after: Mon Nov  6 08:50:37 1994", "retry-after", 60_000),
+        // A cache has kept it for a while.
+        (&standard, 429, "retry-after: 30 | age: 10", "retry-after", 20_000),
+        (&standard, 429, "retry-after-ms: 30000 | age: 10", "retry-after-ms", 20_000),
+        (&standard, 429, "retry-after: Sun, 06 Nov 1994 08:50:37 GMT | age: 10", "retry-after", 50_000),
+        (&standard, 429, "retry-after: 30 | age: 90", status, 1_000),
+        (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: 1", "", 0),
+        (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: 0", "", 20_000),
         (&standard, 429, window, status, 20_000),
         (&standard, 200, window, "", 0),
         // When the bucket is full is not when the next call fits.
@@ -176,6 +191,9 @@ fn what_cannot_be_read_is_reported_and_changes_nothing() {
         (&standard, "ratelimit", "(1 2)"),
         (&standard, "ratelimit", "limit=10 remaining=5"),
         (&standard, "ratelimit-limit", ", 100;w=60"),
+        (&standard, "ratelimit", ""),
+        (&standard, "retry-after", ""),
+        (&standard, "x-ratelimit-remaining", ""),
     ];
     for (provider, field, value) in rows {
         let feedback = read(provider, 429, &format!("{field}: {value}"));
@@ -222,6 +240,9 @@ fn a_grpc_status_with_a_delay_is_a_refusal() {
     let bare = &*field(BASE64_STANDARD_NO_PAD.encode(&bytes));
     assert_ne!(padded, bare);
     let none = &*field(BASE64_STANDARD.encode(details(Duration::ZERO)));
+    let failed = ErrorDetails::with_quota_failure_violation("rpm", "60 per minute");
+    let failed = Status::with_error_details(Code::ResourceExhausted, "", failed);
+    let quota = &*field(BASE64_STANDARD.encode(failed.details()));
     let both = &*format!("grpc-retry-pushback-ms: 2000 | {padded}");
     let name = "grpc-status-details-bin";
     #[rustfmt::skip]
@@ -232,9 +253,14 @@ fn a_grpc_status_with_a_delay_is_a_refusal() {
         (14, bare, name, 1_250),
         (14, "", "", 0),
         (14, none, "", 0),
-        (8, "", "grpc-status", 1_000),
+        (14, "retry-after: 7", "retry-after", 7_000),
+        // Also a message that is too large.
+        (8, "", "", 0),
+        (8, none, "", 0),
+        (8, quota, "grpc-status", 1_000),
+        (8, "x-envoy-ratelimited: true", "grpc-status", 1_000),
         (8, "retry-after: 7", "retry-after", 7_000),
-        (8, "grpc-retry-pushback-ms: -1", "grpc-status", 1_000),
+        (8, "grpc-retry-pushback-ms: -1", "", 0),
         (8, both, "grpc-retry-pushback-ms", 2_000),
     ];
     for (code, fields, field, millis) in rows {
@@ -246,7 +272,7 @@ fn a_grpc_status_with_a_delay_is_a_refusal() {
         assert_eq!(block(&provider, &feedback), expected, "{code} {fields}");
         assert_eq!(feedback.unread, [], "{fields}");
     }
-    for value in ["*", "/w=="] {
+    for value in ["", "*", "/w=="] {
         let fields = format!("grpc-status: 8 | {name}: {value}");
         assert_eq!(unread(&read(&provider, 200, &fields)), [name], "{value}");
     }

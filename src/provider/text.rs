@@ -227,6 +227,7 @@ mod tests {
             "Sunday, 06-Nov-94 08:49:37 GMT",
             "Sun Nov  6 08:49:37 1994",
             "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Monday, 06-Nov-94 08:49:37 GMT",
         ] {
             assert_eq!(Instant::parse_http_date(text), at(784_111_777), "{text}");
         }

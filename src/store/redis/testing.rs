@@ -116,7 +116,7 @@ fn policies() -> Vec<Policy> {
     let policy = |name, quota| Policy::new(name, quota).key(extract::global());
     vec![
         policy("gcra", day()).strategy(Gcra),
-        policy("burst", Quota::requests(700_000).per_second().burst(9)).strategy(Gcra),
+        policy("burst", Quota::requests(500_000).per_second().burst(9)).strategy(Gcra),
         policy("bucket", day()).strategy(TokenBucket),
         policy("fixed", day()).strategy(FixedWindow),
         policy("month", Quota::requests(100).per_month()).strategy(CalendarWindow::utc()),

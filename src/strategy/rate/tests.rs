@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
+    error::ConfigError,
     key::Key,
     quota::Quota,
     strategy::{LocalRule, RetryAfter, Rule, Terms, rule::try_charge},
@@ -27,8 +28,7 @@ fn gcra(quota: &str) -> GcraRule {
 fn share(quota: &Quota) -> f64 {
     match quota.amount() as f64 / quota.period().as_secs_f64() {
         ..=2_000.0 => 0.9999,
-        ..=100_000.0 => 0.995,
-        _ => 0.95,
+        _ => 0.999,
     }
 }
 
@@ -57,11 +57,11 @@ fn the_sustained_rate_is_the_quota_and_never_above() {
         ("7/week", 500),
         ("1000/day", 20),
         ("100/min", 100),
-        ("333333/s", 2),
-        ("700000/s", 2),
-        ("999999/s", 2),
+        ("30000/s", 2),
+        ("298508/s", 2),
+        ("952381/s", 2),
         ("1000000/s", 2),
-        ("999999/s burst 3", 2),
+        ("952381/s burst 3", 2),
     ] {
         let (rule, quota) = (gcra(quota), quota.parse::<Quota>().expect(quota));
         let charged = sustained(&rule, quota.period(), periods);
@@ -70,6 +70,28 @@ fn the_sustained_rate_is_the_quota_and_never_above() {
         let least = (quota.amount() * u64::from(periods)) as f64 * share(&quota) - 1.0;
         assert!(charged <= most, "{quota}: {charged} > {most}");
         assert!(charged as f64 >= least, "{quota}: {charged} < {least}");
+    }
+}
+
+#[test]
+fn a_rate_that_no_step_of_time_meets_is_refused_with_those_beside_it() {
+    for (quota, expected) in [
+        ("999999/s", "952381 or 1000000 "),
+        ("60000/s", "59881 or 60061 "),
+        ("3600000/min", "3592815 or 3603604 "),
+    ] {
+        let quota: Quota = quota.parse().expect(quota);
+        let invalid = RateParams::new(&quota, &Terms::default()).expect_err("a coarse one");
+        let error = ConfigError::at("", invalid);
+        assert!(error.expected().starts_with(expected), "{error}");
+        for requests in expected.trim().split(" or ") {
+            let requests = requests.parse().expect("a number");
+            let beside = Quota::requests(requests).per(quota.period());
+            assert!(
+                RateParams::new(&beside, &Terms::default()).is_ok(),
+                "{beside}"
+            );
+        }
     }
 }
 

@@ -113,6 +113,87 @@ fn no_proxy_is_trusted_unless_named() {
 }
 
 #[test]
+fn an_ipv4_client_is_one_client_in_every_form_that_ipv6_has_of_it() {
+    let one = ip("192.0.2.1");
+    let forms = [
+        "::ffff:192.0.2.1",
+        "::ffff:0:192.0.2.1",
+        "64:ff9b::c000:201",
+        "2002:c000:201:1::1",
+        "2002:c000:201:2::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdfe",
+    ];
+    let listed = AddressList::new(["192.0.2.1"]).expect("a list");
+    let by_form = AddressList::new(["64:ff9b::c000:201"]).expect("a list");
+    let proxy = extract::client_ip().trusted_proxies(["192.0.2.1"]);
+    for form in forms {
+        assert_eq!(ip(form), one, "{form}");
+        assert!(listed.contains(form.parse().expect(form)), "{form}");
+        assert!(by_form.contains(form.parse().expect(form)), "{form}");
+        counts(&proxy, form, &[(XFF, "198.51.100.9")], "198.51.100.9");
+        let head = head_of("10.0.0.1", &[(XFF, form)]);
+        assert_eq!(trusting().extract(&head).key(), Some(one), "{form}");
+    }
+    let v4 = "192.0.2.1".parse().expect("an address");
+    assert!(by_form.contains(v4));
+    // All of IPv6 is denied in whatever form a client comes.
+    let all = AddressList::new(["::/0"]).expect("a list");
+    assert!(all.contains("64:ff9b::c000:201".parse().expect("an address")));
+    assert!(!all.contains(v4));
+
+    // Another client of the same translator; an own translator, if it is named.
+    assert_ne!(ip("64:ff9b::c633:6401"), one);
+    let [own, other] = ["64:ff9b:1::c000:201", "64:ff9b:1::c000:202"];
+    assert_eq!(ip(own), ip(other));
+    let named = extract::client_ip().nat64("64:ff9b:1::/96");
+    counts(&named, own, &[], "192.0.2.1");
+    counts(&named, other, &[], "192.0.2.2");
+    let inner = trusting().nat64("64:ff9b:1::/96");
+    counts(&inner, "64:ff9b:1::a00:1", &[(XFF, own)], "192.0.2.1");
+    let wrong = extract::peer().nat64("64:ff9b:1::/95").validate();
+    assert!(wrong.is_err(), "{wrong:?}");
+
+    // A client can't pass for a host of our networks; hosts of a link are not one subscriber.
+    counts(
+        &trusting(),
+        "64:ff9b::10.0.0.1",
+        &[(XFF, "198.51.100.9")],
+        "64:ff9b::a00:1",
+    );
+    counts(
+        &trusting(),
+        "2002:a00:1::1",
+        &[(XFF, "198.51.100.9")],
+        "2002:a00:1::1",
+    );
+    assert_ne!(ip("fe80::1"), ip("fe80::2"));
+    counts(&trusting(), "10.0.0.1", &[(XFF, "fe80::1%eth0")], "fe80::1");
+    counts(
+        &trusting(),
+        "10.0.0.1",
+        &[(XFF, "[fe80::1%25eth0]:80")],
+        "fe80::1",
+    );
+}
+
+#[test]
+fn of_several_headers_of_one_address_the_first_that_is_there_is_read() {
+    let by = trusting()
+        .header("cf-connecting-ipv6")
+        .header("cf-connecting-ip");
+    let [v4, v6] = [
+        ("cf-connecting-ip", "240.16.0.1"),
+        ("cf-connecting-ipv6", "2001:db8::7"),
+    ];
+    counts(&by, "10.0.0.1", &[v4, v6], "2001:db8::7");
+    counts(&by, "10.0.0.1", &[v4], "240.16.0.1");
+    counts(&by, "10.0.0.1", &[], "10.0.0.1");
+    // Of an unreadable one it is not known whose the next is.
+    counts(&by, "10.0.0.1", &[v4, (v6.0, "unknown")], "10.0.0.1");
+    counts(&by, "192.0.2.1", &[v4, v6], "192.0.2.1");
+}
+
+#[test]
 fn a_proxy_that_forwards_no_address_is_counted_itself() {
     counts(&trusting(), "10.0.0.1", &[], "10.0.0.1");
     // One header is read, and no other: the proxy passes on what clients make of those.
@@ -237,7 +318,7 @@ fn reading_stops_at_an_entry_without_a_valid_address() {
     let no_addresses = [
         "unknown", "_hidden", "", " ", "localhost", "999.1.1.1", "010.0.0.3", "10.0.0", "10.0.0.3:", "10.0.0.3:x",
         "10.0.0.3:123456", "[10.0.0.3]", "[2001:db8:ffff::1", "2001:db8:ffff::1]", "[2001:db8:ffff::1]80",
-        "[2001:db8:ffff::1]:", "fe80::1%eth0", "\"10.0.0.3", "10.0.0.3\"", "\"", "\"\"", "10.0.0.3 10.0.0.4", "for=10.0.0.3",
+        "[2001:db8:ffff::1]:", "fe80::1%", "10.0.0.3%eth0", "\"10.0.0.3", "10.0.0.3\"", "\"", "\"\"", "10.0.0.3 10.0.0.4", "for=10.0.0.3",
         "10.0.0.0/8", "\u{e9}", "0x0a000003",
     ];
     for no_address in no_addresses {

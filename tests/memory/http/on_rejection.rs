@@ -156,3 +156,59 @@ async fn every_kind_of_rejection_goes_to_the_closure() {
     assert_eq!(response.status, 200);
     assert_eq!(response.field("grpc-status"), "8");
 }
+
+#[tokio::test]
+async fn no_cache_stores_a_rejection_and_a_mesh_knows_it_by_a_fixed_field() {
+    let name = HeaderName::from_static("x-envoy-ratelimited");
+    let fixed = || once().rejection_header(name.clone(), HeaderValue::from_static("true"));
+    let closure =
+        || fixed().on_rejection(|rejected, _| (rejected.status(), "busy").into_response());
+    for layer in [fixed(), closure()] {
+        let response = second(&layer).await;
+        assert_eq!(response.status, 429);
+        assert_eq!(response.field("cache-control"), "no-store");
+        assert_eq!(response.field("x-envoy-ratelimited"), "true");
+        let call = send(&hello(&layer), grpc_call()).await;
+        assert_eq!(call.field("grpc-status"), "8");
+        assert_eq!(call.field("cache-control"), "no-store");
+        assert_eq!(call.field("x-envoy-ratelimited"), "true");
+    }
+    // What the closure sets stays.
+    let own = fixed().on_rejection(|_, _| {
+        let fields = [
+            ("cache-control", "private, max-age=1"),
+            ("x-envoy-ratelimited", "own"),
+        ];
+        (StatusCode::TOO_MANY_REQUESTS, fields, "busy").into_response()
+    });
+    let response = second(&own).await;
+    assert_eq!(response.field("cache-control"), "private, max-age=1");
+    assert_eq!(response.field("x-envoy-ratelimited"), "own");
+    // A store failure, and a handler's rejection; an admitted request has no such field.
+    let failed = rejecting(StubStore::unreachable(), shared("burst", "10/s"));
+    let failed = failed.rejection_header(name.clone(), HeaderValue::from_static("true"));
+    let response = send(&hello(&failed), to("/")).await;
+    assert_eq!(response.status, 503);
+    assert_eq!(response.field("x-envoy-ratelimited"), "true");
+    let handler = async |rejected: Option<tollgate::Admission>| {
+        let limiter = stores::limiter(Limiter::builder(), [shared("inner", "1/h")]);
+        drop(rejected);
+        let _ = limiter.admit("k").await;
+        limiter
+            .admit("k")
+            .await
+            .map(|_| ())
+            .map_err(IntoResponse::into_response)
+    };
+    let around = support::layer([shared("outer", "9/h")]).0;
+    let around = around.rejection_header(name, HeaderValue::from_static("true"));
+    let app = Router::new().route("/", get(handler)).layer(around);
+    let response = send(&app, to("/")).await;
+    assert_eq!(
+        (
+            response.status.as_u16(),
+            &*response.field("x-envoy-ratelimited")
+        ),
+        (429, "true")
+    );
+}

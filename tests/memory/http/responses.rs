@@ -322,3 +322,80 @@ async fn a_handlers_rejection_is_built_by_the_innermost_layers_closure() {
     assert!(response.text().starts_with(expected), "{response:?}");
     assert_eq!(response.retry_after(), Some(3600));
 }
+
+#[tokio::test]
+async fn a_response_for_many_callers_says_nothing_of_one_and_a_refunded_one_nothing_of_a_charge() {
+    let respond = |status: u16, cache: &'static str| {
+        let (layer, _) = layer([shared("pages", "10/h").refund_unless(|outcome| {
+            outcome.status() != Some(StatusCode::NOT_MODIFIED)
+                && !outcome
+                    .headers()
+                    .is_some_and(|all| all.contains_key("x-free"))
+        })]);
+        let handler = get(move || async move {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let mut response = (status, [("cache-control", cache)], Body::empty()).into_response();
+            if cache == "free" {
+                let headers = response.headers_mut();
+                headers.insert("x-free", HeaderValue::from_static("1"));
+                headers.insert("content-length", HeaderValue::from_static("0"));
+            }
+            response
+        });
+        Router::new().route("/", handler).layer(layer)
+    };
+    #[rustfmt::skip]
+    let rows = [
+        (200, "private, max-age=60", r#""pages";r=9"#),
+        (200, "no-cache", r#""pages";r=9"#),
+        (200, "max-age=5, Public", ""),
+        (200, "s-maxage = 60", ""),
+        // The head decides that nothing is charged: no body follows.
+        (304, "private", r#""pages";r=10"#),
+        (200, "free", r#""pages";r=10"#),
+        (204, "private", r#""pages";r=9"#),
+    ];
+    for (status, cache, expected) in rows {
+        let response = send(&respond(status, cache), to("/")).await;
+        let field = response.field("ratelimit");
+        assert!(
+            field.starts_with(expected) && field.is_empty() == expected.is_empty(),
+            "{status} {cache}: {field:?}"
+        );
+        assert_eq!(
+            response.field("ratelimit-policy").is_empty(),
+            expected.is_empty()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_caller_and_one_whose_quota_cannot_be_counted_are_admitted_nothing() {
+    let zero = Quota::requests(0).per_minute();
+    let coarse = Quota::requests(999_999).per_second();
+    for (own, warns) in [(zero, false), (coarse, true)] {
+        let policy = shared("plans", "10/h")
+            .quota_with(move |parts| parts.headers.contains_key("x-plan").then_some(own));
+        let (layer, _) = layer([policy.clone()]);
+        let app = hello(&layer);
+        let rejected = send(&app, with("x-plan", "other")).await;
+        assert_eq!(
+            (rejected.status.as_u16(), rejected.retry_after()),
+            (429, None),
+            "{own}"
+        );
+        assert_eq!(rejected.violated(), ["plans"]);
+        // Others are as they were, and nothing was charged.
+        let admitted = send(&app, to("/")).await;
+        assert_eq!(admitted.status, 200);
+        assert!(admitted.field("ratelimit").starts_with(r#""plans";r=9"#));
+        let limiter = layer.limiter();
+        let by_hand = limiter.check(Key::global()).quota_for("plans", own).await;
+        assert!(!by_hand.is_admitted(), "{own}");
+        let seen = limiter.peek(Key::global()).quota_for("plans", own).await;
+        assert!(!seen.expect("a response").would_admit());
+        let health = limiter.health_check().await;
+        assert!(health.is_healthy());
+        assert_eq!(health.warnings().len(), usize::from(warns), "{health:?}");
+    }
+}
