@@ -119,10 +119,11 @@ pub struct Document {
     pub(super) origin: Arc<Origin>,
 }
 
-/// Where a document is from.
+/// What a document was read from.
 #[derive(Default)]
 pub(super) struct Origin {
     file: Option<PathBuf>,
+    text: Arc<str>,
     positions: Positions,
 }
 
@@ -202,6 +203,7 @@ impl Document {
         let document = document.map(|document| Self {
             origin: Arc::new(Origin {
                 file: file.map(Path::to_owned),
+                text: text.into(),
                 positions,
             }),
             ..document
@@ -263,6 +265,12 @@ impl Document {
     pub(crate) fn folder(&self) -> &Path {
         let folder = self.file().and_then(Path::parent);
         folder.unwrap_or(Path::new(""))
+    }
+
+    /// The text that the document was read from: with its comments, and with the names of variables in place of their values.
+    /// Empty if it was read from none; what was changed since is not in it.
+    pub fn text(&self) -> &str {
+        &self.origin.text
     }
 
     /// The text of the document, without [secrets](super::Secret).
