@@ -178,15 +178,14 @@ pub struct TopKeyInfo {
     pub at_most_over: u64,
 }
 
-/// The answer of `GET /config`: the configuration in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The answer of `GET /config`: the configuration document in force, if the application has one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ConfigInForce {
-    /// The document in TOML, without secrets.
-    pub document: String,
-    /// Whether the document can be loaded: it has neither `code` of the application nor hidden secrets.
-    pub loadable: bool,
+    /// The text of the document as it was loaded: with its comments, and with the names of variables in place of their values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<String>,
     /// The state of the watch of a configuration file, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchInfo>,

@@ -60,6 +60,8 @@ pub struct Admin {
     activity: Option<Arc<Activity>>,
     host: Option<String>,
     #[cfg(feature = "config")]
+    document: Option<Arc<str>>,
+    #[cfg(feature = "config")]
     watcher: Option<Arc<crate::config::Watcher>>,
 }
 
@@ -72,6 +74,8 @@ impl Admin {
             behind_own_middleware: false,
             activity: None,
             host: None,
+            #[cfg(feature = "config")]
+            document: None,
             #[cfg(feature = "config")]
             watcher: None,
         }
@@ -110,8 +114,16 @@ impl Admin {
         self
     }
 
-    /// Adds the state of a watch of the configuration file to the configuration in force. The router keeps the watcher, and with
-    /// it the watch; an application that needs it too passes a clone of an `Arc`.
+    /// Adds the text of the document that the application has loaded to `GET /config`: its comments too, and the names of variables
+    /// in place of their values. A [`watcher`](Self::watcher) replaces it by that of each document that it puts in force.
+    #[cfg(feature = "config")]
+    pub fn document(mut self, document: &crate::config::Document) -> Self {
+        self.document = Some(document.text().into());
+        self
+    }
+
+    /// Adds a watch of the configuration file to `GET /config`: its state, and the text that it has loaded. The router keeps the
+    /// watcher, and with it the watch; an application that needs it too passes a clone of an `Arc`.
     #[cfg(feature = "config")]
     pub fn watcher(mut self, watcher: impl Into<Arc<crate::config::Watcher>>) -> Self {
         self.watcher = Some(watcher.into());
@@ -144,7 +156,11 @@ impl Admin {
         };
         let state = AdminState::new(self.target, authentication, self.activity, self.host);
         #[cfg(feature = "config")]
-        let state = state.with_watcher(self.watcher);
+        let state = AdminState {
+            document: self.document,
+            watcher: self.watcher,
+            ..state
+        };
         Ok(routes::router(Arc::new(state)))
     }
 }

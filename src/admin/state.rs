@@ -32,6 +32,9 @@ pub(super) struct AdminState {
     pub(super) event_streams: Arc<Semaphore>,
     /// Held while the keys of the store are searched, which is done by one request at a time.
     pub(super) search: Mutex<()>,
+    /// The text of the document that the application has loaded.
+    #[cfg(feature = "config")]
+    pub(super) document: Option<Arc<str>>,
     #[cfg(feature = "config")]
     pub(super) watcher: Option<Arc<crate::config::Watcher>>,
 }
@@ -51,13 +54,10 @@ impl AdminState {
             event_streams: Arc::new(Semaphore::new(MAX_EVENT_STREAMS)),
             search: Mutex::default(),
             #[cfg(feature = "config")]
+            document: None,
+            #[cfg(feature = "config")]
             watcher: None,
         }
-    }
-
-    #[cfg(feature = "config")]
-    pub(super) fn with_watcher(self, watcher: Option<Arc<crate::config::Watcher>>) -> Self {
-        Self { watcher, ..self }
     }
 
     pub(super) fn limiter(&self) -> &Limiter {
@@ -91,14 +91,5 @@ from_limiter_or_layer!(AdminTarget);
 impl AdminTarget {
     pub(super) fn limiter(&self) -> &Limiter {
         self.0.limiter()
-    }
-
-    /// The document of all settings in force.
-    #[cfg(feature = "config")]
-    pub(super) fn document(&self) -> crate::config::Document {
-        match &self.0 {
-            LimiterOrLayer::Limiter(limiter) => limiter.document(),
-            LimiterOrLayer::Layer(layer) => layer.document(),
-        }
     }
 }

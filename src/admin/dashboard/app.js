@@ -92,7 +92,7 @@ function signOut(reason = "") {
   Object.assign(shown, { policy: "", key: "" });
   answer(false);
   for (const id of ["process", "policy-rows", "lookup-policy", "lookup-result", "block-rows", "override-rows", "top", "shadows", "explain-result", "store-details", "config-details", "config-document", "chart", "confirm-title", "confirm-text", "confirm-fields"]) $(id).replaceChildren();
-  for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint, #config-note")) node.textContent = "";
+  for (const node of document.querySelectorAll(".message, .tile b, .tile small, #lookup-hint")) node.textContent = "";
   for (const form of document.forms) form.reset();
   $("dashboard").hidden = true;
   $("connection").hidden = true;

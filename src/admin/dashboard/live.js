@@ -96,18 +96,16 @@ function showPolicies(activity) {
   }
 }
 
-/** A service without documents has no configuration to show. */
+/** A service without a document has no configuration to show. */
 async function refreshConfig() {
-  const config = await call("config").catch((error) => {
-    if (error.status !== 404) throw error;
-    return null;
-  });
-  $("config").hidden = config === null;
-  $("to-config").hidden = config === null;
-  if (config !== null) showConfig(config);
+  const { document, watch } = await call("config");
+  const isKnown = document !== undefined || watch !== undefined;
+  $("config").hidden = !isKnown;
+  $("to-config").hidden = !isKnown;
+  if (isKnown) showConfig(document ?? "", watch);
 }
 
-function showConfig({ document, loadable, watch }) {
+function showConfig(document, watch) {
   const { path, hash, loaded_at, last_attempt_at, last_failure, loads, failures } = watch ?? {};
   $("config-details").replaceChildren(
     facts([
@@ -122,7 +120,6 @@ function showConfig({ document, loadable, watch }) {
     watch ? "" : el("p", { class: "note" }, "No configuration file is watched."),
     last_failure ? el("p", { class: "message bad" }, `The file can't be loaded, and the document before it is still in force: ${last_failure}`) : "",
   );
-  put($("config-note"), loadable ? "In TOML, without secrets." : "In TOML, without secrets; it can't be loaded as it is, since code of the application or secrets are left out.");
   put($("config-document"), document);
 }
 

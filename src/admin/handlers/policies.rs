@@ -2,10 +2,12 @@
 
 use axum::extract::State;
 
+#[cfg(feature = "config")]
+use crate::admin::api::WatchInfo;
 use crate::{
     admin::{
         api::{ConfigInForce, LeaseSettings, Policies, PolicyInfo, Role, Shadow, Shadows},
-        http::{Answer, Failure, Json, Query},
+        http::{Answer, Json, Query},
         state::SharedState,
     },
     limiter::PolicyRole,
@@ -81,52 +83,31 @@ pub(crate) async fn shadows(State(state): SharedState, query: Query) -> Answer<S
 #[cfg(feature = "config")]
 pub(crate) async fn config(State(state): SharedState, query: Query) -> Answer<ConfigInForce> {
     let [] = query.only([])?;
-    let document = state.target.document();
-    let text = document.to_text(crate::config::Format::Toml);
-    let text = text.map_err(|error| {
-        let status = http::StatusCode::INTERNAL_SERVER_ERROR;
-        Failure::new(status, error.to_string())
-    })?;
+    let watch = state.watcher.as_deref();
+    let watch = watch.map(|watcher| (watcher.path(), watcher.status()));
+    let watched = watch.as_ref().and_then(|(_, status)| status.text());
+    let document = watched.or(state.document.as_deref()).map(str::to_owned);
     Ok(Json(ConfigInForce {
-        loadable: is_loadable(&text),
-        watch: state.watcher.as_deref().map(watch_info),
-        document: text,
+        document,
+        watch: watch.map(|(path, status)| watch_info(path, &status)),
     }))
 }
 
 /// `GET /config`, without documents.
 #[cfg(not(feature = "config"))]
-pub(crate) async fn config() -> Answer<ConfigInForce> {
-    Err(Failure::new(
-        http::StatusCode::NOT_FOUND,
-        "the application is built without the feature config of tollgate, which describes the configuration in force",
-    ))
-}
-
-/// Whether a document has neither code of the application nor hidden secrets.
-#[cfg(feature = "config")]
-fn is_loadable(text: &str) -> bool {
-    fn is_complete(value: &toml::Value) -> bool {
-        match value {
-            toml::Value::String(text) => text != CODE && !text.contains(crate::redact::HIDDEN),
-            toml::Value::Array(values) => values.iter().all(is_complete),
-            toml::Value::Table(table) => table.values().all(is_complete),
-            _ => true,
-        }
-    }
-    let table = text.parse::<toml::Table>();
-    table.is_ok_and(|table| table.values().all(is_complete))
+pub(crate) async fn config(query: Query) -> Answer<ConfigInForce> {
+    let [] = query.only([])?;
+    Ok(Json(ConfigInForce::default()))
 }
 
 #[cfg(feature = "config")]
-fn watch_info(watcher: &crate::config::Watcher) -> crate::admin::api::WatchInfo {
-    let status = watcher.status();
+fn watch_info(path: &std::path::Path, status: &crate::config::WatchStatus) -> WatchInfo {
     let time = |at: Option<std::time::SystemTime>| {
         let at = jiff::Timestamp::try_from(at?).ok()?;
         Some(at.to_string())
     };
-    crate::admin::api::WatchInfo {
-        path: watcher.path().display().to_string(),
+    WatchInfo {
+        path: path.display().to_string(),
         hash: status.hash().map(str::to_owned),
         loaded_at: time(status.loaded_at()),
         last_attempt_at: time(status.last_attempt()),

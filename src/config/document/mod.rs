@@ -270,7 +270,7 @@ impl Document {
     /// The text that the document was read from: with its comments, and with the names of variables in place of their values.
     /// Empty if it was read from none; what was changed since is not in it.
     pub fn text(&self) -> &str {
-        &self.origin.text
+        self.origin.text()
     }
 
     /// The text of the document, without [secrets](super::Secret).
@@ -297,6 +297,12 @@ impl Document {
         let mut schema = schema.to_value();
         schema::without_links(&mut schema);
         schema
+    }
+}
+
+impl Origin {
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 }
 

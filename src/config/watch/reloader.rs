@@ -19,6 +19,7 @@ use crate::{
     config::{
         Document, LoadError, Mistake, Registry,
         content::{self, hash_of_files},
+        document::Origin,
     },
     sync::lock,
 };
@@ -27,6 +28,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct WatchStatus {
     hash: Option<Arc<str>>,
+    origin: Option<Arc<Origin>>,
     loaded_at: Option<SystemTime>,
     last_attempt: Option<SystemTime>,
     error: Option<Arc<LoadError>>,
@@ -39,6 +41,11 @@ impl WatchStatus {
     /// loaded one: what its target was built with is in force.
     pub fn hash(&self) -> Option<&str> {
         self.hash.as_deref()
+    }
+
+    /// The text of the document in force, as it was read from the file. `None` until the watch has loaded one.
+    pub fn text(&self) -> Option<&str> {
+        self.origin.as_deref().map(Origin::text)
     }
 
     /// When the document in force was loaded.
@@ -207,9 +214,10 @@ impl Reloader {
             self.log_recovery();
         }
         match result {
-            Ok(Some((hash, changes))) => {
+            Ok(Some((hash, origin, changes))) => {
                 self.set_status(now, |status| {
                     status.hash = Some(hash.to_hex().as_str().into());
+                    status.origin = Some(origin);
                     status.loaded_at = Some(now);
                     status.loads += 1;
                 });
@@ -236,13 +244,14 @@ impl Reloader {
         }
     }
 
-    /// Sets `content` to what was read as soon as it is known. Returns the hash of a document that was put in force.
+    /// Sets `content` to what was read as soon as it is known. Returns the hash and the origin of a document that was put in
+    /// force.
     fn try_reload(
         &self,
         trigger: Trigger,
         progress: &Progress,
         content: &mut Option<Content>,
-    ) -> Result<Option<(Hash, Changes)>, LoadError> {
+    ) -> Result<Option<(Hash, Arc<Origin>, Changes)>, LoadError> {
         let text = content::read(&self.path)?;
         let hash = blake3::hash(text.as_bytes());
         if trigger == Trigger::Poll {
@@ -271,7 +280,7 @@ impl Reloader {
             return Ok(None);
         }
         let changes = self.target.reconfigure(&document, &self.registry)?;
-        Ok(Some((hash, changes)))
+        Ok(Some((hash, document.origin, changes)))
     }
 
     /// Sets what the status says after an attempt.

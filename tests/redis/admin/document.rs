@@ -1,4 +1,4 @@
-//! What is in force: policies, the configuration, and what shadow policies would change.
+//! What is in force: policies, the configuration document, and what shadow policies would change.
 
 use tollgate::{
     admin::Admin,
@@ -47,39 +47,34 @@ async fn policies_are_listed_in_their_order_with_quota_strategy_key_and_lease() 
 }
 
 #[tokio::test]
-async fn the_configuration_of_a_layer_includes_the_layer_s_own_settings() {
-    let (limiter, _) = support::in_process();
-    let layer = RateLimitLayer::new(limiter.clone()).headers(RateLimitHeaders::x_ratelimit());
-    let of_layer = Api::of(&layer).get("/config").await.json;
-    let document = of_layer["document"].as_str().expect("text");
-    assert_contains(document, ["[policies.api]", "headers"]);
-    // One of the keys is code.
-    assert_eq!(of_layer["loadable"], false);
-    let of_limiter = Api::of(&limiter).get("/config").await.json;
-    let document = of_limiter["document"].as_str().expect("text");
-    assert!(!document.contains("headers"), "{document}");
-}
-
-#[tokio::test]
-async fn the_state_of_a_watch_is_part_of_the_configuration() {
+async fn the_configuration_is_the_text_of_the_document_that_was_loaded_last() {
     let folder = testkit::folder();
     let file = folder.path().join("limits.toml");
-    fs::write(&file, "[policies.api]\nquota = \"10/min\"\n").expect("a file");
+    let text = |quota: &str| format!("# A comment.\n[policies.api]\nquota = \"{quota}\"\n");
+    fs::write(&file, text("10/min")).expect("a file");
     let document = Document::load(&file).expect("a document");
     let layer = document.layer(&Registry::new()).expect("a layer");
+    let admin = || Admin::new(&layer).token("ops", TOKEN);
+    let none = Api::with(admin()).get("/config").await.json;
+    assert_eq!(none, json!({}));
+    let loaded = Api::with(admin().document(&document)).get("/config").await;
+    assert_eq!(loaded.json, json!({"document": text("10/min")}));
+
     // It reads the file only when it is told to.
     let watch = Watch::new(&file).every(secs(3_600));
     let watcher = Arc::new(watch.start(&layer).expect("a watcher"));
+    fs::write(&file, text("20/min")).expect("a file");
     watcher.reload().await.expect("a reload");
-    let admin = Admin::new(&layer).token("ops", TOKEN);
-    let api = Api::with(admin.watcher(watcher.clone()));
+    let api = Api::with(admin().document(&document).watcher(watcher.clone()));
     let config = api.get("/config").await.json;
     let watch = json!({"hash": watcher.status().hash(), "path": file.to_str()});
-    assert_has(&config, json!({"loadable": true, "watch": watch}));
+    assert_has(&config, json!({"document": text("20/min"), "watch": watch}));
 
-    fs::write(&file, "[policies.api]\nquota = \"ten\"\n").expect("a file");
+    fs::write(&file, text("ten")).expect("a file");
     assert!(watcher.reload().await.is_err());
-    let watch = &api.get("/config").await.json["watch"];
+    let config = api.get("/config").await.json;
+    assert_eq!(config["document"], text("20/min"));
+    let watch = &config["watch"];
     assert_contains(watch["last_failure"].as_str().unwrap_or_default(), ["ten"]);
     assert_eq!(watch["failures"], 1);
     let [loaded, attempted] =

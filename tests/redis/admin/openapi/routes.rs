@@ -24,7 +24,7 @@ const ROUTES: &str = "\
 get / | html | open | The dashboard, a page without data in it
 get /health | Health | open 401 | Whether the store is healthy; with a token, its issues too
 get /policies | Policies | 400 401 | The policies in force
-get /config | ConfigInForce | 400 401 | The configuration in force, as a document in TOML without secrets
+get /config | ConfigInForce | 400 401 | The configuration document in force, as it was loaded, and the state of its file
 get /shadows | Shadows | 400 401 | How shadow policies would have changed the decisions of this process
 get /activity | ActivityReport | 400 401 404 | What the limiters of this process have done since its start
 get /events | events | 400 401 404 503 | One event `activity` a second, whose data is the answer of /activity
