@@ -268,6 +268,11 @@ impl ClientIp {
     }
 }
 
+/// What to do if neither the header nor the connection has an address.
+const NO_ENTRY: &str = "the request has no peer address, and the list of X-Forwarded-For, or of Forwarded if that is read, \
+     has no address at the position that `hops` says; let each proxy append the address that it saw, as nginx does by \
+     `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for`";
+
 impl KeyExtractor for ClientIp {
     fn extract(&self, parts: &Parts) -> Extracted {
         let address = self.address(parts);
@@ -306,7 +311,10 @@ impl KeyExtractor for ClientIp {
     }
 
     fn missing_key_hint(&self) -> &'static str {
-        self.prefixes.missing_key_hint()
+        match (self.hops, &self.proxies) {
+            (Some(_), None) => NO_ENTRY,
+            _ => self.prefixes.missing_key_hint(),
+        }
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

@@ -110,6 +110,9 @@ async fn clients_without_an_address_share_one_bucket_and_the_reason_is_reported(
     let key = Key::tuple([Key::missing(), Key::new("/")]);
     assert_eq!(count(&layer, key).await, 1);
     assert_eq!(log.lines("no ConnectInfo").len(), 2);
+    // A Unix socket, and a proxy that adds nothing.
+    status(&hello(&counted_by(extract::client_ip().hops(1))), "/").await;
+    assert_eq!(log.lines("$proxy_add_x_forwarded_for").len(), 1);
 }
 
 #[tokio::test]
