@@ -35,7 +35,9 @@
 //!
 //! A [`Rejected`](crate::Rejected) that an axum handler returns becomes the same kind of response, with the fields and text of
 //! the innermost layer. The layer's charge for the request stays, unless
-//! [`refund_handler_rejections`](crate::RateLimitLayer::refund_handler_rejections) is set.
+//! [`refund_handler_rejections`](crate::RateLimitLayer::refund_handler_rejections) is set. With feature `tonic`, the `Status` that a tonic
+//! handler returns for a `Rejected` is refunded likewise, and has the layer's
+//! [fixed fields](crate::RateLimitLayer::rejection_header), unless it ends a stream that has begun.
 //!
 //! ## gRPC
 //!

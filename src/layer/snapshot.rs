@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use http::{HeaderMap, Response, header::CACHE_CONTROL, request::Parts};
+use http::{Extensions, HeaderMap, Response, header::CACHE_CONTROL, request::Parts};
 
 use super::body::{InFlightRequest, ResponseProgress};
 use crate::{
@@ -156,8 +156,8 @@ impl AdmittedRequest {
         decision.admission.with_last_decision(decision.index, write);
     }
 
-    /// The layer's response, if the handler rejected the request; otherwise the handler's own. Refunds the layer's charge, if it
-    /// is set to.
+    /// The layer's response, if the handler rejected the request; otherwise the handler's own, with the fixed fields if it is the
+    /// `Status` of a rejection. Refunds the layer's charge, if it is set to.
     pub(crate) fn replace_handler_rejection<B>(
         &mut self,
         response: Response<B>,
@@ -168,13 +168,18 @@ impl AdmittedRequest {
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
         let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
+        let by_status = !by_inner_layer && is_status_of_rejection(response.extensions());
         if snapshot.settings.refunds_handler_rejections()
-            && (rejected.is_some() || by_inner_layer)
+            && (rejected.is_some() || by_inner_layer || by_status)
             && let Some(decision) = &self.decision
         {
             decision.admission.rollback_at(decision.index);
         }
         let Some(rejected) = rejected else {
+            if by_status {
+                response = snapshot.settings.with_fixed_headers(response);
+                response.extensions_mut().insert(RejectedByHandler);
+            }
             return Err(response);
         };
         let mut replaced = snapshot
@@ -187,6 +192,21 @@ impl AdmittedRequest {
             .take_if(|decision| decision.shares_policy_with(rejected.decision()));
         drop(repeated);
         Ok(replaced)
+    }
+}
+
+/// Whether the response is a tonic `Status` that was made of a [`Rejected`].
+fn is_status_of_rejection(extensions: &Extensions) -> bool {
+    #[cfg(feature = "tonic")]
+    {
+        let status = extensions.get::<tonic::Status>();
+        let source = status.and_then(std::error::Error::source);
+        source.is_some_and(|source| source.is::<Rejected>())
+    }
+    #[cfg(not(feature = "tonic"))]
+    {
+        let _ = extensions;
+        false
     }
 }
 

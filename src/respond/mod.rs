@@ -260,7 +260,7 @@ impl LayerSettings {
     }
 
     /// Adds the fixed header fields, but for those that the response has.
-    fn with_fixed_headers(&self, mut response: Response<RejectionBody>) -> Response<RejectionBody> {
+    pub(crate) fn with_fixed_headers<B>(&self, mut response: Response<B>) -> Response<B> {
         for (name, value) in self.rejection_headers.iter().flatten() {
             if !response.headers().contains_key(name) {
                 response.headers_mut().insert(name, value.clone());

@@ -190,25 +190,24 @@ async fn no_cache_stores_a_rejection_and_a_mesh_knows_it_by_a_fixed_field() {
     let response = send(&hello(&failed), to("/")).await;
     assert_eq!(response.status, 503);
     assert_eq!(response.field("x-envoy-ratelimited"), "true");
-    let handler = async |rejected: Option<tollgate::Admission>| {
+    async fn rejected() -> Rejected {
         let limiter = stores::limiter(Limiter::builder(), [shared("inner", "1/h")]);
-        drop(rejected);
         let _ = limiter.admit("k").await;
-        limiter
-            .admit("k")
-            .await
-            .map(|_| ())
-            .map_err(IntoResponse::into_response)
-    };
-    let around = support::layer([shared("outer", "9/h")]).0;
+        limiter.admit("k").await.expect_err("rejected")
+    }
+    let (around, _) = support::layer([shared("outer", "9/h")]);
     let around = around.rejection_header(name, HeaderValue::from_static("true"));
-    let app = Router::new().route("/", get(handler)).layer(around);
-    let response = send(&app, to("/")).await;
-    assert_eq!(
-        (
-            response.status.as_u16(),
-            &*response.field("x-envoy-ratelimited")
-        ),
-        (429, "true")
-    );
+    let around = around.refund_handler_rejections(true);
+    // tonic's status too.
+    let status = async || tonic::Status::from(rejected().await).into_http::<Body>();
+    let app = Router::new()
+        .route("/", get(rejected))
+        .route("/status", get(status))
+        .layer(around.clone());
+    for (path, code) in [("/", 429), ("/status", 200)] {
+        let response = send(&app, to(path)).await;
+        assert_eq!(response.status, code);
+        assert_eq!(response.field("x-envoy-ratelimited"), "true", "{path}");
+        assert_eq!(charged(&around, "outer").await, 0, "{path}");
+    }
 }
