@@ -100,8 +100,8 @@ impl RateLimitLayer {
     ///
     /// - `retry-after-ms`, the wait in milliseconds, rounded up, beside `Retry-After`, which has whole seconds;
     /// - `x-should-retry: false`, if a retry never succeeds, or only after more than 60 s. With this field SDKs give up
-    ///   at once. Of a longer wait OpenAI's 1.x and 2.x and Anthropic's 0.x retry within a second; OpenAI's 3.x sleeps up to 120 s, and
-    ///   Anthropic's 2.x for all of it.
+    ///   at once. Of a longer wait, in Python, OpenAI's before 2.52 and Anthropic's before 1.6 retry within a second; later, OpenAI's sleeps
+    ///   up to 120 s, and Anthropic's for all of it.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -224,8 +224,8 @@ impl RateLimitLayer {
         Self::with(self.limiter().clone(), settings)
     }
 
-    /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
-    /// Default: false, since the handler may have done costly work for the request.
+    /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response, or as tonic's
+    /// `Status`. Default: false, since the handler may have done costly work for the request.
     #[must_use]
     pub fn refund_handler_rejections(self, refund: bool) -> Self {
         self.changed(|settings| settings.refund_handler_rejections = Some(refund))
