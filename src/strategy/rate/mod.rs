@@ -52,8 +52,14 @@ impl RateParams {
             ));
         }
         // A quota above 20,000 per second may be none that a whole number of ticks meets.
-        if (interval * requests - period) * MAX_ERROR > period {
-            let (slower, faster) = (period.div_ceil(interval), period.div_ceil(interval - 1));
+        let is_met = |requests: &u128| {
+            (period.div_ceil(*requests) * requests - period) * MAX_ERROR <= period
+        };
+        if !is_met(&requests) {
+            // Under a period of a few milliseconds those beside it may be no better.
+            let slower = (1..=period.div_ceil(interval)).rev().find(is_met);
+            let faster = (period.div_ceil(interval - 1)..).find(is_met);
+            let (slower, faster) = (slower.unwrap_or(1), faster.unwrap_or(1));
             let expected = format!("{slower} or {faster} in the same period, or another strategy");
             return Err(InvalidValue::new(
                 format!(

@@ -79,6 +79,9 @@ fn a_rate_that_no_step_of_time_meets_is_refused_with_those_beside_it() {
         ("999999/s", "952381 or 1000000 "),
         ("60000/s", "59881 or 60061 "),
         ("3600000/min", "3592815 or 3603604 "),
+        // Of a short period those beside it are no better.
+        ("300/ms", "290 or 308 "),
+        ("8/11us", "5 or 10 "),
     ] {
         let quota: Quota = quota.parse().expect(quota);
         let invalid = RateParams::new(&quota, &Terms::default()).expect_err("a coarse one");
