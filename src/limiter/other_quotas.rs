@@ -41,7 +41,9 @@ impl OtherQuotas {
     /// Registers the quotas that a policy declares.
     pub(crate) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
         let mut kept = write(&self.quotas);
-        for quota in policy.declared_quotas() {
+        // One of 0 admits nothing, and is not counted.
+        let counted = policy.declared_quotas().filter(|quota| quota.amount() > 0);
+        for quota in counted {
             let terms = self.open(policy, store, *quota)?;
             kept.insert(*quota, Ok(terms.into()));
         }

@@ -131,7 +131,8 @@ impl Policy {
             policy.validate_ban(report);
         }
         let mut capacity = rule.map(|rule| rule.info().capacity);
-        for (index, quota) in policy.declared_quotas().enumerate() {
+        let declared = policy.declared_quotas().enumerate();
+        for (index, quota) in declared.filter(|(_, quota)| quota.amount() > 0) {
             match policy.trial(quota, store) {
                 Ok(rule) => capacity = capacity.max(Some(rule.info().capacity)),
                 Err(invalid) => report(invalid.in_entry("tier_quotas[]", index)),

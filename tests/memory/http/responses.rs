@@ -375,7 +375,8 @@ async fn a_suspended_caller_and_one_whose_quota_cannot_be_counted_are_admitted_n
     let coarse = Quota::requests(999_999).per_second();
     for (own, warns) in [(zero, false), (coarse, true)] {
         let policy = shared("plans", "10/h")
-            .quota_with(move |parts| parts.headers.contains_key("x-plan").then_some(own));
+            .quota_with(move |parts| parts.headers.contains_key("x-plan").then_some(own))
+            .tier_quotas([zero]);
         let (layer, _) = layer([policy.clone()]);
         let app = hello(&layer);
         let rejected = send(&app, with("x-plan", "other")).await;
