@@ -33,7 +33,7 @@ pub(crate) const MAX_MISTAKES: usize = 100;
 /// assert_eq!(paths, ["policies.api.quota", "policies.api.cost"]);
 /// assert!(error.to_string().starts_with(r#"3:9: policies.api.quota: found "100/mins x"; expected a quota such as"#));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LoadError {
     file: Option<PathBuf>,
     mistakes: Vec<Mistake>,
@@ -196,6 +196,13 @@ impl fmt::Display for LoadError {
             write!(f, "{mistake}")?;
         }
         Ok(())
+    }
+}
+
+/// The text, which a `main` that returns the error prints.
+impl fmt::Debug for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

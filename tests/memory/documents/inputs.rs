@@ -24,6 +24,8 @@ pub(crate) fn a_document_is_read_or_rejected(text: &str) {
 }
 
 fn assert_shown(error: &LoadError, text: &str) {
+    // A `main` that returns the error prints it.
+    assert_eq!(format!("{error:?}"), error.to_string());
     assert!(!error.mistakes().is_empty());
     // The line breaks of YAML.
     let breaks = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
