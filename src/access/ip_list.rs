@@ -151,7 +151,7 @@ impl AddressList {
     /// Whether an address is on the list.
     pub fn contains(&self, address: IpAddr) -> bool {
         let networks = self.shared.networks.load();
-        let address = address.to_canonical();
+        let address = self.client.translated(address.to_canonical());
         let v4 = address::ipv4(address).map(IpAddr::V4);
         networks.contain(address) || v4.is_some_and(|v4| networks.contain(v4))
     }

@@ -134,7 +134,7 @@ impl ClientIp {
 
     /// Reads a header that holds only the client's address, in place of `X-Forwarded-For`: `CF-Connecting-IP`, `X-Real-IP`,
     /// `True-Client-IP`, `Fly-Client-IP` or another. It is read only from [trusted peers](ClientIp::trusted_proxies), and
-    /// ignored if it is given more than once. Of several, the first that a request has is read: Cloudflare's Pseudo IPv4 needs
+    /// ignored if it is given more than once. Of several, the first that a request has, and that is not empty, is read: Cloudflare's Pseudo IPv4 needs
     /// `.header("CF-Connecting-IPv6").header("CF-Connecting-IP")`.
     ///
     /// An invalid name, and the name of a list (`X-Forwarded-For`, `Forwarded`), is a [`ConfigError`](crate::ConfigError) when
@@ -176,7 +176,7 @@ impl ClientIp {
     /// Returns the client's full address; `None` if even the peer is unknown. For logs, and for handlers that show it.
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
-        let peer = peer.map(|peer| self.prefixes.translated(peer));
+        let peer = peer.map(|peer| self.translated(peer));
         if !self.is_trusted(peer) {
             if let Some(peer) = peer.filter(|peer| is_private(*peer)) {
                 self.warn_if_forwarded(peer, parts);
@@ -217,6 +217,11 @@ impl ClientIp {
         });
     }
 
+    /// The address of a client, where the network's NAT64 has translated it.
+    pub(crate) fn translated(&self, address: IpAddr) -> IpAddr {
+        self.prefixes.translated(address)
+    }
+
     /// The headers of one address.
     fn single_headers(&self) -> impl Iterator<Item = &HeaderName> {
         let names = match &self.source {
@@ -239,17 +244,19 @@ impl ClientIp {
     fn forwarded_client(&self, parts: &Parts) -> Option<IpAddr> {
         let list = match &self.source {
             Some(Source::One(_)) => {
-                let name = self
-                    .single_headers()
-                    .find(|name| parts.headers.contains_key(*name));
+                // An empty one is what some proxies make of one that they lack.
+                let name = self.single_headers().find(|name| {
+                    let line = parts.headers.get(*name);
+                    line.is_some_and(|line| !line.as_bytes().trim_ascii().is_empty())
+                });
                 let address = forwarded::single_address(&parts.headers, name?)?;
-                return Some(self.prefixes.translated(address));
+                return Some(self.translated(address));
             }
             Some(Source::List(list)) => *list,
             None => List::XForwardedFor,
         };
         let entries = list.rev_addresses(&parts.headers);
-        let mut entries = entries.map(|entry| entry.map(|own| self.prefixes.translated(own)));
+        let mut entries = entries.map(|entry| entry.map(|own| self.translated(own)));
         if let Some(hops) = self.hops {
             return entries.nth(hops.checked_sub(1)?)?;
         }

@@ -148,6 +148,9 @@ fn an_ipv4_client_is_one_client_in_every_form_that_ipv6_has_of_it() {
     let named = extract::client_ip().nat64("64:ff9b:1::/96");
     counts(&named, own, &[], "192.0.2.1");
     counts(&named, other, &[], "192.0.2.2");
+    let denied = AddressList::new(["192.0.2.1"]).expect("a list");
+    let denied = denied.client_ip(named.clone());
+    assert!(denied.contains(own.parse().expect(own)));
     let inner = trusting().nat64("64:ff9b:1::/96");
     counts(&inner, "64:ff9b:1::a00:1", &[(XFF, own)], "192.0.2.1");
     let wrong = extract::peer().nat64("64:ff9b:1::/95").validate();
@@ -187,6 +190,7 @@ fn of_several_headers_of_one_address_the_first_that_is_there_is_read() {
     ];
     counts(&by, "10.0.0.1", &[v4, v6], "2001:db8::7");
     counts(&by, "10.0.0.1", &[v4], "240.16.0.1");
+    counts(&by, "10.0.0.1", &[(v6.0, " "), v4], "240.16.0.1");
     counts(&by, "10.0.0.1", &[], "10.0.0.1");
     // Of an unreadable one it is not known whose the next is.
     counts(&by, "10.0.0.1", &[v4, (v6.0, "unknown")], "10.0.0.1");
