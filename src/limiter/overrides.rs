@@ -147,7 +147,7 @@ impl PolicyHandle {
     /// until it is [removed](Self::remove_override). Returns the override that it replaces.
     ///
     /// It holds in this process when the call returns, and in all others within two seconds; in between, the key gets no more than
-    /// the larger of both quotas. What the key has used stays used, as when the policy's own quota
+    /// the larger of both quotas. A process begins to read overrides with its first request, which is decided without them. What the key has used stays used, as when the policy's own quota
     /// [changes](crate::strategy#changing-a-live-policy). Requests of the key that [wait](Limiter::wait) are decided anew.
     ///
     /// The override's quota is used in place of the policy's own, of a [tier](crate::Policy::tier_quotas), and of
