@@ -49,9 +49,9 @@ pub(super) fn read(reading: &mut Reading<'_>, status: http::StatusCode) {
         (None, Some(time)) => Some((DETAILS, time)),
         (None, None) => reading.retry_after(),
     };
-    // `UNAVAILABLE` may be any failure, and `RESOURCE_EXHAUSTED` a message that is too large or a disk that is full.
-    let is_limit = code == Code::ResourceExhausted
-        && (details.has_quota || reading.headers.contains_key(ENVOY));
+    // `UNAVAILABLE` may be any failure, and `RESOURCE_EXHAUSTED` a message that is too large or a disk that is full. Envoy's rate limits
+    // are the former by default.
+    let is_limit = details.has_quota || reading.headers.contains_key(ENVOY);
     reading.feedback.refusal = match time {
         Some((field, time)) => Some(Refusal::new(field).retry_after(time)),
         None => is_limit.then(|| Refusal::new(STATUS)),
@@ -60,9 +60,9 @@ pub(super) fn read(reading: &mut Reading<'_>, status: http::StatusCode) {
 
 fn pushback(reading: &mut Reading<'_>) -> Option<Duration> {
     // A negative one asks the client not to retry, and names no time.
-    reading.longest(PUSHBACK, |text, _| match text.strip_prefix('-') {
+    reading.longest(PUSHBACK, |text, reading| match text.strip_prefix('-') {
         Some(text) => millis(text).map(|_| Duration::ZERO),
-        None => millis(text),
+        None => Some(reading.left(millis(text)?)),
     })
 }
 
@@ -87,7 +87,7 @@ fn details(reading: &mut Reading<'_>) -> Details {
             Some(details) => {
                 let info = details.retry_info();
                 let time = info.and_then(|info| info.retry_delay).unwrap_or_default();
-                longest = longest.max(time.min(MAX_TIME));
+                longest = longest.max(reading.left(time.min(MAX_TIME)));
                 let reason = details.error_info().map(|info| info.reason.as_str());
                 has_quota |= details.quota_failure().is_some()
                     || reason.is_some_and(|reason| REASONS.contains(&reason));

@@ -55,7 +55,7 @@
 //! | `gemini` | 429; 503 with a time; `error.status` is `RESOURCE_EXHAUSTED`, with a `RetryInfo` or a `QuotaFailure` |
 //! | `shopify` | an error with the code `THROTTLED` |
 //! | `github_graphql` | an error of type `RATE_LIMITED` |
-//! | `grpc`, with feature `tonic` | `grpc-status` 8 `RESOURCE_EXHAUSTED`, which also means a message that is too large, with a time, a `QuotaFailure`, an `ErrorInfo` of a limit or `x-envoy-ratelimited`; 14 `UNAVAILABLE` with a time |
+//! | `grpc`, with feature `tonic` | `grpc-status` 8 `RESOURCE_EXHAUSTED`, which also means a message that is too large, or 14 `UNAVAILABLE`, with a time, a `QuotaFailure`, an `ErrorInfo` of a limit or `x-envoy-ratelimited` |
 //!
 //! The time is the first that is there and not zero:
 //!

@@ -34,7 +34,9 @@ impl<'a> Reading<'a> {
     pub(super) fn new(headers: &'a HeaderMap) -> Self {
         let date = headers.get(DATE).and_then(text);
         let date = date.and_then(Instant::parse_http_date);
-        let age = headers.get(AGE).and_then(text).and_then(seconds);
+        // Of a list the first member counts (RFC 9111, 5.1).
+        let age = headers.get(AGE).and_then(text);
+        let age = age.and_then(|list| seconds(list.split(',').next()?));
         let age = age.unwrap_or_default();
         Self {
             headers,

@@ -139,6 +139,8 @@ fn a_refusal_blocks_for_the_first_time_that_is_there() {
         (&standard, 429, "retry-after: 30 | age: 90", status, 1_000),
         (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: 1", "", 0),
         (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: 0", "", 20_000),
+        (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: 90, 10", "", 0),
+        (&counted, 200, "x-ratelimit-remaining: 0 | x-ratelimit-reset: 784111797 | age: -1", "", 20_000),
         (&standard, 429, window, status, 20_000),
         (&standard, 200, window, "", 0),
         // When the bucket is full is not when the next call fits.
@@ -259,9 +261,12 @@ fn a_grpc_status_with_a_delay_is_a_refusal() {
         (8, none, "", 0),
         (8, quota, "grpc-status", 1_000),
         (8, "x-envoy-ratelimited: true", "grpc-status", 1_000),
+        (14, "x-envoy-ratelimited: true", "grpc-status", 1_000),
         (8, "retry-after: 7", "retry-after", 7_000),
         (8, "grpc-retry-pushback-ms: -1", "", 0),
         (8, both, "grpc-retry-pushback-ms", 2_000),
+        (8, &format!("age: 1 | {both}"), "grpc-retry-pushback-ms", 1_000),
+        (8, &format!("age: 1 | {padded}"), name, 250),
     ];
     for (code, fields, field, millis) in rows {
         let feedback = read(&provider, 200, &format!("grpc-status: {code} | {fields}"));

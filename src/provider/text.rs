@@ -117,14 +117,14 @@ impl Instant {
         static WITH_OFFSET: rfc2822::DateTimeParser =
             rfc2822::DateTimeParser::new().relaxed_weekday(true);
         let text = trimmed(text)?;
-        let (weekday, date) = text.split_once(' ')?;
-        if !weekday
-            .trim_end_matches(',')
-            .bytes()
-            .all(|byte| byte.is_ascii_alphabetic())
-        {
-            return None;
-        }
+        let is_weekday = |text: &str| {
+            let name = text.trim_end_matches(',');
+            name.bytes().all(|byte| byte.is_ascii_alphabetic())
+        };
+        let (_, date) = text
+            .split_once(' ')
+            .filter(|(weekday, _)| is_weekday(weekday))
+            .unwrap_or_default();
         let mut formats = FORMATS.iter();
         let at = formats.find_map(|format| civil::DateTime::strptime(format, date).ok());
         match at {
@@ -228,6 +228,8 @@ mod tests {
             "Sun Nov  6 08:49:37 1994",
             "Mon, 06 Nov 1994 08:49:37 GMT",
             "Monday, 06-Nov-94 08:49:37 GMT",
+            "06 Nov 1994 08:49:37 GMT",
+            "Sun, 6 Nov 1994 09:49:37 +0100",
         ] {
             assert_eq!(Instant::parse_http_date(text), at(784_111_777), "{text}");
         }
