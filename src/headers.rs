@@ -17,6 +17,11 @@ use crate::{
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// What a CDN goes by in place of `Cache-Control` (RFC 9213), and the older form.
+pub(crate) const CDN_CACHE_CONTROL: [HeaderName; 2] = [
+    HeaderName::from_static("cdn-cache-control"),
+    HeaderName::from_static("surrogate-control"),
+];
 
 /// Header fields of one value each: limit, remaining, reset.
 type SingleValueHeaders = [HeaderName; 3];

@@ -185,10 +185,11 @@ impl InFlightRequest {
     }
 
     /// Records the head of the response. If nothing follows it, the charge is settled, so that the fields that are written next are of
-    /// the outcome.
+    /// the outcome. `is_empty` is whether its body reports its end.
     pub(crate) fn on_response<B>(
         mut self: Box<Self>,
         response: Response<B>,
+        is_empty: bool,
     ) -> (Response<B>, Box<Self>) {
         let Some(progress) = &mut self.progress else {
             return (response, self);
@@ -201,7 +202,7 @@ impl InFlightRequest {
         progress.head = Some(Head::of(&parts));
         let has_no_body = has_no_body || progress.is_connect && status.is_success();
         // Servers drop a body that they don't send without polling it; the work that it holds continues until then.
-        if progress.has_no_body || has_no_body || progress.bytes_left == Some(0) {
+        if is_empty || progress.has_no_body || has_no_body || progress.bytes_left == Some(0) {
             self.settle(RequestEnd::Completed);
         }
         (Response::from_parts(parts, body), self)

@@ -8,6 +8,7 @@ use std::{
 };
 
 use http::{Request, Response, request::Parts};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 use tower_service::Service;
@@ -87,6 +88,7 @@ where
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    ResBody: Body,
 {
     type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
 
@@ -131,7 +133,8 @@ where
                         admitted.write_headers(&mut response);
                         return Poll::Ready(Ok(response.map(ResponseBody::passthrough)));
                     };
-                    let (mut response, in_flight) = in_flight.on_response(response);
+                    let is_empty = response.body().is_end_stream();
+                    let (mut response, in_flight) = in_flight.on_response(response, is_empty);
                     admitted.write_headers(&mut response);
                     return Poll::Ready(Ok(
                         response.map(|body| ResponseBody::inner(body, in_flight))
@@ -160,8 +163,8 @@ fn finish_rejection<B>(
     mut admitted: AdmittedRequest,
 ) -> Response<ResponseBody<B>> {
     if let Some(in_flight) = admitted.in_flight.take() {
-        let (response, in_flight) = in_flight.on_response(rejection);
-        in_flight.end(RequestEnd::Completed);
+        let (response, in_flight) = in_flight.on_response(rejection, true);
+        drop(in_flight);
         rejection = response;
     }
     admitted.write_headers(&mut rejection);

@@ -78,6 +78,9 @@ impl RateLimitLayer {
     }
 
     /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
+    ///
+    /// A response to an admitted request that the service marks for shared caches has none, since a cache serves it to others: by `public` or
+    /// `s-maxage` in `Cache-Control`, or a lifetime in `CDN-Cache-Control` or `Surrogate-Control`. `max-age` alone is not such a mark.
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.changed(|settings| settings.headers = Some(headers.clone()))
@@ -146,8 +149,8 @@ impl RateLimitLayer {
     /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser, or what
     /// [`rejections`](Self::rejections) sets.
     ///
-    /// `Retry-After` and the rate-limit [fields](RateLimitHeaders) are added to the response of `respond`, unless it has them;
-    /// it is not changed otherwise. `respond` is not called for gRPC calls, which get a gRPC status. If its body fails, the
+    /// `Retry-After`, `Cache-Control: no-store` and the rate-limit [fields](RateLimitHeaders) are added to the response of `respond`,
+    /// unless it has them; it is not changed otherwise. `respond` is not called for gRPC calls, which get a gRPC status. If its body fails, the
     /// response ends there, and an error is logged.
     ///
     /// ```

@@ -5,6 +5,7 @@ use std::{
 };
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
 use super::{
@@ -44,6 +45,7 @@ impl<S> RateLimit<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    ResBody: Body,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;

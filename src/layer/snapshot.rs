@@ -6,6 +6,7 @@ use http::{Extensions, HeaderMap, Response, header::CACHE_CONTROL, request::Part
 
 use super::body::{InFlightRequest, ResponseProgress};
 use crate::{
+    headers::CDN_CACHE_CONTROL,
     limiter::{Admission, Decision, Limiter, LimiterRef, LimiterRefs, Rejected},
     respond::{KeptRequest, LayerSettings, RejectionBody, RetryDelay, write_headers},
     sync::{
@@ -210,14 +211,26 @@ fn is_status_of_rejection(extensions: &Extensions) -> bool {
     }
 }
 
-/// Whether the service lets shared caches store the response, by `public` or `s-maxage` (RFC 9111, 5.2.2).
+/// Whether the service lets shared caches store the response, by `public` or `s-maxage` (RFC 9111, 5.2.2), or by any lifetime for CDNs
+/// (RFC 9213).
 fn is_shared(headers: &HeaderMap) -> bool {
-    let lines = headers.get_all(CACHE_CONTROL).into_iter();
-    let lines = lines.filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).any(|directive| {
-        let name = directive.split('=').next().unwrap_or_default().trim();
-        name.eq_ignore_ascii_case("public") || name.eq_ignore_ascii_case("s-maxage")
-    })
+    let has = |field, directives: &[&str]| {
+        let lines = headers.get_all(field).into_iter();
+        let lines = lines.filter_map(|line| line.to_str().ok());
+        // A quoted value is no directive, but may have commas.
+        let unquoted = lines.flat_map(|line| line.split('"').step_by(2));
+        let mut names = unquoted
+            .flat_map(|text| text.split(','))
+            .filter_map(|directive| directive.split('=').next());
+        names.any(|name| {
+            let mut directives = directives.iter();
+            directives.any(|directive| name.trim().eq_ignore_ascii_case(directive))
+        })
+    };
+    has(&CACHE_CONTROL, &["public", "s-maxage"])
+        || CDN_CACHE_CONTROL
+            .iter()
+            .any(|field| has(field, &["public", "s-maxage", "max-age"]))
 }
 
 /// What the clones of a layer and its services share: the limiter, and the settings in force.

@@ -246,6 +246,7 @@ impl LayerSettings {
             TRANSFER_ENCODING,
             CACHE_CONTROL,
         ]);
+        let overridden = overridden.chain(headers::CDN_CACHE_CONTROL);
         let mut kept = original.headers;
         overridden.for_each(|name| while kept.remove(&name).is_some() {});
         replaced.headers_mut().extend(kept);

@@ -80,16 +80,16 @@ impl Store for ScriptedStore {
 struct Hello;
 
 impl Service<Request<()>> for Hello {
-    type Response = Response<()>;
+    type Response = Response<String>;
     type Error = std::convert::Infallible;
-    type Future = std::future::Ready<Result<Response<()>, Self::Error>>;
+    type Future = std::future::Ready<Result<Response<String>, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<()>) -> Self::Future {
-        std::future::ready(Ok(Response::new(())))
+        std::future::ready(Ok(Response::new(String::new())))
     }
 }
 

@@ -86,7 +86,7 @@ fn three_policies_with_one_key_allocate_next_to_nothing() {
 
 #[test]
 fn a_request_through_the_layer_allocates_little() {
-    let bare = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let bare = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
     let runtime = current_thread();
     // What the request and the service take by themselves.
     let without = each(&runtime, "a bare service", || call(bare, 200));

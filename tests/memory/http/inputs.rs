@@ -30,7 +30,7 @@ pub(crate) fn a_rejection_is_complete(uri: &str, lines: &[(HeaderName, HeaderVal
         request.headers_mut().append(name.clone(), value.clone());
     }
     let sent = request.headers().clone();
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(())));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     let Ok(response) = now(CLOSED.layer(inner).oneshot(request));
     let (status, fields) = (response.status(), response.headers());
     let grpc = fields.get("grpc-status").map(HeaderValue::as_bytes);
@@ -97,7 +97,7 @@ pub(crate) fn a_name_is_shown_or_rejected(name: &str) {
         Ok(layer) => layer,
         Err(error) => return assert!(!error.expected().is_empty(), "{name:?}"),
     };
-    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(())));
+    let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(String::new())));
     let Ok(response) = now(layer.layer(inner).oneshot(Request::new(())));
     for field in ["ratelimit", "ratelimit-policy"] {
         let shown = names_in(response.headers(), field);

@@ -279,8 +279,9 @@ async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     let handler = async move || match limiter.check(Key::global()).await.into_result() {
         Ok(_) => "done".into_response(),
         Err(rejected) => {
-            let cookies = [("set-cookie", "a=1"), ("set-cookie", "b=2")];
-            (AppendHeaders(cookies), rejected).into_response()
+            let fields = [("set-cookie", "a=1"), ("set-cookie", "b=2")];
+            let cached = [("cdn-cache-control", "max-age=60")];
+            (AppendHeaders(fields), cached, rejected).into_response()
         }
     };
     let app = Router::new().route("/", get(handler)).layer(burst());
@@ -288,6 +289,7 @@ async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     assert_eq!(response.status, 429);
     assert_eq!(response.field("set-cookie"), "a=1, b=2");
     response.is_problem_that_no_cache_stores();
+    assert_eq!(response.field("cdn-cache-control"), "");
 }
 
 #[tokio::test]
@@ -327,14 +329,18 @@ async fn a_handlers_rejection_is_built_by_the_innermost_layers_closure() {
 async fn a_response_for_many_callers_says_nothing_of_one_and_a_refunded_one_nothing_of_a_charge() {
     let respond = |status: u16, cache: &'static str| {
         let (layer, _) = layer([shared("pages", "10/h").refund_unless(|outcome| {
-            outcome.status() != Some(StatusCode::NOT_MODIFIED)
+            let free = [StatusCode::NOT_MODIFIED, StatusCode::NOT_FOUND];
+            !outcome
+                .status()
+                .is_some_and(|status| free.contains(&status))
                 && !outcome
                     .headers()
                     .is_some_and(|all| all.contains_key("x-free"))
         })]);
         let handler = get(move || async move {
             let status = StatusCode::from_u16(status).expect("a status");
-            let mut response = (status, [("cache-control", cache)], Body::empty()).into_response();
+            let field = cache.split_once(": ").unwrap_or(("cache-control", cache));
+            let mut response = (status, [field], Body::empty()).into_response();
             if cache == "free" {
                 let headers = response.headers_mut();
                 headers.insert("x-free", HeaderValue::from_static("1"));
@@ -350,10 +356,14 @@ async fn a_response_for_many_callers_says_nothing_of_one_and_a_refunded_one_noth
         (200, "no-cache", r#""pages";r=9"#),
         (200, "max-age=5, Public", ""),
         (200, "s-maxage = 60", ""),
+        (200, r#"no-cache="a, public, b", private"#, r#""pages";r=9"#),
+        (200, "cdn-cache-control: max-age=60", ""),
+        (200, "surrogate-control: content=\"ESI/1.0\"", r#""pages";r=9"#),
         // The head decides that nothing is charged: no body follows.
         (304, "private", r#""pages";r=10"#),
         (200, "free", r#""pages";r=10"#),
         (204, "private", r#""pages";r=9"#),
+        (404, "private", r#""pages";r=10"#),
     ];
     for (status, cache, expected) in rows {
         let response = send(&respond(status, cache), to("/")).await;

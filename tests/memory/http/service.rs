@@ -30,7 +30,8 @@ use crate::http::support::*;
 /// on a rejection.
 #[tokio::test]
 async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
-    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let hello =
+        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new())));
     let (layer, _) = layer([shared("two", "2/h")]);
     // It panics if it is called without being polled ready.
     let mut service = layer.layer(ConcurrencyLimit::new(hello, 2));
@@ -57,9 +58,9 @@ struct Boom;
 struct Failing(Arc<Mutex<Poll<Result<(), Boom>>>>);
 
 impl Service<Request<()>> for Failing {
-    type Response = Response<()>;
+    type Response = Response<String>;
     type Error = Boom;
-    type Future = Ready<Result<Response<()>, Boom>>;
+    type Future = Ready<Result<Response<String>, Boom>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
         mem::replace(&mut *self.0.lock().expect("a mood"), Poll::Pending)

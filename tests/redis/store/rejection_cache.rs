@@ -295,7 +295,7 @@ async fn a_rejection_is_not_cached_beyond_a_refund_by_a_response_or_a_reset_in_i
             let result = (rejected.is_admitted(), rejected.source());
             assert_eq!(result, (false, expected));
         }
-        Ok::<_, Infallible>(Response::new(()))
+        Ok::<_, Infallible>(Response::new(String::new()))
     }));
     for _ in 0..3 {
         let Ok(response) = service.clone().oneshot(Request::new(())).await;

@@ -241,7 +241,7 @@ fn a_check_of_a_runtime_that_stands_still_fails_by_its_deadline_wherever_it_is_a
     let policy = StrategyKind::Gcra.policy("p", "9/month");
     let policy = policy.key(extract::global());
     let limiter = load::limiter(impatient_store(&server, TIMEOUT), [policy]);
-    let handler = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
+    let handler = async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()));
     let mut service = RateLimitLayer::new(limiter).layer(service_fn(handler));
     let response = still.block_on(async {
         let Ok(service) = service.ready().await;

@@ -135,7 +135,7 @@ async fn behind_a_layer_a_local_rejection_is_a_429_that_reports_the_share() {
         .policy(Policy::new("p", Quota::requests(4).per_hour()).key(extract::global()))
         .on_store_error(LocalFallback::shared_by(2))
         .built();
-    let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
+    let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()));
     let service = layer.layer(service_fn(hello));
     for remaining in [1, 0] {
         let Ok(response) = service.clone().oneshot(Request::new(())).await;

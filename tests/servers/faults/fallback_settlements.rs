@@ -76,7 +76,7 @@ async fn charges_by_outcome_are_settled_in_process() {
             .policy(policy)
             .on_store_error(LocalFallback::shared_by(2))
             .built();
-        let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
+        let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()));
         let Ok(response) = layer
             .layer(service_fn(hello))
             .oneshot(Request::new(()))

@@ -45,7 +45,7 @@ async fn a_refund_that_may_have_run_is_not_made_again() {
     let network = proxy.clone();
     let handler = move |_: Request<()>| {
         network.hold();
-        std::future::ready(Ok::<_, Infallible>(Response::new(())))
+        std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
     };
     let service = layer.layer(service_fn(handler));
     let Ok(response) = service.oneshot(Request::new(())).await;
@@ -153,7 +153,7 @@ async fn dropped_refunds_are_counted_and_logged_once_an_outage() {
                 async move {
                     handled.add_permits(1);
                     drop(responses.acquire().await);
-                    Ok::<_, Infallible>(Response::new(()))
+                    Ok::<_, Infallible>(Response::new(String::new()))
                 }
             };
             requests.spawn(layer.layer(service_fn(handler)).oneshot(Request::new(())));
