@@ -188,8 +188,9 @@ async fn routers(store: impl Store) -> Result<(Router, Router), Box<dyn Error>> 
 /// An account has one key, however its name is typed: with spaces around it, in capitals, or in other forms of its characters (NFKC). A
 /// service that finds the account before it counts has the account's id as its key.
 fn account_key(name: &str) -> Key {
-    let name = name.trim().nfkc().default_case_fold().nfkc();
-    Key::new(name.collect::<String>())
+    let name: String = name.nfkc().default_case_fold().nfkc().collect();
+    // Last: normalization makes a space of some characters.
+    Key::new(name.trim())
 }
 
 async fn login(
