@@ -194,7 +194,8 @@ impl RateLimitLayer {
 
     /// Adds a fixed header field to the responses to rejected requests, over HTTP and gRPC, of whatever status; one that
     /// [`on_rejection`](Self::on_rejection) sets stays. Default: none. A service mesh retries a 503 unless it knows that it is a limit's:
-    /// Envoy does by `x-envoy-ratelimited`.
+    /// Envoy does by `x-envoy-ratelimited`. Not for `Content-Length` and `Transfer-Encoding`. Rejections by layers around or within this
+    /// one have the fields of those.
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue};

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 
 use super::{
     Secret, content,
@@ -422,7 +425,15 @@ impl Build<'_> {
         for (name, value) in &self.document.rejection_headers {
             let path = Path::default().key("rejection_headers").key(name);
             match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-                (Ok(name), Ok(value)) => drop(headers.insert(name, value)),
+                (Ok(name), Ok(_)) if [CONTENT_LENGTH, TRANSFER_ENCODING].contains(&name) => {
+                    let expected = "a field that does not say where the body ends";
+                    self.found(&path, format!("a header {name:?}"), expected);
+                }
+                (Ok(name), Ok(value)) => {
+                    if headers.insert(name, value).is_some() {
+                        self.found(&path, "the same name in other letters", "one of them");
+                    }
+                }
                 (Ok(_), Err(_)) => {
                     self.found(&path, format!("{value:?}"), "visible characters and spaces");
                 }

@@ -198,6 +198,11 @@ fn a_setting_that_does_not_fit_the_others_is_a_mistake_at_its_path() {
         (format!("{slots}\n{api}"), "policies.slots.charge_rejected: found charge_rejected for an in-flight limit"),
         (format!("{client_ip}\n{api}"), "client_ip.forwarded: found true together with header; expected one of them"),
         (format!("{placeholder}\n{api}"), "rejection.body: found the placeholder {retry-after}; expected {retry_after}"),
+        (format!("rejection_headers.Content-Length = '5'\n{api}"), "rejection_headers.Content-Length: found a header \"content-length\""),
+        (format!("rejection_headers = {{ X-A = '1', x-a = '2' }}\n{api}"), "rejection_headers.x-a: found the same name in other letters"),
+        (format!("rejection_headers.'x a' = '1'\n{api}"), "found a header \"x a\"; expected a field name"),
+        (format!("rejection_headers.x-a = \"1\\n\"\n{api}"), "rejection_headers.x-a: found \"1\\n\"; expected visible"),
+        (format!("rejection_headers.x-envoy-ratelimited = true\n{api}"), "rejection_headers.x-envoy-ratelimited: found true"),
         (format!("{api}\ncost = '5'"), "expected a whole number without quotes"),
         // A cost may be as large as the largest tier allows.
         (tiers("1001".to_owned()), "policies.api.cost: found a cost of 1001"),
