@@ -298,7 +298,6 @@ mod random;
     not(feature = "config"),
     allow(dead_code, reason = "documents alone have variables")
 )]
-mod redact;
 mod rejections;
 mod respond;
 mod runtime;

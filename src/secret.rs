@@ -7,13 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Deserializer, Serialize, de::Visitor};
+use serde::{Deserialize, Deserializer, de::Visitor};
 
 use crate::{
     error::{InvalidValue, Reference},
     file::{MAX_TEXT_BYTES, read_text},
-    redact::{self, HIDDEN, Variable, redacted},
-    setting::CODE,
 };
 
 /// A value that is not displayed: a URL with a password, a hash key, a private key.
@@ -22,10 +20,8 @@ use crate::{
 /// content of a file of at most 1 MiB, without the line breaks at its end. A relative path is relative to the document's folder.
 /// `${NAME:-text}` is the text if the variable is not set or empty.
 ///
-/// `Debug`, errors and [`Document::to_text`](crate::config::Document::to_text) show where the value is from, and never the value: the
-/// names of variables, the path of the file, and of a URL of Redis the host, the port and the database, or the path of the
-/// socket. `***` stands in place of everything else, such as the parameters of a URL. No limiter can be built of a document with
-/// a secret that contains `***`.
+/// `Debug` and errors show where the value is from, and never the value: the path of the file, a text that consists of variables, or
+/// `***` in place of another text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Source);
 
@@ -49,14 +45,6 @@ impl Secret {
     /// The value, if it can be read. The error does not show it.
     pub(crate) fn value(&self, folder: &Path) -> Result<String, InvalidValue> {
         match &self.0 {
-            Source::Text(text) if text == CODE => Err(InvalidValue::new(
-                format!("{CODE:?}, which stands for what the application has set itself"),
-                "text that can be loaded, such as \"${NAME}\"",
-            )),
-            Source::Text(text) if text.contains(HIDDEN) => Err(InvalidValue::new(
-                format!("{HIDDEN} in place of a secret"),
-                "the secret itself, \"${NAME}\" for a variable of the environment, or { file = \"path\" }",
-            )),
             Source::Text(text) => expand(text),
             Source::File(path) => {
                 let path = folder.join(path);
@@ -78,24 +66,72 @@ impl Secret {
             Source::File(path) => Some(path),
         }
     }
-
-    /// Where it is from, without the value: what a document in force shows. What is not Unicode in a path is shown as U+FFFD.
-    pub(crate) fn source(&self, folder: &Path) -> Self {
-        match &self.0 {
-            Source::Text(text) => Self::text(redacted(text)),
-            Source::File(path) => Self::file(folder.join(path).display().to_string()),
-        }
-    }
 }
 
-/// Text with the values of the environment's variables.
+/// A variable of the environment: `${NAME}` or `${NAME:-default}`.
+#[derive(Clone, Copy)]
+struct Variable<'a> {
+    name: &'a str,
+    default: Option<&'a str>,
+}
+
+/// The text with each variable replaced by its value, and each `$$` by `$`.
 pub(crate) fn expand(text: &str) -> Result<String, InvalidValue> {
-    redact::expand(text, |variable| variable.value())
+    replaced(text, |variable| variable.value())
 }
 
-impl Variable<'_> {
-    fn value(&self) -> Result<String, InvalidValue> {
-        let Self { name, default } = *self;
+/// The text with each variable replaced by a value, and each `$$` by `$`.
+fn replaced(
+    text: &str,
+    value: impl Fn(Variable<'_>) -> Result<String, InvalidValue>,
+) -> Result<String, InvalidValue> {
+    let mut replaced = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        replaced.push_str(before);
+        rest = match after.strip_prefix('$') {
+            Some(after) => {
+                replaced.push('$');
+                after
+            }
+            None => {
+                let (variable, after) = Variable::at(after).ok_or_else(|| {
+                    let found = "a $ that is not followed by the name of a variable in braces";
+                    InvalidValue::new(found, "\"${NAME}\", or \"$$\" for a $")
+                })?;
+                replaced.push_str(&value(variable)?);
+                after
+            }
+        };
+    }
+    replaced.push_str(rest);
+    Ok(replaced)
+}
+
+/// What a text holds itself: without its variables, but with their defaults. `None` if a `$` begins no variable.
+fn literal(text: &str) -> Option<String> {
+    let default = |variable: Variable<'_>| Ok(variable.default.unwrap_or_default().to_owned());
+    replaced(text, default).ok()
+}
+
+impl<'a> Variable<'a> {
+    /// The variable whose `$` is followed by this text, and what follows the variable.
+    fn at(text: &'a str) -> Option<(Self, &'a str)> {
+        let (text, after) = text.strip_prefix('{')?.split_once('}')?;
+        let (name, default) = match text.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (text, None),
+        };
+        let is_name = !name.is_empty()
+            && !name.starts_with(|first: char| first.is_ascii_digit())
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_name.then_some((Self { name, default }, after))
+    }
+
+    fn value(self) -> Result<String, InvalidValue> {
+        let Self { name, default } = self;
         match (env::var(name), default) {
             (Ok(value), Some(default)) if value.is_empty() => Ok(default.to_owned()),
             (Ok(value), _) => Ok(value),
@@ -118,28 +154,22 @@ impl Variable<'_> {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::Text(text) => write!(f, "Secret({})", redacted(text)),
+            Source::Text(text) if literal(text).as_deref() == Some("") => {
+                write!(f, "Secret({text})")
+            }
+            Source::Text(_) => f.write_str("Secret(***)"),
             Source::File(path) => write!(f, "Secret(file {})", path.display()),
         }
     }
 }
 
 /// How a secret in a file is written.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub(super) struct FileSource {
+struct FileSource {
     /// The file's path. A relative path is relative to the document's folder.
-    pub(super) file: PathBuf,
-}
-
-impl Serialize for Secret {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.0 {
-            Source::Text(text) => serializer.serialize_str(&redacted(text)),
-            Source::File(file) => FileSource { file: file.clone() }.serialize(serializer),
-        }
-    }
+    file: PathBuf,
 }
 
 impl<'de> Deserialize<'de> for Secret {
@@ -248,15 +278,7 @@ mod tests {
             Ok("ab:-cd".to_owned())
         );
         assert_eq!(value("${NO_SUCH_VARIABLE:-}"), Ok(String::new()));
-        for text in [
-            "$",
-            "${",
-            "${}",
-            "$NAME",
-            "${A-B}",
-            "${NO_SUCH_VARIABLE}",
-            "***",
-        ] {
+        for text in ["$", "${", "${}", "$NAME", "${A-B}", "${NO_SUCH_VARIABLE}"] {
             assert!(value(text).is_err(), "{text}");
         }
     }

@@ -9,12 +9,10 @@ use http::request::Parts;
 use ipnet::IpNet;
 
 use super::file::{entries, not_from_file};
-#[cfg(feature = "config")]
-use super::section::{AddressesSection, FileSection};
 use crate::{
     address,
     error::{ConfigError, InvalidValue},
-    extract::{ClientIp, client_ip, parse_network},
+    extract::{ClientIp, KeyExtractor, client_ip, parse_network},
 };
 
 /// A list of client addresses and networks to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
@@ -156,26 +154,11 @@ impl AddressList {
         networks.contain(address) || v4.is_some_and(|v4| networks.contain(v4))
     }
 
-    /// The networks, or the file.
-    #[cfg(feature = "config")]
-    pub(super) fn section(&self) -> AddressesSection {
-        match &self.shared.file {
-            Some(path) => AddressesSection::File(FileSection::shown(path)),
-            None => AddressesSection::Entries(self.networks()),
-        }
-    }
-
-    /// Whether both list the same networks, from the same file if from any.
+    /// Whether both list the same networks, from the same file if from any, and find addresses alike.
     pub(super) fn has_same_entries(&self, other: &Self) -> bool {
         self.shared.file == other.shared.file
+            && self.client.config_text() == other.client.config_text()
             && *self.shared.networks.load() == *other.shared.networks.load()
-    }
-
-    #[cfg(feature = "config")]
-    fn networks(&self) -> Vec<String> {
-        let networks = self.shared.networks.load();
-        let networks = networks.v4.iter().chain(&networks.v6);
-        networks.map(IpNet::to_string).collect()
     }
 
     pub(crate) fn address(&self, parts: &Parts) -> Option<IpAddr> {
@@ -183,7 +166,6 @@ impl AddressList {
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
-        use crate::extract::KeyExtractor;
         self.client.validate()
     }
 }

@@ -1,5 +1,3 @@
-#[cfg(feature = "config")]
-use std::collections::HashMap;
 use std::{
     collections::HashSet,
     fmt,
@@ -10,8 +8,6 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::file::{entries, not_from_file};
-#[cfg(feature = "config")]
-use super::section::{FileSection, KeyText, KeysSection};
 use crate::{error::ConfigError, key::Key};
 
 /// A list of keys of one policy to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny), as its
@@ -46,9 +42,6 @@ pub struct KeyList {
 
 struct Shared {
     keys: ArcSwap<HashSet<Key>>,
-    /// The texts of keys that a document takes from variables of the environment.
-    #[cfg(feature = "config")]
-    sources: HashMap<Key, KeyText>,
     file: Option<(PathBuf, ParseKey)>,
 }
 
@@ -62,27 +55,6 @@ impl KeyList {
             policy: policy.into(),
             shared: Arc::new(Shared {
                 keys: ArcSwap::from_pointee(keys.into_iter().collect()),
-                #[cfg(feature = "config")]
-                sources: HashMap::new(),
-                file: None,
-            }),
-        }
-    }
-
-    /// A list of keys, some with the texts by which a document takes them from variables of the environment.
-    #[cfg(feature = "config")]
-    pub(crate) fn with_sources(
-        policy: impl Into<Arc<str>>,
-        keys: Vec<(Key, Option<KeyText>)>,
-    ) -> Self {
-        let listed = keys.iter().map(|(key, _)| *key).collect();
-        let sources = keys.into_iter();
-        let sources = sources.filter_map(|(key, source)| Some((key, source?)));
-        Self {
-            policy: policy.into(),
-            shared: Arc::new(Shared {
-                keys: ArcSwap::from_pointee(listed),
-                sources: sources.collect(),
                 file: None,
             }),
         }
@@ -118,8 +90,6 @@ impl KeyList {
             policy: policy.into(),
             shared: Arc::new(Shared {
                 keys: ArcSwap::from_pointee(keys),
-                #[cfg(feature = "config")]
-                sources: HashMap::new(),
                 file: Some((path, Box::new(key))),
             }),
         })
@@ -157,50 +127,6 @@ impl KeyList {
 }
 
 impl KeyList {
-    /// The keys, or the file.
-    #[cfg(feature = "config")]
-    pub(super) fn section(&self) -> KeysSection {
-        if let Some((path, _)) = &self.shared.file {
-            return KeysSection::File(FileSection::shown(path));
-        }
-        let keys = self.shared.keys.load();
-        let mut keys: Vec<_> = keys.iter().collect();
-        keys.sort_unstable_by_key(|key| key.as_str());
-        KeysSection::Entries(keys.into_iter().map(|key| self.text_of(key)).collect())
-    }
-
-    /// The text by which a document has a key.
-    #[cfg(feature = "config")]
-    fn text_of(&self, key: &Key) -> KeyText {
-        let text = |key: &str| match key.strip_prefix('#') {
-            Some(hash) => format!("hash:{hash}"),
-            None => key.to_owned(),
-        };
-        let shown = key.to_string();
-        let parts: Vec<&str> = shown.split('+').collect();
-        match self.shared.sources.get(key) {
-            Some(KeyText::Parts(sources)) if sources.len() == parts.len() => {
-                let parts = parts.iter().zip(sources);
-                KeyText::Parts(
-                    parts
-                        .map(|(part, source)| {
-                            if part.starts_with('#') {
-                                text(part)
-                            } else {
-                                source.clone()
-                            }
-                        })
-                        .collect(),
-                )
-            }
-            // The text of a key that is hashed may be a credential.
-            Some(source) if !key.as_str().contains('#') || is_hash(source) => source.clone(),
-            _ if parts.len() == 1 => KeyText::One(text(&shown)),
-            // The parts of a tuple.
-            _ => KeyText::Parts(parts.into_iter().map(text).collect()),
-        }
-    }
-
     /// Whether both list the same keys of the same policy, from the same file if from any.
     pub(super) fn has_same_entries(&self, other: &Self) -> bool {
         let file = |list: &Self| list.shared.file.as_ref().map(|(path, _)| path.clone());
@@ -217,12 +143,6 @@ impl fmt::Debug for KeyList {
             .field("keys", &self.shared.keys.load().len())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a text has the hash of a credential in place of the credential.
-#[cfg(feature = "config")]
-fn is_hash(source: &KeyText) -> bool {
-    matches!(source, KeyText::One(text) if text.contains("hash:"))
 }
 
 fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {

@@ -13,8 +13,6 @@ use crate::{
 
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
-#[cfg(feature = "config")]
-use self::section::ListSection;
 
 pub(crate) mod file;
 pub(crate) mod ip_list;
@@ -30,24 +28,6 @@ pub struct AccessList(Kind);
 enum Kind {
     Addresses(Box<AddressList>),
     Keys(KeyList),
-}
-
-impl AccessList {
-    /// Its entries, or the file that it was read from.
-    #[cfg(feature = "config")]
-    fn section(&self) -> ListSection {
-        match &self.0 {
-            Kind::Addresses(list) => ListSection {
-                addresses: Some(list.section()),
-                ..ListSection::default()
-            },
-            Kind::Keys(list) => ListSection {
-                policy: Some(list.policy().to_owned()),
-                keys: Some(list.section()),
-                ..ListSection::default()
-            },
-        }
-    }
 }
 
 fn have_same_entries(before: &[AccessList], after: &[AccessList]) -> bool {
@@ -73,7 +53,7 @@ impl From<KeyList> for AccessList {
 
 /// What happens to a request whose address an [`AddressList`] can't find. In both cases an error with the remedy is logged, at
 /// most every 10 s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -196,12 +176,6 @@ impl Lists {
         ])
     }
 
-    /// What happens to a request whose address can't be found.
-    #[cfg(feature = "config")]
-    pub(crate) fn unknown_address_action(&self) -> OnUnknownAddress {
-        self.on_unknown_address
-    }
-
     pub(crate) fn deny(&mut self, list: AccessList) {
         self.deny.push(list);
     }
@@ -216,13 +190,6 @@ impl Lists {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.deny.is_empty() && self.allow.is_empty()
-    }
-
-    /// The settings `deny` and `allow` as a document says them: with the keys of lists that are from no file.
-    #[cfg(feature = "config")]
-    pub(crate) fn sections(&self, deny: bool) -> Vec<ListSection> {
-        let lists = if deny { &self.deny } else { &self.allow };
-        lists.iter().map(AccessList::section).collect()
     }
 
     /// Looks a request up in all lists. One that is on lists of both kinds is denied.

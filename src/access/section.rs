@@ -1,31 +1,23 @@
 //! The parts of a document about access lists.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{secret, setting::values::forms};
 
 /// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct ListSection {
     /// Addresses and networks, such as `"192.0.2.0/24"`, or a file with one in each line.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<AddressesSection>,
     /// The name of the policy whose keys these are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// Keys as the policy's key finds them in requests, or a file with one in each line.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub keys: Option<KeysSection>,
 }
 
@@ -51,11 +43,8 @@ forms! {
 
 forms! {
     /// The text of a key, in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`. It may be a
-    /// credential: `Debug` and errors don't show it. [`Document::to_text`] does, since the list would be another one without
-    /// it. `hash:` and the 20 characters of a hash, as in logs and the store, are a key of
-    /// which only the hash is known: so a document need not hold credentials.
-    ///
-    /// [`Document::to_text`]: crate::config::Document::to_text
+    /// credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a hash, as in logs and the store, are a
+    /// key of which only the hash is known: so a document need not hold credentials.
     pub enum KeyText, "the text of a key, or an array of texts" without Debug {
         /// A text as requests have it.
         One(String) from text;
@@ -78,13 +67,4 @@ impl fmt::Debug for KeyText {
 pub struct FileSection {
     /// The file's path. A relative path is relative to the document's folder.
     pub file: PathBuf,
-}
-
-impl FileSection {
-    /// A file as a document in force shows it. A path that is not Unicode is shown with U+FFFD in place of what is not.
-    pub(super) fn shown(path: &Path) -> Self {
-        Self {
-            file: path.display().to_string().into(),
-        }
-    }
 }

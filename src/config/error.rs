@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{error::Reference, redact::HIDDEN};
+use crate::error::Reference;
 
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
 const MAX_FOUND_CHARS: usize = 300;
@@ -59,11 +59,6 @@ pub struct Position {
     pub column: usize,
 }
 
-/// The error of a document that has no text, since the path of a file in it is not Unicode.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the document has no text: {0}")]
-pub struct TextError(pub(crate) String);
-
 impl LoadError {
     /// The mistakes in their order in the text, as far as positions are known.
     pub(crate) fn new(file: Option<&Path>, mut mistakes: Vec<Mistake>) -> Self {
@@ -89,7 +84,7 @@ impl LoadError {
 /// The text without what follows the scheme of a URL, which may stand at a path where no secret is expected: it may be a password.
 fn without_url(text: String) -> String {
     match text.split_once("://") {
-        Some((before, _)) => format!("{before}://{HIDDEN}"),
+        Some((before, _)) => format!("{before}://***"),
         None => text,
     }
 }

@@ -8,7 +8,6 @@
 
 mod build;
 mod content;
-mod describe;
 mod document;
 mod error;
 mod format;
@@ -29,7 +28,7 @@ pub use crate::{
     },
 };
 pub use document::Document;
-pub use error::{LoadError, Mistake, Position, TextError};
+pub use error::{LoadError, Mistake, Position};
 pub use format::Format;
 pub use registry::Registry;
 pub use watch::{Watch, WatchError, WatchStatus, WatchTarget, Watcher};

@@ -13,9 +13,6 @@ pub(crate) fn built_in_keys() -> [&'static str; keys::BUILT_IN.len()] {
 /// The texts of the strategies that need no registration.
 pub(crate) use crate::strategy::built_in::texts as built_in_strategies;
 
-/// What is written out for code of the application without a name.
-pub(crate) use crate::setting::CODE;
-
 /// Whether code can be registered under this name.
 pub(crate) fn is_name(name: &str) -> bool {
     is_plain(name) && name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -26,14 +23,6 @@ pub(crate) fn first_word(text: &str) -> &str {
     text.split([':', '(', ' ']).next().unwrap_or(text)
 }
 
-/// The mistake of code without a name.
-fn unnamed_code(kind: &str) -> InvalidValue {
-    InvalidValue::new(
-        format!("the {kind} \"{CODE}\", which stands for code of the application without a name"),
-        "what can be loaded: register the code in the `Registry`, and name it here",
-    )
-}
-
 /// The mistake of a name that is neither a built-in's nor registered: it names the nearest one, and lists all.
 pub(crate) fn unknown<'a>(
     kind: &'static str,
@@ -41,9 +30,6 @@ pub(crate) fn unknown<'a>(
     built_in: &[&'a str],
     registered: impl Iterator<Item = &'a str>,
 ) -> InvalidValue {
-    if name == CODE {
-        return unnamed_code(kind);
-    }
     let names: Vec<_> = built_in.iter().copied().chain(registered).collect();
     let list = names.join(", ");
     let expected = match nearest(name, &names) {

@@ -174,8 +174,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// that keys depend on; of two policies whose extractors have the same text, the keys are taken for the same. Secrets are
     /// not part of it.
     ///
-    /// Default: `None`, for code that a document can't describe. It is written out as `code`, and such a document can't be
-    /// loaded.
+    /// Default: `None`, for code that a document can't describe. It is shown as `code`.
     fn config_text(&self) -> Option<Cow<'_, str>> {
         None
     }

@@ -1,40 +1,32 @@
 //! The parts of a document that keys share: how addresses are found, and how tokens are hashed.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{ClientIp, client_ip};
 use crate::secret::{self, Secret};
 
 /// How clients' addresses are found behind proxies, where a key or list is by `client_ip`: see
 /// [`extract::client_ip`](crate::extract::client_ip).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct ClientIpSection {
     /// The networks and addresses of trusted proxies.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub trusted_proxies: Vec<String>,
     /// The number of proxies that add to the list: from 1 to 64.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hops: Option<usize>,
     /// Whether `Forwarded` is read in place of `X-Forwarded-For`. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded: Option<bool>,
     /// A header that holds only the client's address, which is read in place of `X-Forwarded-For`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
     /// Further headers that hold only the client's address: of all, the first that a request has is read.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub further_headers: Vec<String>,
     /// The prefix of the network's own NAT64 (RFC 6052), such as `64:ff9b:1::/96`. `64:ff9b::/96` needs none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub nat64: Option<String>,
     /// The bits of an IPv6 address that count. Default: 64.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv6_prefix: Option<u8>,
     /// The bits of an IPv4 address that count. Default: 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4_prefix: Option<u8>,
 }
 
@@ -68,23 +60,12 @@ impl ClientIpSection {
 }
 
 /// How bearer tokens are hashed, where a key is by `bearer`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct BearerSection {
     /// The secret key that tokens are hashed under: 32 bytes, as 64 hexadecimal digits. Default: none.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub hash_key: Option<Secret>,
-}
-
-/// What a document says that `client_ip` and `bearer` stand for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct SharedByKeys {
-    pub(crate) client_ip: Option<ClientIpSection>,
-    /// With the source of its secret.
-    pub(crate) bearer: Option<BearerSection>,
 }

@@ -87,8 +87,6 @@ impl<T> LimiterBuilder<T> {
             skip: self.skip,
             only: self.only,
             counts_preflights: self.counts_preflights,
-            #[cfg(feature = "config")]
-            shared_by_keys: self.shared_by_keys,
             outage_log: LogThrottle::default(),
             misconfiguration_log: LogThrottle::default(),
             permits: PermitRegistry::default(),

@@ -3,8 +3,6 @@ use std::{collections::HashSet, marker::PhantomData, sync::Arc};
 use http::{Method, request::Parts};
 
 use super::Limiter;
-#[cfg(feature = "config")]
-use crate::extract::section::SharedByKeys;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::{ConfigError, InvalidValue},
@@ -31,9 +29,6 @@ pub struct LimiterBuilder<T = Limiter> {
     pub(super) only: Conditions,
     pub(super) counts_preflights: bool,
     pub(super) observers: Vec<Arc<dyn Observer>>,
-    /// What a document says that `client_ip` and `bearer` stand for.
-    #[cfg(feature = "config")]
-    pub(super) shared_by_keys: SharedByKeys,
     builds: PhantomData<fn() -> T>,
 }
 
@@ -49,8 +44,6 @@ impl<T> LimiterBuilder<T> {
             only: Conditions::default(),
             counts_preflights: false,
             observers: Vec::new(),
-            #[cfg(feature = "config")]
-            shared_by_keys: SharedByKeys::default(),
             builds: PhantomData,
         }
     }
@@ -65,13 +58,6 @@ impl<T> LimiterBuilder<T> {
     #[cfg(feature = "config")]
     pub(crate) fn stored(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
-        self
-    }
-
-    /// Sets what a document says that `client_ip` and `bearer` stand for.
-    #[cfg(feature = "config")]
-    pub(crate) fn shared_by_keys(mut self, sections: SharedByKeys) -> Self {
-        self.shared_by_keys = sections;
         self
     }
 

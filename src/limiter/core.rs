@@ -51,10 +51,6 @@ pub(crate) struct LimiterCore {
     pub(crate) skip: Conditions,
     pub(crate) only: Conditions,
     pub(crate) counts_preflights: bool,
-    /// A document's `client_ip` and `bearer`, which the extractors of several policies may use. Kept to be compared
-    /// when the limiter is reconfigured.
-    #[cfg(feature = "config")]
-    pub(crate) shared_by_keys: crate::extract::section::SharedByKeys,
     /// Whether a policy takes its quota, cost or conditions from requests.
     pub(crate) reads_parts: bool,
     /// Whether a policy's charge depends on the request's outcome.
@@ -230,14 +226,6 @@ impl LimiterCore {
         ]);
         let lists = [self, after].map(|core| core.lists.as_deref());
         names.extend(Lists::differences(lists[0], lists[1]));
-        #[cfg(feature = "config")]
-        {
-            let (from, to) = (&self.shared_by_keys, &after.shared_by_keys);
-            names.extend(different([
-                ("client_ip", from.client_ip != to.client_ip),
-                ("bearer", from.bearer != to.bearer),
-            ]));
-        }
         names
     }
 }

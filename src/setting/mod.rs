@@ -107,12 +107,6 @@ impl<F: ?Sized> Slot<F> {
         self.code.clone()
     }
 
-    /// The slot as it is written in a document: its text, or `code`.
-    #[cfg(feature = "config")]
-    pub(crate) fn without_code(&self) -> Self {
-        Self::named(self.text_or_code().to_owned())
-    }
-
     /// The text, or `code`.
     pub(crate) fn text_or_code(&self) -> &str {
         self.text().unwrap_or(CODE)

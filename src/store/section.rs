@@ -10,61 +10,46 @@ use crate::{
 };
 
 /// The store: on Redis one of `url`, `cluster` and `sentinel`, and settings (see `RedisStoreBuilder`); in process `max_keys`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct StoreSection {
     /// The URL of one server, such as `"${REDIS_URL}"`.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub url: Option<Secret>,
     /// The URLs of some nodes of a Redis Cluster.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub cluster: Option<Vec<Secret>>,
     /// Sentinels, and the master that they know.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub sentinel: Option<SentinelSection>,
     /// The prefix of every key: empty, or ending with a colon. Default: `tg:`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
     /// How long a request waits for the store, such as `"50ms"`: from 1 ms to a day. Default: 100 ms.
-    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "duration::deserialize")]
     #[cfg_attr(
         feature = "config-schema",
         schemars(with = "Option<crate::setting::values::DurationSchema>")
     )]
     pub timeout: Option<Duration>,
     /// The number of workers, each with a connection, per tokio runtime: from 1 to 64. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
     /// How many calls in a row have to fail to open the circuit breaker, or `false` for none. Default: 3.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub circuit_breaker_threshold: Option<BreakerSection>,
     /// The cache of rejections, or `false` for none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rejection_cache: Option<RejectionCacheSection>,
     /// The number of hash tags of keys on a cluster: a power of two, at most 1,024. Default: 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hash_tags: Option<usize>,
     /// Whether the store has overrides on Redis. Default: true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub overrides: Option<bool>,
     /// The most keys that are counted in process, of all policies together; not used on Redis. Default: 1,000,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<NonZeroUsize>,
     /// Certificates, for `rediss://` URLs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSection>,
 }
 
 /// Sentinels, and the master that they know.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -75,11 +60,7 @@ pub struct SentinelSection {
     #[serde(deserialize_with = "secret::deserialize")]
     pub urls: Vec<Secret>,
     /// A URL with the user, password, database and TLS of the servers; its host is a placeholder.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize", default)]
     pub server_url: Option<Secret>,
 }
 
@@ -110,39 +91,29 @@ forms! {
 #[non_exhaustive]
 pub struct RejectionCacheSettings {
     /// How old a cached rejection may be, such as `"100ms"`: at most an hour. Default: 1 s.
-    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "duration")]
     #[cfg_attr(
         feature = "config-schema",
         schemars(with = "Option<crate::setting::values::DurationSchema>")
     )]
     pub staleness: Option<Duration>,
     /// How many rejections are cached at most. Default: 100,000.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity: Option<usize>,
 }
 
 /// Certificates and their key, in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct TlsSection {
     /// The root certificates of trusted servers. Default: those that the system trusts.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub root_certificates: Option<Secret>,
     /// The client's certificate. Default: none.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub client_certificate: Option<Secret>,
     /// The key of the client's certificate.
-    #[serde(
-        deserialize_with = "secret::deserialize",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(deserialize_with = "secret::deserialize")]
     pub client_key: Option<Secret>,
 }

@@ -128,8 +128,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     /// A document that has the text must be read back as a strategy that counts the same. So the text holds every setting: two
     /// strategies with the same text are taken for equal.
     ///
-    /// Default: `None`, for code that a document can't describe. It is written out as `code`, and such a document can't be
-    /// loaded.
+    /// Default: `None`, for code that a document can't describe. It is shown as `code`.
     fn config_text(&self) -> Option<Cow<'_, str>> {
         None
     }

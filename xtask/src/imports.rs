@@ -7,7 +7,7 @@ use crate::run::{Outcome, capture, grep};
 /// The folders and files of `src`: each may import those before it. `lib` stands for the exports of the crate's root, which only
 /// the last line uses, as an application does.
 const ORDER: &str = "
-    address log random sync background runtime clock error key quota outcome setting file redact secret headers rejections
+    address log random sync background runtime clock error key quota outcome setting file secret headers rejections
     strategy observe store store::redis extract access policy changes limiter respond layer integrations lib
     provider outgoing metrics config admin guide";
 

@@ -94,27 +94,21 @@ impl Build<'_> {
                         continue;
                     };
                     match key_of(policy, &value) {
-                        Some((key, is_shown)) => {
-                            let source = (value != *text || is_shown).then(|| text.clone());
-                            keys.push((key, source));
-                        }
+                        Some(key) => keys.push(key),
                         None => self.found(&path, "text that is no key", expected.clone()),
                     }
                 }
-                Some(KeyList::with_sources(policy.name(), keys))
+                Some(KeyList::new(policy.name(), keys))
             }
             KeysSection::File(file) => {
                 let invalid = Arc::new(AtomicBool::new(false));
                 let (noted, of_policy) = (invalid.clone(), policy.clone());
                 let of_line = move |line: &str| {
-                    key_of_text(&of_policy, line).map_or_else(
-                        || {
-                            noted.store(true, Ordering::Relaxed);
-                            // A key that no request has.
-                            Key::missing()
-                        },
-                        |(key, _)| key,
-                    )
+                    key_of_text(&of_policy, line).unwrap_or_else(|| {
+                        noted.store(true, Ordering::Relaxed);
+                        // A key that no request has.
+                        Key::missing()
+                    })
                 };
                 let path = path.key("file");
                 let list = KeyList::from_file(policy.name(), self.file(&file.file), of_line);
@@ -172,26 +166,20 @@ fn expanded(text: &KeyText) -> Result<KeyText, InvalidValue> {
     }
 }
 
-/// The key of an entry, and whether the entry is the key as the command line and the admin API show it, rather than what a request
-/// has.
-fn key_of(policy: &Policy, text: &KeyText) -> Option<(Key, bool)> {
+fn key_of(policy: &Policy, text: &KeyText) -> Option<Key> {
     match text {
-        KeyText::One(text) if text == CODE => None,
         KeyText::One(text) => key_of_text(policy, text),
-        KeyText::Parts(texts) => Some((key_of_parts(policy.extractor(), texts)?, false)),
+        KeyText::Parts(texts) => key_of_parts(policy.extractor(), texts),
     }
 }
 
-/// What a request has counts before the key as it is shown, since a credential may look like one.
-fn key_of_text(policy: &Policy, text: &str) -> Option<(Key, bool)> {
-    if let Some(hash) = text.strip_prefix(HASH)
-        && let Some(key) = Key::from_hash(hash)
-    {
-        return Some((key, false));
-    }
-    let in_request = policy.extractor().key_from_text(&[text]);
-    let key = in_request.or_else(|| policy.parse_key(text))?;
-    Some((key, in_request.is_none()))
+/// What a request has counts before the key as the command line and the admin API show it, since a credential may look like one.
+fn key_of_text(policy: &Policy, text: &str) -> Option<Key> {
+    let of_hash = text.strip_prefix(HASH).and_then(Key::from_hash);
+    let in_request = || policy.extractor().key_from_text(&[text]);
+    of_hash
+        .or_else(in_request)
+        .or_else(|| policy.parse_key(text))
 }
 
 /// The key of several texts, of which some may be hashes.

@@ -18,10 +18,7 @@ use crate::{
     RateLimitLayer,
     changes::Changes,
     error::{ConfigError, InvalidValue},
-    extract::{
-        bearer,
-        section::{BearerSection, SharedByKeys},
-    },
+    extract::bearer,
     headers::RateLimitHeaders,
     limiter::{Limiter, LimiterBuilder},
     respond::LayerSettings,
@@ -233,18 +230,6 @@ impl<'a> Build<'a> {
         build
     }
 
-    /// What the document says that `client_ip` and `bearer` stand for.
-    fn shared_by_keys(&self) -> SharedByKeys {
-        let bearer = self.document.bearer.as_ref();
-        let hash_key = bearer.and_then(|bearer| bearer.hash_key.as_ref());
-        SharedByKeys {
-            client_ip: self.document.client_ip.clone(),
-            bearer: hash_key.map(|secret| BearerSection {
-                hash_key: Some(secret.source(self.document.folder())),
-            }),
-        }
-    }
-
     /// The key under which bearer tokens are hashed.
     fn hash_key(&mut self) -> Option<[u8; 32]> {
         let secret = self.document.bearer.as_ref()?.hash_key.as_ref()?;
@@ -339,7 +324,7 @@ impl Build<'_> {
     fn limiter<T>(&mut self, store: Option<Arc<dyn Store>>) -> LimiterBuilder<T> {
         let document = self.document;
         let root = Path::default();
-        let mut builder = LimiterBuilder::new().shared_by_keys(self.shared_by_keys());
+        let mut builder = LimiterBuilder::new();
         for observer in self.registry.observers() {
             builder = builder.observe(observer.clone());
         }

@@ -7,11 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     Format, content,
-    error::{LoadError, MAX_MISTAKES, Mistake, TextError},
+    error::{LoadError, MAX_MISTAKES, Mistake},
     tree::{self, Positions, path::Path as ValuePath},
 };
 use crate::{
@@ -41,79 +41,56 @@ mod schema;
 /// The fields have the names of the builders' methods, and what is left out has the builders' defaults. A limiter ignores the
 /// settings of layers: `enabled`, `headers`, `rejections`, `rejection`, `on_rejection`, `rejection_headers` and
 /// `refund_handler_rejections`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Document {
     /// The JSON Schema of the document, for editors.
-    #[serde(rename = "$schema", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "$schema")]
     pub schema: Option<String>,
     /// Whether the layer limits requests. Default: true.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     /// The rate-limit fields of responses: `draft` (default), `x_ratelimit`, `none`, or a table with `format` and `jitter`; for
     /// the formats `openai` and `anthropic` with `requests`, `tokens`, `input_tokens` and `output_tokens`, the names of policies.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<RateLimitHeaders>,
     /// The form of the response to a rejected request: `default`, problem details or plain text for a browser, or the errors of
     /// `openai` or `anthropic`. `rejection` and `on_rejection` set the response in place of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rejections: Option<Rejections>,
     /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rejection: Option<RejectionText>,
     /// The registered name of the function that responds to rejected requests, in place of `rejection`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_rejection: Option<Slot<OnRejection>>,
     /// Fixed header fields of the responses to rejected requests, over HTTP and gRPC.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rejection_headers: BTreeMap<String, String>,
     /// Whether the layer refunds a request whose handler rejects it. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_handler_rejections: Option<bool>,
     /// What happens to a request in an outage of the store: `admit`, `reject` or `{ local_fallback = { processes = 4 } }`.
     /// Default: requests are admitted, and outgoing calls wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_store_error: Option<OnStoreError>,
     /// What happens to a request when the store is misconfigured. Default: `reject`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_misconfiguration: Option<OnMisconfiguration>,
     /// What happens to a request whose address an access list can't find. Default: `pass`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unknown_address: Option<OnUnknownAddress>,
     /// Whether CORS preflights are counted. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub count_preflights: Option<bool>,
     /// Requests to which no policy applies.
-    #[serde(
-        deserialize_with = "conditions",
-        skip_serializing_if = "Conditions::is_empty"
-    )]
+    #[serde(deserialize_with = "conditions")]
     pub skip: Conditions,
     /// The only requests to which the policies apply.
-    #[serde(
-        deserialize_with = "conditions",
-        skip_serializing_if = "Conditions::is_empty"
-    )]
+    #[serde(deserialize_with = "conditions")]
     pub only: Conditions,
     /// Requests that are denied.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<ListSection>,
     /// Requests that are admitted without evaluating a policy.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<ListSection>,
     /// How the key `client_ip`, and lists of addresses, find addresses behind proxies.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ip: Option<ClientIpSection>,
     /// How the key `bearer` hashes tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer: Option<BearerSection>,
     /// The store. Default: counts are kept in process.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreSection>,
     /// The policies by name, at least one.
-    #[serde(skip_serializing_if = "Named::is_empty")]
     pub policies: Named<PolicySettings>,
     #[serde(skip)]
     pub(super) origin: Arc<Origin>,
@@ -171,7 +148,7 @@ impl Document {
     /// "#;
     /// let document = Document::parse(text, Format::Toml)?;
     /// let limiter = document.limiter(&Registry::new())?;
-    /// assert_eq!(limiter.document(), document);
+    /// assert_eq!(document.text(), text);
     /// # Ok::<(), tollgate::config::LoadError>(())
     /// ```
     ///
@@ -273,29 +250,13 @@ impl Document {
         self.origin.text()
     }
 
-    /// The text of the document, without [secrets](super::Secret).
-    ///
-    /// # Errors
-    ///
-    /// [`TextError`] if the path of a file is not Unicode. No document that was read from text has such a path.
-    pub fn to_text(&self, format: Format) -> Result<String, TextError> {
-        let text = match format {
-            Format::Toml => toml::to_string(self).map_err(|error| error.to_string()),
-            #[cfg(feature = "config-yaml")]
-            Format::Yaml => yaml_serde::to_string(self).map_err(|error| error.to_string()),
-            #[cfg(feature = "config-json")]
-            Format::Json => serde_json::to_string_pretty(self).map_err(|error| error.to_string()),
-        };
-        text.map_err(TextError)
-    }
-
     /// The [JSON Schema](https://json-schema.org/draft/2020-12/schema) of documents, by which editors complete and check them.
     #[cfg(feature = "config-schema")]
     pub fn schema() -> serde_json::Value {
         let mut schema = schemars::schema_for!(Self);
         schema.insert("title".to_owned(), "tollgate configuration".into());
         let mut schema = schema.to_value();
-        schema::without_links(&mut schema);
+        schema::tidy(&mut schema);
         schema
     }
 }

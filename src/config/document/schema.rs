@@ -1,20 +1,29 @@
-//! The descriptions in the JSON Schema, which are the documentation of fields.
+//! What is not for readers of the JSON Schema, which is made of the fields and their documentation.
 
 use serde_json::Value;
 
-/// Removes the links of Rust's documentation from descriptions, and their line breaks.
-pub(super) fn without_links(schema: &mut Value) {
+/// Removes the links of Rust's documentation from descriptions, and their line breaks; and defaults that say that nothing is set.
+pub(super) fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
+            fields.retain(|name, value| name != "default" || !is_unset(value));
             for (name, value) in fields {
                 match value {
                     Value::String(text) if name == "description" => *text = plain(text),
-                    value => without_links(value),
+                    value => tidy(value),
                 }
             }
         }
-        Value::Array(values) => values.iter_mut().for_each(without_links),
+        Value::Array(values) => values.iter_mut().for_each(tidy),
         _ => {}
+    }
+}
+
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        value => value.is_null(),
     }
 }
 
@@ -42,6 +51,6 @@ fn plain(text: &str) -> String {
 #[test]
 fn a_description_has_no_links() {
     let text =
-        "See [`Policy`](crate::Policy), and\n[`to_text`] too.\n\n[`to_text`]: crate::to_text";
-    assert_eq!(plain(text), "See `Policy`, and `to_text` too.");
+        "See [`Policy`](crate::Policy), and\n[`Limiter`] too.\n\n[`Limiter`]: crate::Limiter";
+    assert_eq!(plain(text), "See `Policy`, and `Limiter` too.");
 }

@@ -212,7 +212,7 @@ impl Registry {
         let (what, expected) = if !names::is_name(&name) {
             let expected = "1 to 64 letters, digits, -, _ and ., of which the first is a letter";
             ("under a malformed name", expected)
-        } else if is_built_in || name == names::CODE {
+        } else if is_built_in {
             let expected = "a name that has no meaning in documents already";
             ("under a built-in's name", expected)
         } else if let Entry::Vacant(entry) = names(&mut self).entry(name.clone()) {

@@ -114,7 +114,7 @@ impl Parser<'_> {
         self.tokens.take();
         Ok(match word {
             "client_ip" => Arc::new(self.client_ip()?),
-            "bearer" => self.bearer()?,
+            "bearer" => Arc::new(self.registry.bearer()),
             "same" => self.same()?,
             "header" | "query" | "cookie" => {
                 return Err(InvalidValue::new(
@@ -240,23 +240,6 @@ impl Parser<'_> {
                 .tokens
                 .unexpected("the name of a header, such as header cf-connecting-ip")),
         }
-    }
-
-    /// The document's `bearer`, whose hash key may be named by its fingerprint.
-    fn bearer(&mut self) -> Result<Extractor, InvalidValue> {
-        let bearer = self.registry.bearer();
-        if self.tokens.take_word("hash_key") {
-            let fingerprint = self.tokens.peek_word().unwrap_or_default();
-            let named = format!("bearer hash_key {fingerprint}");
-            if bearer.config_text().as_deref() != Some(&*named) {
-                return Err(InvalidValue::new(
-                    format!("the key {named:?}, of another hash key than the document's"),
-                    "bearer, for whatever hash key the document has as `bearer.hash_key`",
-                ));
-            }
-            self.tokens.take();
-        }
-        Ok(Arc::new(bearer))
     }
 
     fn sign(&mut self, sign: char, expected: &str) -> Result<(), InvalidValue> {

@@ -103,7 +103,6 @@ fn a_mistake_in_a_key_says_what_was_found_and_what_is_valid() {
         ("same(host)", "\")\" in the key \"same(host)\"; expected two keys in parentheses: same(KEY, KEY)".to_owned()),
         ("client_ip hops 0", "0 hops; expected at least 1 and at most 64".to_owned()),
         ("client_ip trusted_proxies ten", "\"ten\" in the key \"client_ip trusted_proxies ten\"; expected networks such as trusted_proxies 10.0.0.0/8,192.168.0.0/16, or none".to_owned()),
-        ("code", "the key \"code\", which stands for code of the application without a name; expected what can be loaded: register the code in the `Registry`, and name it here".to_owned()),
     ] {
         let error = parse_key(text, &registry()).expect_err(text);
         assert_eq!(message(error), expected);
@@ -128,10 +127,7 @@ fn client_ip_and_bearer_are_those_of_the_document() {
     // One with settings has these alone.
     assert_eq!(text("client_ip hops 1").as_deref(), Ok("client_ip hops 1"));
     let bearer = text("bearer").expect("a key");
-    assert_eq!(text(&bearer).as_deref(), Ok(&*bearer));
     assert!(bearer.starts_with("bearer hash_key "));
-    assert!(text("bearer hash_key 01234567").is_err());
-    assert!(parse_key(&bearer, &Registry::new()).is_err());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde::{
 };
 
 use super::{Entry, Node, Path, Value, path::Segment};
-use crate::{config::names::edits, redact::redacted, secret::SECRET};
+use crate::{config::names::edits, secret::SECRET};
 
 /// A value that is not what a field takes.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl de::Error for ReadError {
             [one] => format!("{one:?}"),
             several => one_of(several, |name| format!("{name:?}")),
         };
-        Self::new(quoted(variant), expected, Kind::Value)
+        Self::new(format!("{variant:?}"), expected, Kind::Value)
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
@@ -136,17 +136,9 @@ fn one_of(names: &[&str], show: impl Fn(&&str) -> String) -> String {
     format!("one of {}", names.join(", "))
 }
 
-/// Text in quotes. A URL, which is in the wrong place, is shown without its secrets.
-fn quoted(text: &str) -> String {
-    match text.contains("://") {
-        true => format!("{:?}", redacted(text)),
-        false => format!("{text:?}"),
-    }
-}
-
 fn describe(found: Unexpected<'_>) -> String {
     match found {
-        Unexpected::Str(text) => quoted(text),
+        Unexpected::Str(text) => format!("{text:?}"),
         Unexpected::Bool(bool) => bool.to_string(),
         Unexpected::Unsigned(number) => number.to_string(),
         Unexpected::Signed(number) => number.to_string(),

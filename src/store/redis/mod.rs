@@ -109,13 +109,13 @@ struct Inner {
     leases: Arc<Leases>,
     /// `None` if they are switched off.
     overrides: Option<Arc<RedisOverrides>>,
-    /// In the words of a document.
+    /// Compared with those of a document that is put in force.
     #[cfg(feature = "config")]
     settings: builder::settings::StoreSettings,
 }
 
 impl RedisStore {
-    /// The settings, in the words of a document.
+    /// The settings by which the store is compared with that of a document.
     #[cfg(feature = "config")]
     pub(crate) fn settings(&self) -> &builder::settings::StoreSettings {
         &self.inner.settings

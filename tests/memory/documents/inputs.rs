@@ -2,15 +2,12 @@
 
 use tollgate::config::{Document, Format, LoadError, Registry};
 
-/// A document is read and reads back, or is rejected with its places and what would be valid.
+/// A document is read, or rejected with its places and what would be valid.
 pub(crate) fn a_document_is_read_or_rejected(text: &str) {
     for format in [Format::Toml, Format::Yaml, Format::Json] {
         match Document::parse(text, format) {
             Ok(document) => {
-                let written = document.to_text(format).expect("a text");
-                let read = Document::parse(&written, format);
-                let read = read.unwrap_or_else(|error| panic!("{error}\n{written}"));
-                assert_eq!(read.to_text(format).as_ref(), Ok(&written));
+                assert_eq!(document.text(), text);
                 // What is in other files is not read.
                 if document.files().is_empty()
                     && let Err(error) = document.limiter(&Registry::new())

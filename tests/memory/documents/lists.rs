@@ -18,13 +18,6 @@ fn loaded(folder: &Path, text: &str, code: &Registry) -> Result<RateLimitLayer, 
     Document::load(path)?.layer(code)
 }
 
-/// A document with a deny list of these keys, as documents are written.
-fn denying(keys: &str, key: &str) -> String {
-    format!(
-        "[[deny]]\npolicy = \"api\"\nkeys = [{keys}]\n\n[policies.api]\nquota = \"10/min\"\n{key}"
-    )
-}
-
 /// The status of the response to a request with this key.
 async fn status(layer: &RateLimitLayer, key: &str) -> u16 {
     send(layer, Request::get("/").header("x-api-key", key)).await
@@ -99,26 +92,22 @@ async fn keys_that_code_of_the_application_makes_are_listed_by_their_texts() {
 }
 
 #[test]
-fn keys_as_they_are_shown_or_named_are_written_so_that_they_are_read_back() {
+fn keys_as_they_are_shown_or_named_are_read() {
     let code = || extract::extension::<String>(|key| Key::new(key));
-    let (user, tenant) = ("key = \"user\"\n", "key = \"header:x-tenant\"\n");
-    let choice = "key = \"header:x-api-key | peer\"\n";
-    let stolen = "[\"1\", \"hash:7lEM2SSxGPnYHjFZP0wx\"]";
+    let (user, tenant) = ("key = 'user'\n", "key = 'header:x-tenant'\n");
+    let choice = "key = 'header:x-api-key | peer'\n";
     for (key, entry) in [
-        ("", "\"key:mallory\""),
-        (user, "\"key:tenant-7+/ocr\""),
-        (user, "\"mallory\""),
-        (user, "\"hash:7lEM2SSxGPnYHjFZP0wx+G\""),
-        (user, "\"hash:7lEM2SSxGPnYHjFZP0wx\""),
-        (tenant, "\"${CARGO_PKG_NAME}\""),
-        (choice, stolen),
+        ("", "'key:mallory'"),
+        (user, "'key:tenant-7+/ocr'"),
+        (user, "'mallory'"),
+        (user, "'hash:7lEM2SSxGPnYHjFZP0wx+G'"),
+        (user, "'hash:7lEM2SSxGPnYHjFZP0wx'"),
+        (tenant, "'${CARGO_PKG_NAME}'"),
+        (choice, "['1', 'hash:7lEM2SSxGPnYHjFZP0wx']"),
     ] {
-        let text = denying(entry, key);
+        let list = format!("deny = [{{ policy = 'api', keys = [{entry}] }}]");
+        let text = format!("{list}\n[policies.api]\nquota = '10/min'\n{key}");
         let registry = Registry::new().key("user", code());
-        let layer = document(&text).layer(&registry).expect(entry);
-        let written = layer.document();
-        assert_eq!(written.to_text(Format::Toml).as_ref(), Ok(&text));
-        let again = written.layer(&registry).expect(entry);
-        assert_eq!(again.document(), written, "{entry}");
+        document(&text).layer(&registry).expect(entry);
     }
 }

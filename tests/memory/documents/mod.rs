@@ -3,7 +3,6 @@
 mod any_text;
 mod bounds;
 mod building;
-mod describing;
 mod fields;
 mod guide;
 mod inputs;

@@ -39,9 +39,8 @@ fn nothing_prints_a_secret_of_the_environment_or_of_a_file() {
         .expect("a process");
     let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "{printed}");
-    let shown = ["${TOLLGATE_TEST_PASSWORD}", "${TOLLGATE_TEST_HASH_KEY}"];
-    let more = ["rate limit store failed", "policies.api"];
-    assert_contains(&printed, shown.into_iter().chain(more));
+    #[rustfmt::skip]
+    assert_contains(&printed, ["Secret(${TOLLGATE_TEST_HASH_KEY})", "rate limit store failed", "RedisStore"]);
     for secret in [SECRET, "68756e74"] {
         assert!(!printed.contains(secret), "{printed}");
     }
@@ -61,10 +60,7 @@ async fn prints_everything() {
     let document = Document::load(path).expect("a document");
     println!("{document:?}");
     let layer = document.layer(&registry).expect("a layer");
-    println!("{layer:?} {:?} {:?}", layer.limiter(), layer.document());
-    for format in [Format::Toml, Format::Yaml, Format::Json] {
-        println!("{:?}", layer.document().to_text(format));
-    }
+    println!("{layer:?} {:?}", layer.limiter());
     println!("{:?}", layer.limiter().check("alice").await);
     let changes = document.reconfigure_layer(&layer, &registry);
     println!("{}", changes.expect("the same"));
@@ -100,7 +96,7 @@ async fn prints_everything() {
         };
         println!("{parsed:?}");
         match parsed.limiter(&registry) {
-            Ok(limiter) => println!("{limiter:?} {:?}", limiter.document().to_text(Format::Toml)),
+            Ok(limiter) => println!("{limiter:?}"),
             Err(error) => println!("{error} {error:?}"),
         }
         if let Err(error) = parsed.reconfigure(layer.limiter(), &registry) {

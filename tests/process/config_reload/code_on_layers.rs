@@ -1,7 +1,10 @@
 //! Settings that code has set on a layer whose document is watched.
 
 use testkit::{TempDir, folder};
-use tollgate::config::{Watch, WatchError, Watcher};
+use tollgate::{
+    config::{Watch, WatchError, Watcher},
+    layer::Rejections,
+};
 
 use crate::config_reload::{
     NEVER, document,
@@ -27,16 +30,30 @@ fn watch(folder: &TempDir, layer: &RateLimitLayer) -> Result<Watcher, WatchError
     watch.start(layer)
 }
 
+/// The response to a request that the layer rejects, with its body as text.
+async fn rejected(layer: &RateLimitLayer) -> Response<String> {
+    let hello = async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new()));
+    let service = layer.layer(service_fn(hello));
+    loop {
+        let request = Request::new(String::new());
+        let Ok(response) = service.clone().oneshot(request).await;
+        if response.status() == 429 {
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.expect("a body").to_bytes();
+            return Response::from_parts(parts, String::from_utf8_lossy(&body).into_owned());
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_code_has_set_stays_beside_the_documents_settings() {
     // The one that both have set alike stays when the document drops it.
-    let (folder, layer) = built("headers = 'x_ratelimit'\nenabled = false");
-    let layer = layer.enabled(false).refund_handler_rejections(true);
+    let (folder, layer) = built("headers = 'x_ratelimit'\nrejections = 'openai'");
+    let layer = layer.rejections(Rejections::OpenAi);
+    let layer = layer.refund_handler_rejections(true);
     let watcher = watch(&folder, &layer).expect("a watch");
-    for (headers, fields) in [
-        ("none", RateLimitHeaders::none()),
-        ("x_ratelimit", RateLimitHeaders::x_ratelimit()),
-    ] {
+    let is_by_code = |response: &Response<String>| response.body().contains("rate_limit_exceeded");
+    for (headers, has_fields) in [("none", false), ("x_ratelimit", true)] {
         renamed(folder.path(), &with(&format!("headers = '{headers}'")));
         let changes = watcher.reload().await.expect("a document");
         // The watch may have loaded the file by itself already.
@@ -44,10 +61,10 @@ async fn what_code_has_set_stays_beside_the_documents_settings() {
             changes.settings().all(|name| name == "headers"),
             "{changes}"
         );
-        let written = layer.document();
-        assert_eq!(written.headers, Some(fields));
-        assert_eq!(written.enabled, Some(false));
-        assert_eq!(written.refund_handler_rejections, Some(true));
+        let response = rejected(&layer).await;
+        let fields = response.headers().contains_key("x-ratelimit-limit");
+        assert_eq!(fields, has_fields, "{response:?}");
+        assert!(is_by_code(&response), "{response:?}");
     }
     // What both have set is a mistake that names it, and changes nothing.
     let twice = "headers = 'none'\nrefund_handler_rejections = false";
@@ -55,12 +72,13 @@ async fn what_code_has_set_stays_beside_the_documents_settings() {
     let error = watcher.reload().await.expect_err("both have set it");
     let paths: Vec<_> = error.mistakes().iter().map(|it| it.path()).collect();
     assert_eq!(paths, ["refund_handler_rejections"], "{error}");
-    let fields = Some(RateLimitHeaders::x_ratelimit());
-    assert_eq!(layer.document().headers, fields);
+    let response = rejected(&layer).await;
+    assert!(response.headers().contains_key("x-ratelimit-limit"));
     renamed(folder.path(), &with(""));
     watcher.reload().await.expect("a document");
-    let written = layer.document();
-    assert_eq!((written.headers, written.enabled), (None, Some(false)));
+    let response = rejected(&layer).await;
+    assert!(response.headers().contains_key("ratelimit"), "{response:?}");
+    assert!(is_by_code(&response), "{response:?}");
 }
 
 #[tokio::test]

@@ -29,9 +29,6 @@ enum Stored {
     OnRedis(Box<RedisStoreBuilder>),
 }
 
-/// The values of secrets, each with its source.
-type Sources = Vec<(String, Secret)>;
-
 impl Build<'_> {
     /// The store that the document opens, in process if it says nothing of one; `None` if it is a mistake.
     pub(in crate::config::build) fn store(&mut self) -> Option<Arc<dyn Store>> {
@@ -86,67 +83,47 @@ impl Build<'_> {
     fn stored(&mut self, section: &StoreSection) -> Option<Stored> {
         let known = self.mistakes.len();
         let path = Path::default().key("store");
-        let mut sources = Sources::new();
-        let servers = self.servers(&path, section, &mut sources);
+        let servers = self.servers(&path, section);
         let builder = match &servers {
             Some(Stored::OnRedis(builder)) => (**builder).clone(),
             // The other settings are checked with a server that is never called.
             Some(Stored::InProcess) | None => RedisStore::builder().url(UNUSED_URL),
         };
         let builder = settings(builder, section);
-        let encrypted = self.tls(&path.key("tls"), section, builder.clone(), &mut sources);
+        let encrypted = self.tls(&path.key("tls"), section, builder.clone());
         // Whether certificates fit servers is not known of servers that are a mistake.
         let builder = servers.as_ref().map_or(builder, |_| encrypted);
         builder.validate(&mut |error| self.found_by_builder(&error));
         let is_valid = self.mistakes.len() == known;
         servers.filter(|_| is_valid).map(|servers| match servers {
             Stored::InProcess => Stored::InProcess,
-            Stored::OnRedis(_) => Stored::OnRedis(Box::new(builder.by_document(sources))),
+            Stored::OnRedis(_) => Stored::OnRedis(Box::new(builder.by_document())),
         })
     }
 
-    /// The value of a secret, of which the source is kept.
-    fn sourced(&mut self, path: &Path, secret: &Secret, sources: &mut Sources) -> Option<String> {
-        let value = self.secret(path, secret)?;
-        let source = secret.source(self.document.folder());
-        sources.push((value.clone(), source));
-        Some(value)
-    }
-
-    fn all_sourced(
-        &mut self,
-        path: &Path,
-        secrets: &[Secret],
-        sources: &mut Sources,
-    ) -> Option<Vec<String>> {
+    /// The values of secrets.
+    fn secrets(&mut self, path: &Path, secrets: &[Secret]) -> Option<Vec<String>> {
         let values = secrets.iter().enumerate();
         let values: Vec<_> = values
-            .map(|(index, secret)| self.sourced(&path.index(index), secret, sources))
+            .map(|(index, secret)| self.secret(&path.index(index), secret))
             .collect();
         values.into_iter().collect()
     }
 
     /// The servers; `None` if there are none, or if their addresses are not known.
-    fn servers(
-        &mut self,
-        path: &Path,
-        section: &StoreSection,
-        sources: &mut Sources,
-    ) -> Option<Stored> {
+    fn servers(&mut self, path: &Path, section: &StoreSection) -> Option<Stored> {
         let builder = RedisStore::builder();
         let builder = match (&section.url, &section.cluster, &section.sentinel) {
-            (Some(url), None, None) => match self.sourced(&path.key("url"), url, sources)? {
+            (Some(url), None, None) => match self.secret(&path.key("url"), url)? {
                 url if url == IN_PROCESS => return Some(Stored::InProcess),
                 url => builder.url(url),
             },
-            (None, Some(urls), None) => {
-                builder.cluster(self.all_sourced(&path.key("cluster"), urls, sources)?)
-            }
+            (None, Some(urls), None) => builder.cluster(self.secrets(&path.key("cluster"), urls)?),
             (None, None, Some(sentinel)) => {
                 let path = path.key("sentinel");
-                let urls = self.all_sourced(&path.key("urls"), &sentinel.urls, sources);
+                let urls = self.secrets(&path.key("urls"), &sentinel.urls);
                 let server = sentinel.server_url.as_ref();
-                let server = server.map(|url| self.sourced(&path.key("server_url"), url, sources));
+                let server = server.map(|url| self.secret(&path.key("server_url"), url));
                 let builder = builder.sentinel(&sentinel.master, urls?);
                 match server {
                     Some(url) => builder.server_url_template(url?),
@@ -175,7 +152,6 @@ impl Build<'_> {
         path: &Path,
         section: &StoreSection,
         builder: RedisStoreBuilder,
-        _: &mut Sources,
     ) -> RedisStoreBuilder {
         if section.tls.is_some() {
             let expected = "the feature `redis-tls` of tollgate, or no certificates";
@@ -190,13 +166,12 @@ impl Build<'_> {
         path: &Path,
         section: &StoreSection,
         mut builder: RedisStoreBuilder,
-        sources: &mut Sources,
     ) -> RedisStoreBuilder {
         let Some(tls) = &section.tls else {
             return builder;
         };
         if let Some(pem) = &tls.root_certificates
-            && let Some(pem) = self.sourced(&path.key("root_certificates"), pem, sources)
+            && let Some(pem) = self.secret(&path.key("root_certificates"), pem)
         {
             builder = builder.root_certificates(pem);
         }
@@ -204,9 +179,8 @@ impl Build<'_> {
             (None, None) => {}
             (Some(certificate), Some(key)) => {
                 let path_of = |name| path.key(name);
-                let certificate =
-                    self.sourced(&path_of("client_certificate"), certificate, sources);
-                let key = self.sourced(&path_of("client_key"), key, sources);
+                let certificate = self.secret(&path_of("client_certificate"), certificate);
+                let key = self.secret(&path_of("client_key"), key);
                 if let (Some(certificate), Some(key)) = (certificate, key) {
                     builder = builder.client_certificate(certificate, key);
                 }

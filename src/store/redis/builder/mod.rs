@@ -43,9 +43,9 @@ pub struct RedisStoreBuilder {
     rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
     overrides: bool,
-    /// What a document says in place of each secret, if it opens the store.
+    /// Whether a document opens the store.
     #[cfg(feature = "config")]
-    sources: Option<Vec<(String, crate::secret::Secret)>>,
+    by_document: bool,
 }
 
 impl RedisStore {
@@ -135,7 +135,7 @@ impl Default for RedisStoreBuilder {
             clock: Arc::new(SystemClock),
             overrides: true,
             #[cfg(feature = "config")]
-            sources: None,
+            by_document: false,
         }
     }
 }

@@ -14,7 +14,10 @@ use super::{
     },
     topology::Topology,
 };
-use crate::{error::ConfigError, redact::redacted_value};
+use redact::redacted;
+
+mod redact;
+use crate::error::ConfigError;
 
 /// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
@@ -48,7 +51,7 @@ impl fmt::Debug for ConnectConfig {
             .field("servers", &self.servers)
             .field(
                 "server_url_template",
-                &self.server_url_template.as_deref().map(redacted_value),
+                &self.server_url_template.as_deref().map(redacted),
             )
             .field("workers", &self.workers)
             .field("hash_tags", &self.hash_tags)
@@ -59,11 +62,11 @@ impl fmt::Debug for ConnectConfig {
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let redacted_all = |urls: &[String]| {
-            let urls = urls.iter().map(|url| redacted_value(url));
+            let urls = urls.iter().map(|url| redacted(url));
             urls.collect::<Vec<_>>()
         };
         match self {
-            Self::Url(url) => write!(f, "Url({})", redacted_value(url)),
+            Self::Url(url) => write!(f, "Url({})", redacted(url)),
             Self::Config(_) => f.write_str("Config"),
             Self::Pool(pool) => write!(f, "Pool({:?})", pool.status()),
             Self::Cluster(urls) => write!(f, "Cluster({:?})", redacted_all(urls)),
