@@ -12,7 +12,7 @@ use crate::{
 
 /// Check documents, and print their rules and limits.
 ///
-/// Exits with 2 and prints all mistakes if there are any.
+/// Exits with 2 and prints the mistakes if there are any.
 #[derive(Clone, Debug, Args)]
 pub struct Check {
     #[command(flatten)]
@@ -24,7 +24,7 @@ impl Check {
     ///
     /// # Errors
     ///
-    /// All mistakes of the documents.
+    /// The mistakes of the documents.
     pub fn run(&self) -> Result<String, Mistakes> {
         Ok(summary(&self.documents.load()?))
     }

@@ -7,7 +7,7 @@ use crate::document::{self, Mistakes};
 
 /// Print documents in tollgate's format, with the same rules and counters.
 ///
-/// It reads the reference format and tollgate's. Exits with 2 and prints all mistakes if there are any.
+/// It reads the reference format and tollgate's. Exits with 2 and prints the mistakes if there are any.
 #[derive(Clone, Debug, Args)]
 pub struct Convert {
     #[command(flatten)]
@@ -19,7 +19,7 @@ impl Convert {
     ///
     /// # Errors
     ///
-    /// All mistakes of the documents, and a text that would be too large to be read.
+    /// The mistakes of the documents, and a text that would be too large to be read.
     pub fn run(&self) -> Result<String, Mistakes> {
         document::convert(&self.documents.load()?)
     }

@@ -33,7 +33,7 @@ impl Documents {
     }
 }
 
-/// Prints the text of a command to standard output, or all mistakes to standard error. Exit code 0, or 2 for mistakes; 3 if it can't be
+/// Prints the text of a command to standard output, or the mistakes to standard error. Exit code 0, or 2 for mistakes; 3 if it can't be
 /// printed.
 pub fn finish(result: Result<String, Mistakes>) -> ExitCode {
     let printed = match &result {
@@ -129,7 +129,7 @@ domain shop: 2 rules, 2 limits
     fn mistakes_and_files_that_cannot_be_read_end_with_2() {
         let mistakes = run("check", "domain: shop\ndescriptors: 5");
         let text = mistakes.as_ref().expect_err("a mistake").to_string();
-        assert!(text.contains("check.yaml:2:14: descriptors"), "{text}");
+        assert!(text.contains("check.yaml:2:14: expected a list"), "{text}");
         assert_eq!(finish(mistakes), ExitCode::from(2));
         let arguments = ["tollgate-server", "check", "no such file"];
         let Command::Check(check) = Arguments::parse_from(arguments).command else {

@@ -2,8 +2,13 @@
 
 use std::{error, fmt};
 
+use serde_saphyr::{Location, Spanned};
+
 /// The most mistakes that are reported.
 const MAX_MISTAKES: usize = 100;
+
+/// The longest domain, key, value or name, in bytes.
+const MAX_TEXT_BYTES: usize = 1_024;
 
 /// The most characters of what was found that a mistake shows.
 const MAX_FOUND_CHARS: usize = 100;
@@ -15,6 +20,17 @@ pub struct Position {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
+}
+
+impl Position {
+    /// The position of a location, if it is known.
+    pub(super) fn of(location: Location) -> Option<Self> {
+        let number = |number| usize::try_from(number).unwrap_or(usize::MAX);
+        (location != Location::UNKNOWN).then(|| Self {
+            line: number(location.line()),
+            column: number(location.column()),
+        })
+    }
 }
 
 impl fmt::Display for Position {
@@ -93,15 +109,35 @@ impl Report {
         &self.file
     }
 
-    /// Adds a mistake, unless there are enough.
-    pub(super) fn add(&mut self, position: Option<Position>, message: impl Into<String>) {
+    /// Adds a mistake, unless there are enough. One of the whole file has no known location.
+    pub(super) fn add(&mut self, location: Location, message: impl Into<String>) {
         if self.mistakes.len() < MAX_MISTAKES {
             self.mistakes.push(Mistake {
                 file: self.file.clone(),
-                position,
+                position: Position::of(location),
                 message: message.into(),
             });
         }
+    }
+
+    /// Adds a text that is not what its key needs.
+    pub(super) fn wrong(&mut self, key: &str, text: &Spanned<String>, expected: &str) {
+        let found = quoted(&text.value);
+        self.add(text.defined, format!("{key}: {found}; expected {expected}"));
+    }
+
+    /// The text of a key, if it has one; one that is too long is a mistake.
+    pub(super) fn text<'a>(
+        &mut self,
+        key: &str,
+        text: Option<&'a Spanned<String>>,
+    ) -> Option<&'a str> {
+        let text = text?;
+        if text.value.len() > MAX_TEXT_BYTES {
+            self.wrong(key, text, &format!("at most {MAX_TEXT_BYTES} bytes"));
+            return None;
+        }
+        Some(&text.value)
     }
 
     /// The error, if there is a mistake.

@@ -10,17 +10,17 @@ use std::{
 };
 
 use clap::{Args, builder::BoolishValueParser};
+use serde_saphyr::Location;
 
-mod fields;
 mod mistake;
 mod name;
 mod own;
 mod read;
 mod reference;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod write;
-mod yaml;
 
 pub(crate) use self::write::{Text as YamlText, counting};
 use self::{mistake::Report, read::Reader};
@@ -53,8 +53,8 @@ pub struct Options {
 ///
 /// # Errors
 ///
-/// All [`Mistakes`], among them a file of more than 4 MiB, values within more than 64 lists and maps, more than 30 levels of rules,
-/// and more than 10,000 rules of all files.
+/// [`Mistakes`]: of each file the first one of its shape, such as an unknown key, or if it has none all others. Among them are a file of
+/// more than 4 MiB, values within more than 64 lists and maps, more than 30 levels of rules, and more than 10,000 rules of all files.
 pub fn parse(texts: &[Text<'_>], options: Options) -> Result<Rules, Mistakes> {
     let mut reader = Reader::new(options.merge_domains);
     for Text { file, text } in texts {
@@ -69,7 +69,7 @@ pub fn parse(texts: &[Text<'_>], options: Options) -> Result<Rules, Mistakes> {
 ///
 /// # Errors
 ///
-/// All [`Mistakes`]: those of [`parse`], and files that can't be read.
+/// [`Mistakes`]: those of [`parse`], and files that can't be read.
 pub fn load(paths: &[impl AsRef<Path>], options: Options) -> Result<Rules, Mistakes> {
     let mut reader = Reader::new(options.merge_domains);
     for path in paths {
@@ -82,7 +82,9 @@ pub fn load(paths: &[impl AsRef<Path>], options: Options) -> Result<Rules, Mista
             }
             Err(error) => {
                 reader.report.begin(&path.display().to_string());
-                reader.report.add(None, format!("can't be read: {error}"));
+                reader
+                    .report
+                    .add(Location::UNKNOWN, format!("can't be read: {error}"));
             }
         }
     }
@@ -114,7 +116,9 @@ fn load_file(path: &Path, reader: &mut Reader) {
     match content(path, &mut reader.report) {
         Ok(Some(text)) => parse_file(&text, reader),
         Ok(None) => {}
-        Err(error) => reader.report.add(None, format!("can't be read: {error}")),
+        Err(error) => reader
+            .report
+            .add(Location::UNKNOWN, format!("can't be read: {error}")),
     }
 }
 
@@ -122,22 +126,22 @@ fn load_file(path: &Path, reader: &mut Reader) {
 pub(crate) fn convert(rules: &Rules) -> Result<String, Mistakes> {
     let text = write(rules);
     let mut report = Report::default();
-    if text.len() > yaml::MAX_BYTES {
+    if text.len() > schema::MAX_BYTES {
         report.begin("the converted documents");
-        report.add(None, yaml::too_large());
+        report.add(Location::UNKNOWN, schema::too_large());
     }
     report.finish().map(|()| text)
 }
 
 fn parse_file(text: &str, reader: &mut Reader) {
-    match yaml::parse(text) {
-        Err((position, message)) => reader.report.add(position, message),
+    match schema::parse(text) {
+        Err((location, message)) => reader.report.add(location, message),
         Ok(documents) if documents.is_empty() => {
             let message = "the file has no document; expected a domain and its descriptors";
-            reader.report.add(None, message);
+            reader.report.add(Location::UNKNOWN, message);
         }
         Ok(documents) => {
-            for document in &documents {
+            for document in documents {
                 reader.document(document);
             }
         }
@@ -151,7 +155,7 @@ pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("no regular file; expected one"));
     }
     let mut bytes = Vec::new();
-    let most = yaml::MAX_BYTES as u64 + 1;
+    let most = schema::MAX_BYTES as u64 + 1;
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -159,8 +163,8 @@ pub(crate) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
 /// The bytes of a regular file, which is not too large.
 pub(crate) fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
     let bytes = read_bytes(path)?;
-    if bytes.len() > yaml::MAX_BYTES {
-        return Err(io::Error::other(yaml::too_large()));
+    if bytes.len() > schema::MAX_BYTES {
+        return Err(io::Error::other(schema::too_large()));
     }
     Ok(bytes)
 }
@@ -168,14 +172,14 @@ pub(crate) fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
 /// The text of a file; `None` if that is a mistake, which was reported.
 fn content(path: &Path, report: &mut Report) -> io::Result<Option<String>> {
     let bytes = read_bytes(path)?;
-    if bytes.len() > yaml::MAX_BYTES {
-        report.add(None, yaml::too_large());
+    if bytes.len() > schema::MAX_BYTES {
+        report.add(Location::UNKNOWN, schema::too_large());
         return Ok(None);
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Some(text)),
         Err(_) => {
-            report.add(None, "invalid UTF-8; expected YAML in UTF-8");
+            report.add(Location::UNKNOWN, "invalid UTF-8; expected YAML in UTF-8");
             Ok(None)
         }
     }

@@ -1,17 +1,16 @@
-//! From values to rules: what both formats have in common.
+//! From documents to rules: what both formats have in common.
 
-use std::collections::{HashMap, hash_map::Entry as Slot};
+use std::collections::{HashMap, hash_map::Entry};
 
-use serde_json::Map;
+use serde_saphyr::{Location, Spanned};
 
 use super::{
-    fields::{Fields, wrong},
     mistake::{Position, Report, quoted},
     name::PolicyPath,
     own, reference,
-    yaml::{Node, Plain, Value},
+    schema::{self, location_of},
 };
-use crate::rules::{Rule, Rules};
+use crate::rules::{Limit, Rule, Rules};
 
 /// The most rules of all documents.
 const MAX_RULES: usize = 10_000;
@@ -24,42 +23,15 @@ pub(super) const FORMAT: &str = "tollgate/v1";
 
 /// The format of a document.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+enum Format {
     /// The reference server's.
     Reference,
     /// Ours.
     Own,
 }
 
-impl Format {
-    fn document_keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Reference => &["domain", "descriptors"],
-            Self::Own => &["format", "domain", "descriptors"],
-        }
-    }
-
-    fn rule_keys(self) -> [&'static str; 10] {
-        let limits = match self {
-            Self::Reference => "rate_limit",
-            Self::Own => "limits",
-        };
-        [
-            "key",
-            "value",
-            limits,
-            "shadow_mode",
-            "quota_mode",
-            "detailed_metric",
-            "value_to_metric",
-            "share_threshold",
-            "metadata",
-            "descriptors",
-        ]
-    }
-}
-
 /// Reads documents into rules.
+#[derive(Default)]
 pub(super) struct Reader {
     pub(super) rules: Rules,
     pub(super) report: Report,
@@ -81,63 +53,55 @@ type Siblings = HashMap<(String, Option<String>), Place>;
 impl Reader {
     pub(super) fn new(merge_domains: bool) -> Self {
         Self {
-            rules: Rules::default(),
-            report: Report::default(),
             merge_domains,
-            count: 0,
-            domains: HashMap::new(),
-            top: HashMap::new(),
+            ..Self::default()
         }
     }
 
-    fn place(&self, position: Position) -> Place {
-        format!("{}:{position}", self.report.file())
+    fn place(&self, location: Location) -> Place {
+        let file = self.report.file();
+        Position::of(location)
+            .map_or_else(|| file.to_owned(), |position| format!("{file}:{position}"))
     }
 
     /// Adds the rules of a document.
-    pub(super) fn document(&mut self, node: &Node) {
+    pub(super) fn document(&mut self, document: Spanned<schema::Document>) {
         let report = &mut self.report;
-        // Of a value that is no map, the format is the reference server's, whose reader reports it.
-        let format = match &node.value {
-            Value::Map(entries) if entries.iter().any(|entry| entry.key.text == "format") => {
-                Format::Own
+        let (start, document) = (document.defined, document.value);
+        let format = match &document.format {
+            None => Format::Reference,
+            Some(format) if format.value == FORMAT => Format::Own,
+            Some(format) => {
+                let message = format!("unknown format; expected {FORMAT}");
+                report.add(format.defined, message);
+                return;
             }
-            _ => Format::Reference,
         };
-        let keys = format.document_keys();
-        let Some(fields) = Fields::of(node, "a domain and its descriptors", keys, report) else {
-            return;
-        };
-        if format == Format::Own && fields.text("format", report) != Some(FORMAT) {
-            let at = fields.position_of("format");
-            report.add(at, format!("unknown format; expected {FORMAT}"));
-            return;
-        }
-        let domain = fields.text("domain", report).unwrap_or_default();
+        let location = location_of(document.domain.as_ref()).unwrap_or(start);
+        let domain = report.text("domain", document.domain.as_ref());
+        let domain = domain.unwrap_or_default();
         if domain.is_empty() {
-            let at = fields.position_of("domain");
-            report.add(at, "the document has no domain; expected its name");
+            let message = "the document has no domain; expected its name";
+            report.add(location, message);
         }
-        let position = fields.position_of("domain").unwrap_or(node.position);
-        let place = self.place(position);
+        let place = self.place(location);
         match self.domains.entry(domain.to_owned()) {
-            Slot::Occupied(first) if !domain.is_empty() && !self.merge_domains => {
+            Entry::Occupied(first) if !domain.is_empty() && !self.merge_domains => {
                 let message = format!(
                     "duplicate domain {}, which is at {} already; expected each domain once, or domains to be merged",
                     quoted(domain),
                     first.get()
                 );
-                self.report.add(Some(position), message);
+                self.report.add(location, message);
             }
-            Slot::Occupied(_) => {}
-            Slot::Vacant(slot) => {
-                slot.insert(place);
+            Entry::Occupied(_) => {}
+            Entry::Vacant(entry) => {
+                entry.insert(place);
             }
         }
         let mut siblings = self.top.remove(domain).unwrap_or_default();
         let path = PolicyPath::domain(domain);
-        let nodes = fields.list("descriptors", &mut self.report);
-        let rules = self.read_rules(format, nodes, &path, 1, &mut siblings);
+        let rules = self.read_rules(format, document.descriptors, &path, 1, &mut siblings);
         self.top.insert(domain.to_owned(), siblings);
         let domain = self.rules.domains.entry(domain.to_owned());
         domain.or_default().extend(rules);
@@ -147,28 +111,29 @@ impl Reader {
     fn read_rules(
         &mut self,
         format: Format,
-        nodes: &[Node],
+        list: Option<Vec<Spanned<schema::Rule>>>,
         path: &PolicyPath,
         level: usize,
         siblings: &mut Siblings,
     ) -> Vec<Rule> {
-        if let Some(first) = nodes.first().filter(|_| level > MAX_LEVELS) {
+        let list = list.unwrap_or_default();
+        if let Some(first) = list.first().filter(|_| level > MAX_LEVELS) {
             let message =
                 format!("rules below {MAX_LEVELS} others; expected at most {MAX_LEVELS} levels");
-            self.report.add(Some(first.position), message);
+            self.report.add(first.defined, message);
             return Vec::new();
         }
         let mut rules = Vec::new();
-        for node in nodes {
+        for rule in list {
             self.count += 1;
             if self.count > MAX_RULES {
                 if self.count == MAX_RULES + 1 {
                     let message = format!("too many rules; expected at most {MAX_RULES}");
-                    self.report.add(Some(node.position), message);
+                    self.report.add(rule.defined, message);
                 }
                 break;
             }
-            rules.extend(self.rule(format, node, path, level, siblings));
+            rules.push(self.rule(format, rule, path, level, siblings));
         }
         rules
     }
@@ -176,127 +141,106 @@ impl Reader {
     fn rule(
         &mut self,
         format: Format,
-        node: &Node,
+        rule: Spanned<schema::Rule>,
         path: &PolicyPath,
         level: usize,
         siblings: &mut Siblings,
-    ) -> Option<Rule> {
+    ) -> Rule {
         let report = &mut self.report;
-        let keys = format.rule_keys();
-        let fields = Fields::of(node, "a rule with its key", &keys, report)?;
-        let key = fields.text("key", report).unwrap_or_default();
-        let value = fields.text("value", report);
-        let value = match format {
+        let (start, place) = (rule.defined, rule.referenced);
+        let rule = rule.value;
+        let key_location = location_of(rule.key.as_ref()).unwrap_or(start);
+        let key = report.text("key", rule.key.as_ref()).unwrap_or_default();
+        if key.is_empty() {
+            let message = "the rule has no key; expected its key";
+            report.add(key_location, message);
+        }
+        if key.contains('*') {
+            let message = "a * in the key; expected wildcards in the value alone";
+            report.add(key_location, message);
+        }
+        let value = match report.text("value", rule.value.as_ref()) {
             // As theirs, which can't tell an empty value from none.
-            Format::Reference => value.filter(|value| !value.is_empty()),
-            Format::Own => value,
-        };
-        for (is_mistake, field, message) in [
-            (
-                key.is_empty(),
-                "key",
-                "the rule has no key; expected its key",
-            ),
-            (
-                key.contains('*'),
-                "key",
-                "a * in the key; expected wildcards in the value alone",
-            ),
-            (
-                value.is_some_and(str::is_empty),
-                "value",
-                "an empty value; expected a value, or none to match every value",
-            ),
-        ] {
-            if is_mistake {
-                report.add(fields.position_of(field), message);
+            Some("") if format == Format::Reference => None,
+            Some("") => {
+                let message = "an empty value; expected a value, or none to match every value";
+                report.add(location_of(rule.value.as_ref()).unwrap_or(start), message);
+                None
             }
+            value => value,
+        };
+        if let Some(share) = rule.share_threshold.as_ref().filter(|share| share.value)
+            && !value.is_some_and(|value| value.contains('*'))
+        {
+            let message = "share_threshold of a value without wildcards; expected a value with a *";
+            report.add(share.defined, message);
         }
         let path = path.rule(key, value);
-        let shadow_mode = fields.bool("shadow_mode", report);
-        let quota_mode = fields.bool("quota_mode", report);
-        let limits = match format {
-            Format::Reference => reference::limit(&fields, &path, report)
-                .into_iter()
-                .collect(),
-            Format::Own => own::limits(&fields, &path, report),
-        };
-        let mut rule = Rule {
-            key: key.to_owned(),
-            value: value.map(str::to_owned),
-            limits,
-            shadow_mode,
-            quota_mode,
-            detailed_metric: fields.bool("detailed_metric", report),
-            value_to_metric: fields.bool("value_to_metric", report),
-            share_threshold: fields.bool("share_threshold", report),
-            metadata: metadata(&fields, report),
-            descriptors: Vec::new(),
-        };
-        if rule.share_threshold && !value.is_some_and(|value| value.contains('*')) {
-            let message = "share_threshold of a value without wildcards; expected a value with a *";
-            report.add(fields.position_of("share_threshold"), message);
-        }
-        let place = self.place(node.position);
-        match siblings.entry((rule.key.clone(), rule.value.clone())) {
-            Slot::Vacant(slot) => {
-                slot.insert(place);
+        let limits = limits(format, rule.rate_limit, rule.limits, &path, report);
+        let place = self.place(place);
+        match siblings.entry((key.to_owned(), value.map(str::to_owned))) {
+            Entry::Vacant(entry) => {
+                entry.insert(place);
             }
-            Slot::Occupied(first) if !key.is_empty() => {
-                let value = value.map_or_else(String::new, |value| format!(" = {}", quoted(value)));
+            Entry::Occupied(first) if !key.is_empty() => {
+                let shown = value.map_or_else(String::new, |value| format!(" = {}", quoted(value)));
                 let message = format!(
-                    "duplicate rule {}{value}, which is at {} already; expected each key and value once",
+                    "duplicate rule {}{shown}, which is at {} already; expected each key and value once",
                     quoted(key),
                     first.get()
                 );
-                self.report.add(Some(node.position), message);
+                self.report.add(start, message);
             }
-            Slot::Occupied(_) => {}
+            Entry::Occupied(_) => {}
         }
-        let nodes = fields.list("descriptors", &mut self.report);
-        rule.descriptors = self.read_rules(format, nodes, &path, level + 1, &mut Siblings::new());
-        Some(rule)
+        Rule {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            limits,
+            shadow_mode: rule.shadow_mode == Some(true),
+            quota_mode: rule.quota_mode == Some(true),
+            detailed_metric: rule.detailed_metric == Some(true),
+            value_to_metric: rule.value_to_metric == Some(true),
+            share_threshold: rule.share_threshold.is_some_and(|share| share.value),
+            metadata: rule.metadata.filter(|metadata| !metadata.is_empty()),
+            descriptors: self.read_rules(
+                format,
+                rule.descriptors,
+                &path,
+                level + 1,
+                &mut Siblings::new(),
+            ),
+        }
     }
 }
 
-/// The metadata of a rule, if it has any.
-fn metadata(fields: &Fields<'_>, report: &mut Report) -> Option<Map<String, serde_json::Value>> {
-    let node = &fields.entry("metadata")?.node;
-    match json(node, report)? {
-        serde_json::Value::Object(object) => Some(object).filter(|object| !object.is_empty()),
-        _ => {
-            wrong("metadata", node, "a map", report);
-            None
+/// The limits of a rule, under the key that its format has for them.
+fn limits(
+    format: Format,
+    rate_limit: Option<Spanned<schema::RateLimit>>,
+    limits: Option<Spanned<Vec<Spanned<schema::Limit>>>>,
+    path: &PolicyPath,
+    report: &mut Report,
+) -> Vec<Limit> {
+    match (format, rate_limit, limits) {
+        (Format::Reference, limit, None) => {
+            let limit = limit.and_then(|limit| reference::limit(&limit, path, report));
+            limit.into_iter().collect()
+        }
+        (Format::Own, None, limits) => {
+            limits.map_or_else(Vec::new, |limits| own::limits(&limits.value, path, report))
+        }
+        (Format::Reference, _, Some(limits)) => {
+            let message = format!(
+                "limits in the reference format; expected rate_limit, or format: {FORMAT} in the document"
+            );
+            report.add(limits.defined, message);
+            Vec::new()
+        }
+        (Format::Own, Some(limit), _) => {
+            let message = "rate_limit in tollgate's format; expected limits";
+            report.add(limit.defined, message);
+            Vec::new()
         }
     }
-}
-
-/// A value of metadata as JSON. Its maps may have any keys.
-fn json(node: &Node, report: &mut Report) -> Option<serde_json::Value> {
-    Some(match &node.value {
-        Value::Scalar(scalar) => match scalar.plain() {
-            None => scalar.text.clone().into(),
-            Some(Plain::Null) => serde_json::Value::Null,
-            Some(Plain::Bool(bool)) => bool.into(),
-            Some(Plain::Unsigned(number)) => number.into(),
-            Some(Plain::Negative(number)) => number.into(),
-            Some(Plain::Float(number)) => match serde_json::Number::from_f64(number) {
-                Some(number) => number.into(),
-                None => {
-                    wrong("metadata", node, "a number that JSON has", report);
-                    return None;
-                }
-            },
-        },
-        Value::List(nodes) => {
-            let values = nodes.iter().filter_map(|node| json(node, report));
-            serde_json::Value::Array(values.collect())
-        }
-        Value::Map(entries) => {
-            let entries = entries.iter();
-            let entries = entries
-                .filter_map(|entry| Some((entry.key.text.clone(), json(&entry.node, report)?)));
-            serde_json::Value::Object(entries.collect())
-        }
-    })
 }

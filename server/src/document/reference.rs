@@ -1,12 +1,12 @@
 //! Limits in the format of the reference server.
 
+use serde_saphyr::{Location, Spanned};
 use tollgate::{CalendarWindow, Policy};
 
 use super::{
-    fields::{Fields, text_of, wrong},
     mistake::{Report, quoted},
     name::PolicyPath,
-    yaml::{Node, Plain, Value},
+    schema::{RateLimit, location_of},
 };
 use crate::rules::{CountedBy, Limit, Unit};
 
@@ -25,74 +25,70 @@ fn reference_limit(path: &PolicyPath, requests_per_unit: u32, unit: Unit) -> Cou
     }
 }
 
-/// The limit of a rule, if it has one.
-pub(super) fn limit(fields: &Fields<'_>, path: &PolicyPath, report: &mut Report) -> Option<Limit> {
-    let entry = fields.entry("rate_limit")?;
-    let known = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-    let fields = Fields::of(&entry.node, "a limit", &known, report)?;
-    let name = fields.text("name", report).filter(|name| !name.is_empty());
-    let replaces = fields.list("replaces", report).iter();
-    let replaces = replaces.filter_map(|node| replaced(node, name, report));
-    let replaces = replaces.collect();
-    let name = name.map(str::to_owned);
-    let requests_per_unit = requests_per_unit(&fields, report);
-    if fields.bool("unlimited", report) {
-        if fields.entry("unit").is_some() {
-            let message = "a unit of an unlimited limit; expected no unit";
-            report.add(fields.position_of("unit"), message);
-        }
-        return Some(Limit {
-            name,
-            replaces,
-            counted: None,
-        });
-    }
-    let text = fields.text("unit", report).unwrap_or_default();
-    let mut units = Unit::ALL.into_iter();
-    let Some(unit) = units.find(|unit| unit.name().eq_ignore_ascii_case(text)) else {
-        let found = quoted(text);
-        let expected = Unit::ALL.map(Unit::name).join(", ").to_ascii_lowercase();
-        let message = format!("invalid unit {found}; expected one of {expected}");
-        report.add(fields.position_of("unit"), message);
-        return None;
-    };
-    let counted = reference_limit(path, requests_per_unit, unit);
-    Some(Limit {
+/// The limit of a rule, unless it has mistakes.
+pub(super) fn limit(
+    limit: &Spanned<RateLimit>,
+    path: &PolicyPath,
+    report: &mut Report,
+) -> Option<Limit> {
+    let RateLimit {
+        unit,
+        requests_per_unit,
+        unlimited,
         name,
         replaces,
-        counted: Some(counted),
+    } = &limit.value;
+    let name = report.text("name", name.as_ref());
+    let name = name.filter(|name| !name.is_empty());
+    let replaces = replaces.iter().flatten().filter_map(|replaced| {
+        let text = report.text("name", replaced.value.name.as_ref());
+        check_replaced(text.unwrap_or_default(), name, replaced.defined, report)
+    });
+    let replaces = replaces.collect();
+    let counted = if *unlimited == Some(true) {
+        if let Some(unit) = unit {
+            let message = "a unit of an unlimited limit; expected no unit";
+            report.add(unit.defined, message);
+        }
+        None
+    } else {
+        let location = location_of(unit.as_ref()).unwrap_or(limit.defined);
+        let unit = unit_of(
+            unit.as_ref().map_or("", |unit| &unit.value),
+            location,
+            report,
+        )?;
+        Some(reference_limit(
+            path,
+            requests_per_unit.unwrap_or_default(),
+            unit,
+        ))
+    };
+    Some(Limit {
+        name: name.map(str::to_owned),
+        replaces,
+        counted,
     })
 }
 
-/// The number of a limit; 0 if there is none, as theirs.
-fn requests_per_unit(fields: &Fields<'_>, report: &mut Report) -> u32 {
-    let Some(entry) = fields.entry("requests_per_unit") else {
-        return 0;
-    };
-    if let Value::Scalar(scalar) = &entry.node.value
-        && let Some(Plain::Unsigned(number)) = scalar.plain()
-        && let Ok(number) = u32::try_from(number)
-    {
-        return number;
+/// The unit of this name.
+fn unit_of(text: &str, location: Location, report: &mut Report) -> Option<Unit> {
+    let mut units = Unit::ALL.into_iter();
+    let unit = units.find(|unit| unit.name().eq_ignore_ascii_case(text));
+    if unit.is_none() {
+        let found = quoted(text);
+        let expected = Unit::ALL.map(Unit::name).join(", ").to_ascii_lowercase();
+        let message = format!("invalid unit {found}; expected one of {expected}");
+        report.add(location, message);
     }
-    let expected = format!("a number from 0 to {}", u32::MAX);
-    wrong("requests_per_unit", &entry.node, &expected, report);
-    0
-}
-
-/// The name in an element of `replaces`.
-fn replaced(node: &Node, own: Option<&str>, report: &mut Report) -> Option<String> {
-    let fields = Fields::of(node, "the name of the replaced limit", &["name"], report)?;
-    let name = fields.entry("name");
-    let name = name.and_then(|entry| text_of(&entry.node, "name", report));
-    check_replaced(name.unwrap_or_default(), own, node, report)
+    unit
 }
 
 /// The name of a limit that one named `own` replaces, if it can be.
 pub(super) fn check_replaced(
     name: &str,
     own: Option<&str>,
-    node: &Node,
+    location: Location,
     report: &mut Report,
 ) -> Option<String> {
     let message = if name.is_empty() {
@@ -102,6 +98,6 @@ pub(super) fn check_replaced(
     } else {
         return Some(name.to_owned());
     };
-    report.add(Some(node.position), message);
+    report.add(location, message);
     None
 }

@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, thread::Builder};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -168,43 +168,120 @@ fn limits_of_the_reference_format_are_windows_from_1970_that_charge_rejected_req
 }
 
 #[test]
-fn values_keep_their_text() {
-    let rules = rules(
-        "
-domain: d
-descriptors:
-  - { key: k, value: 1.10 }
-  - { key: k, value: true }
-  - { key: k, value: 007 }
-  - { key: k, value: '' }
-  - { key: 404, value: \"\\x41\" }
-",
+fn a_document_is_read_however_its_yaml_is_written() {
+    let plain = "domain: d\ndescriptors:\n- key: k\n  value: v\n";
+    let expected = format!("{:?}", read(plain).expect("rules"));
+    let comments = format!(
+        "domain:\n{}  d\ndescriptors:\n- key: k\n  value: v",
+        "# A line.\n".repeat(100)
     );
-    let values: Vec<_> = rules.iter().map(|rule| rule.value.as_deref()).collect();
-    assert_eq!(
-        values,
-        [Some("1.10"), Some("true"), Some("007"), None, Some("A")]
-    );
-    assert_eq!(rules[4].key, "404");
+    for text in [
+        plain.replace('\n', "\r\n"),
+        format!("\u{feff}{plain}"),
+        format!("%YAML 1.1\n---\n{plain}...\n---\n~\n---\n"),
+        "{domain: d, descriptors: [{key: k, value: v}]}".to_owned(),
+        r#"{"domain":"d","descriptors":[{"key":"k","value":"v"}]}"#.to_owned(),
+        "? domain\n: d\n? descriptors\n:\n    - ? key\n      : k\n      value: >-\n        v\n"
+            .to_owned(),
+        comments,
+    ] {
+        let rules = read(&text).expect(&text);
+        assert_eq!(format!("{rules:?}"), expected, "{text}");
+    }
 }
 
 #[test]
-fn numbers_are_those_of_yaml_1_1() {
+fn values_keep_their_text() {
+    for (written, value) in [
+        ("1.10", Some("1.10")),
+        ("-0", Some("-0")),
+        ("007", Some("007")),
+        ("0x1F", Some("0x1F")),
+        ("1_000", Some("1_000")),
+        ("1e3", Some("1e3")),
+        (".inf", Some(".inf")),
+        ("2024-01-01", Some("2024-01-01")),
+        ("12:30:45", Some("12:30:45")),
+        ("true", Some("true")),
+        ("No", Some("No")),
+        ("'no'", Some("no")),
+        ("\"\\x41\"", Some("A")),
+        ("'null'", Some("null")),
+        ("'~'", Some("~")),
+        ("!!str null", Some("null")),
+        ("!!str 5", Some("5")),
+        ("a b", Some("a b")),
+        ("null", None),
+        ("~", None),
+        ("''", None),
+        ("", None),
+    ] {
+        let rules = rules(&reference(&format!("{{ key: 404, value: {written} }}")));
+        assert_eq!(rules[0].key, "404");
+        assert_eq!(rules[0].value.as_deref(), value, "{written}");
+    }
+}
+
+#[test]
+fn numbers_and_booleans_are_those_of_yaml_1_1() {
     for (text, number) in [
         ("0", 0),
         ("", 0),
+        ("null", 0),
         ("1_000", 1_000),
         ("0x10", 16),
         ("0b11", 3),
         ("010", 8),
         ("0o17", 15),
         ("+5", 5),
+        ("'5'", 5),
         ("4294967295", u64::from(u32::MAX)),
     ] {
         let limit = format!("{{ key: k, rate_limit: {{ unit: day, requests_per_unit: {text} }} }}");
         let rules = rules(&reference(&limit));
         assert_eq!(counted(&rules[0]).requests_per_unit, number, "{text}");
     }
+    for (text, expected) in [
+        ("true", true),
+        ("Yes", true),
+        ("y", true),
+        ("ON", true),
+        ("false", false),
+        ("no", false),
+        ("off", false),
+        ("~", false),
+        ("", false),
+    ] {
+        let rules = rules(&reference(&format!("{{ key: k, shadow_mode: {text} }}")));
+        assert_eq!(rules[0].shadow_mode, expected, "{text}");
+    }
+}
+
+#[test]
+fn metadata_is_any_json() {
+    let rules = rules(
+        "
+domain: d
+descriptors:
+  - key: k
+    metadata:
+      list: [1, -2, 2.5, 0x10, 010, yes, null, '1', a, [], {}]
+      404: number
+      text: |
+        one
+        two
+      deep: { a: { b: [{ c: ~ }] } }
+",
+    );
+    let expected = json!({
+        "list": [1, -2, 2.5, 16, 8, true, null, "1", "a", [], {}],
+        "404": "number",
+        "text": "one\ntwo\n",
+        "deep": { "a": { "b": [{ "c": null }] } },
+    });
+    assert_eq!(rules[0].metadata.clone().map(Value::Object), Some(expected));
+    let empty = self::rules(&reference("{ key: k, metadata: {} }"));
+    assert_eq!(empty[0].metadata, None);
 }
 
 #[test]
@@ -215,7 +292,7 @@ fn a_domain_of_two_documents_is_a_mistake_unless_domains_are_merged() {
     assert!(
         error
             .to_string()
-            .starts_with("2.yaml:1:1: duplicate domain \"d\", which is at 1.yaml:1:1 already"),
+            .starts_with("2.yaml:1:9: duplicate domain \"d\", which is at 1.yaml:1:9 already"),
         "{error}"
     );
     let several = "domain: a\n---\ndomain: b\ndescriptors:\n---\n";
@@ -261,36 +338,49 @@ fn each_mistake_of_the_reference_format_has_its_position() {
         str::to_owned,
         &[
             " => 1.yaml: the file has no document",
-            "domain: '' => 1.yaml:1:1: the document has no domain",
-            "domain: d\ndescriptors: [ => 1.yaml:3:1: invalid YAML",
+            "# None.\n---\n--- ~ => 1.yaml: the file has no document",
+            "domain: '' => 1.yaml:1:9: the document has no domain",
+            "descriptors: [] => 1.yaml:1:1: the document has no domain",
+            "domain: d\ndescriptors: [ => 1.yaml:2:14: invalid YAML: unclosed bracket",
             "domain: d\ndomain: e => 1.yaml:2:1: the key \"domain\" for a second time",
-            "0.25: d\ndomain: d => 1.yaml:1:1: the key \"0.25\" is no text",
-            "domain: d\n[a]: d => 1.yaml:2:1: a list or a map as key",
-            "domain: d\ndescriptors: 5 => 1.yaml:2:14: descriptors: \"5\"; expected a list",
+            "0.25: d\ndomain: d => 1.yaml:1:1: unknown key \"0.25\"; expected one of format, domain, descriptors",
+            "domain: d\n[a]: d => 1.yaml:2:1: expected a single value",
+            "domain: d\ndescriptors: 5 => 1.yaml:2:14: expected a list",
+            "- domain: d => 1.yaml:1:1: expected a map",
+            "domain: d\ndescriptors: [*a] => 1.yaml:2:15: ",
         ],
     );
     assert_mistakes(
         reference,
         &[
             "value: v => 1.yaml:3:5: the rule has no key",
-            "key: a* => 1.yaml:3:5: a * in the key",
+            "{ key: , value: v } => 1.yaml:3:5: the rule has no key",
+            "null => 1.yaml:3:5: expected a map",
+            "key: a* => 1.yaml:3:10: a * in the key",
             "{ key: k }\n  - { key: k } => 1.yaml:4:5: duplicate rule \"k\", which is at 1.yaml:3:5",
             "{ key: k, value: v }\n  - { key: k, value: v } => 1.yaml:4:5: duplicate rule \"k\" = \"v\"",
             "{ key: k, ratelimit: 5 } => 1.yaml:3:15: unknown key \"ratelimit\"",
-            "{ key: k, shadow_mode: 'true' } => 1.yaml:3:28: shadow_mode: \"true\"; expected true or false",
-            "{ key: k, share_threshold: true } => 1.yaml:3:15: share_threshold of a value without wildcards",
-            "{ key: k, metadata: { a: .nan } } => 1.yaml:3:30: metadata: \".nan\"; expected a number",
-            "{ key: !!binary k } => 1.yaml:3:12: the tag \"tag:yaml.org,2002:!binary\"",
+            "{ key: k, shadow_mode: maybe } => 1.yaml:3:28: expected true or false",
+            "{ key: k, shadow_mode: [] } => 1.yaml:3:28: expected a single value",
+            "{ key: k, value: {} } => 1.yaml:3:22: expected a single value",
+            "{ key: k, share_threshold: true } => 1.yaml:3:32: share_threshold of a value without wildcards",
+            "{ key: k, metadata: 5 } => 1.yaml:3:25: expected a map",
+            "{ key: k, metadata: { a: .nan } } => 1.yaml:3:30: \".nan\"; expected a number that JSON has",
+            "{ key: !secret k } => 1.yaml:3:20: the tag \"!secret\"; expected a value without a tag",
+            "{ key: k, limits: [] } => 1.yaml:3:23: limits in the reference format; expected rate_limit, or format: tollgate/v1",
         ],
     );
     assert_mistakes(
         limit,
         &[
-            "unit: foo, requests_per_unit: 5 => 1.yaml:3:29: invalid unit \"foo\"; expected one of second",
+            "requests_per_unit: 5 => 1.yaml:3:27: invalid unit \"\"",
+            "unit: foo, requests_per_unit: 5 => 1.yaml:3:35: invalid unit \"foo\"; expected one of second",
             "unit: day, requestsperunit: 5 => 1.yaml:3:40: unknown key \"requestsperunit\"",
-            "unit: day, requests_per_unit: -1 => 1.yaml:3:59: requests_per_unit: \"-1\"; expected a number from 0 to 4294967295",
-            "unit: day, requests_per_unit: '5' => 1.yaml:3:59: requests_per_unit: \"5\"",
-            "unlimited: true, unit: day => 1.yaml:3:46: a unit of an unlimited limit",
+            "unit: day, requests_per_unit: -1 => 1.yaml:3:59: expected a number from 0 to 4294967295",
+            "unit: day, requests_per_unit: 4294967296 => 1.yaml:3:59: expected a number",
+            "unit: day, requests_per_unit: 1.5 => 1.yaml:3:59: expected a number",
+            "unit: day, requests_per_unit: five => 1.yaml:3:59: expected a number",
+            "unlimited: true, unit: day => 1.yaml:3:52: a unit of an unlimited limit",
             "unit: day, requests_per_unit: 5, name: a, replaces: [{ name: a }] => 1.yaml:3:82: a limit that replaces itself",
             "unit: day, requests_per_unit: 5, replaces: [{ name: }] => 1.yaml:3:73: an empty name in replaces",
         ],
@@ -298,17 +388,38 @@ fn each_mistake_of_the_reference_format_has_its_position() {
 }
 
 #[test]
-fn all_mistakes_of_all_files_are_reported_in_their_order() {
-    let broken = reference("{ key: k, rate_limit: { unit: foo }, value_to_metric: maybe }");
-    let error = read_all(&["domain: [", &broken, "descriptors:"], false).expect_err("mistakes");
+fn of_each_file_the_first_mistake_of_shape_or_all_mistakes_of_meaning_are_reported() {
+    let shape = "domain: d\ndescriptors: [{ key: a, kez: b }, { value: c, vale: d }]";
+    let meaning = "domain: e
+descriptors:
+  - key: k
+    rate_limit: { unit: foo }
+  - value: v
+    descriptors: &rules
+      - { key: a*, share_threshold: true }
+  - { key: k, descriptors: *rules }
+---
+descriptors: []";
+    let error = read_all(&["domain: [", shape, meaning], false).expect_err("mistakes");
     let places = error.mistakes().iter().map(|mistake| {
-        let line = mistake.position.map(|position| position.line);
-        (&*mistake.file, line.unwrap_or_default())
+        let position = mistake.position.expect("a position");
+        format!("{}:{position}", mistake.file)
     });
-    let places: Vec<_> = places.collect();
     assert_eq!(
-        places,
-        [("1.yaml", 2), ("2.yaml", 3), ("2.yaml", 3), ("3.yaml", 1)]
+        places.collect::<Vec<_>>(),
+        [
+            "1.yaml:1:9",
+            "2.yaml:2:25",
+            "3.yaml:4:25",
+            "3.yaml:5:5",
+            "3.yaml:7:16",
+            "3.yaml:7:16",
+            "3.yaml:7:37",
+            "3.yaml:7:37",
+            "3.yaml:8:5",
+            "3.yaml:10:1"
+        ],
+        "{error}"
     );
     let many = format!("domain: d\ndescriptors: [{}]", "{}, ".repeat(500));
     assert_eq!(read(&many).expect_err("many").mistakes().len(), 100);
@@ -365,9 +476,9 @@ fn each_mistake_of_our_own_format_has_its_position() {
     assert_mistakes(
         str::to_owned,
         &[
-            "format: tollgate/v2\ndomain: d => 1.yaml:1:1: unknown format; expected tollgate/v1",
-            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }] => 1.yaml:3:25: an empty value",
-            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }] => 1.yaml:3:25: unknown key \"rate_limit\"",
+            "format: tollgate/v2\ndomain: d => 1.yaml:1:9: unknown format; expected tollgate/v1",
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, value: '' }] => 1.yaml:3:32: an empty value",
+            "format: tollgate/v1\ndomain: d\ndescriptors: [{ key: k, rate_limit: {} }] => 1.yaml:3:37: rate_limit in tollgate's format; expected limits",
         ],
     );
     assert_mistakes(
@@ -377,21 +488,21 @@ fn each_mistake_of_our_own_format_has_its_position() {
             "quota: 5/fortnight => 1.yaml:6:16: quota: \"5/fortnight\"",
             "quota: 5 concurrent => 1.yaml:6:16: quota: \"5 concurrent\"; expected a rate",
             "quota: 0/30s => 1.yaml:6:16: quota: \"0/30s\"; expected a quota of 0 per second",
-            "{ quota: 0/s, strategy: gcra } => 1.yaml:6:23: strategy of a quota of 0",
+            "{ quota: 0/s, strategy: gcra } => 1.yaml:6:33: strategy of a quota of 0",
             "quota: 9999999999999999/s => 1.yaml:6:16: quota under \"gcra\"",
             "{ quota: 5/s burst 9, strategy: fixed_window } => 1.yaml:6:18: quota under \"fixed_window\"",
             "{ quota: 5/s, strategy: leaky } => 1.yaml:6:33: strategy: an unknown strategy \"leaky\"; expected one of gcra,",
             "{ quota: 5/s, strategy: ban 10min } => 1.yaml:6:33: strategy: \"ban 10min\"",
             "{ quota: 5/s, strategy: sliding_window buckets x } => 1.yaml:6:33: strategy",
             "{ quota: 5/day, strategy: calendar_window zone Europe/Atlantis } => 1.yaml:6:18: quota under \"calendar_window zone Europe/Atlantis\"",
-            "{ quota: 5/s, strategy: gcra, calendar: true } => 1.yaml:6:39: calendar together with strategy",
+            "{ quota: 5/s, strategy: gcra, calendar: true } => 1.yaml:6:49: calendar together with strategy",
             "{ quota: 5/30s, calendar: true } => 1.yaml:6:18: quota: \"5/30s\"; expected a period of one second",
             "{ quota: 5/s, on_reject: drop } => 1.yaml:6:34: on_reject: \"drop\"; expected charge or free",
-            "{ unlimited: true, quota: 5/s } => 1.yaml:6:28: quota of an unlimited limit",
+            "{ unlimited: true, quota: 5/s } => 1.yaml:6:35: quota of an unlimited limit",
             "{ quota: 5/s, name: a, replaces: [a] } => 1.yaml:6:43: a limit that replaces itself",
             "{ quota: 5/s, replaces: [''] } => 1.yaml:6:34: an empty name in replaces",
             "quota: 5/s\n      - quota: 6/s => 1.yaml:7:9: a limit without a name that is not the first",
-            "{ quota: 5/s, name: a }\n      - { quota: 6/s, name: a } => 1.yaml:7:23: a name that another limit",
+            "{ quota: 5/s, name: a }\n      - { quota: 6/s, name: a } => 1.yaml:7:29: a name that another limit",
         ],
     );
 }
@@ -425,11 +536,24 @@ fn files_depth_levels_and_descriptors_are_bounded() {
             "]}".repeat(levels - 1)
         )
     };
-    assert!(read(&nested(30)).is_ok());
-    assert!(mistakes(&nested(31)).contains("expected at most 30 levels"));
-    assert!(mistakes(&nested(50)).contains("expected at most 64 levels"));
-    assert!(mistakes(&"[".repeat(1 << 20)).contains("recursion limit"));
-    assert!(mistakes(&"- ".repeat(1 << 20)).contains("expected at most 64 levels"));
+    // Without optimization a level takes 75 KB.
+    let stack = Builder::new().stack_size(8 << 20);
+    let deep = stack.spawn(move || {
+        assert!(read(&nested(30)).is_ok());
+        assert!(mistakes(&nested(31)).contains("expected at most 30 levels"));
+        assert!(mistakes(&nested(50)).contains("expected at most 64 levels"));
+    });
+    deep.expect("a thread").join().expect("no panic");
+    let metadata = |text: &str| reference(&format!("{{ key: k, metadata: {{ a: {text} }} }}"));
+    let lists = |levels: usize| metadata(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+    assert!(read(&lists(60)).is_ok());
+    assert!(mistakes(&lists(61)).contains("expected at most 64 levels"));
+    for hostile in ["[", "{", "- ", "? ", "[{", "&a [", "---\n"] {
+        mistakes(&hostile.repeat(1 << 20));
+        mistakes(&metadata(&hostile.repeat(1 << 20)));
+    }
+    let many = metadata(&format!("[{}]", "1, ".repeat(1 << 18)));
+    assert!(mistakes(&many).contains("expected at most 262144 values"));
     assert!(mistakes(&"#".repeat(5 << 20)).contains("too large"));
     let long = format!("domain: {}", "d".repeat(2_000));
     assert!(mistakes(&long).contains("expected at most 1024 bytes"));
@@ -441,20 +565,20 @@ fn files_depth_levels_and_descriptors_are_bounded() {
     assert!(read(&limits(16)).is_ok());
     assert!(mistakes(&limits(17)).contains("too many limits of a rule; expected at most 16"));
     let bomb = format!(
-        "a: &a [x, x, x, x, x, x, x, x]\n{}",
+        "domain: d\ndescriptors:\n- key: k\n  metadata:\n    a: &a [x, x, x, x, x, x, x, x]\n{}",
         ('b'..='k')
             .zip('a'..)
             .map(|(name, of)| format!(
-                "{name}: &{name} [{}]\n",
+                "    {name}: &{name} [{}]\n",
                 vec![format!("*{of}"); 8].join(", ")
             ))
             .collect::<String>()
     );
     assert!(mistakes(&bomb).contains("too many values"));
-    let chain: String = (1..100)
-        .map(|n| format!("- &a{n} [*a{}]\n", n - 1))
-        .collect();
-    assert!(mistakes(&format!("- &a0 []\n{chain}")).contains("expected at most 64 levels"));
+    let chain: String = (1..100).map(|n| format!(", &a{n} [*a{}]", n - 1)).collect();
+    let chain = metadata(&format!("[&a0 []{chain}]"));
+    assert!(mistakes(&chain).contains("expected at most 64 levels"));
+    assert!(mistakes(&metadata("&a [*a]")).starts_with("1.yaml:3:"));
 }
 
 #[test]

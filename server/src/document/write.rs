@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     own::{CALENDAR, DEFAULT},
     read::FORMAT,
-    yaml::Scalar,
+    schema::is_string,
 };
 use crate::rules::{CountedBy, Limit, Rule, Rules};
 
@@ -170,13 +170,9 @@ impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0;
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
-        let scalar = Scalar {
-            text: text.to_owned(),
-            is_plain: true,
-        };
         if text.starts_with(|char: char| char.is_ascii_alphanumeric())
             && text.bytes().all(is_word)
-            && scalar.plain().is_none()
+            && is_string(text)
         {
             return f.write_str(text);
         }

@@ -189,7 +189,7 @@ async fn documents_with_mistakes_and_missing_arguments_end_it_with_2() {
     write(folder.path(), "domain: test\ndescriptors: 5");
     let (code, text) = run(&["--config", &folder.path().display().to_string()]);
     assert_eq!(code, Some(2));
-    assert!(text.contains("rules.yaml:2:14: descriptors"), "{text}");
+    assert!(text.contains("rules.yaml:2:14: expected a list"), "{text}");
     assert_eq!(run(&[]).0, Some(2));
     assert_eq!(run(&["--config", "x", "--tls-cert", "x"]).0, Some(2));
 }
