@@ -20,6 +20,9 @@ use crate::{
 /// content of a file of at most 1 MiB, without the line breaks at its end. A relative path is relative to the document's folder.
 /// `${NAME:-text}` is the text if the variable is not set or empty.
 ///
+/// A password in a URL, a hash key and a private key are variables, or in files: as text, also as that of a default, they are a
+/// mistake of the document, whose text is shown to operators.
+///
 /// `Debug` and errors show where the value is from, and never the value: the path of the file, a text that consists of variables, or
 /// `***` in place of another text.
 #[derive(Clone, PartialEq, Eq)]
@@ -55,6 +58,34 @@ impl Secret {
                     unreadable.unresolved(Reference::SecretFile(path.clone()))
                 })?;
                 Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+            }
+        }
+    }
+
+    /// Whether it is text of its own, besides variables.
+    pub(crate) fn has_text(&self) -> bool {
+        matches!(&self.0, Source::Text(text) if has_text(text))
+    }
+
+    /// Whether it is a URL of Redis with a password of its own, rather than one that is a variable: before the `@`, also where
+    /// that has no user, or in the query of a socket's URL.
+    pub(crate) fn has_password(&self) -> bool {
+        let Source::Text(text) = &self.0 else {
+            return false;
+        };
+        let literal = literal(text).unwrap_or_default();
+        let (scheme, rest) = literal.split_once("://").unwrap_or(("", &literal));
+        let query = rest.split_once('?').map_or("", |(_, query)| query);
+        let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
+        match scheme.ends_with("unix") {
+            true => query.split('&').any(|pair| {
+                let value = pair.strip_prefix("pass=");
+                value.is_some_and(|value| !value.is_empty())
+            }),
+            false => {
+                let password = user_info.split_once(':');
+                let password = password.map_or(user_info, |(_, password)| password);
+                !password.is_empty()
             }
         }
     }
@@ -108,6 +139,11 @@ fn replaced(
     Ok(replaced)
 }
 
+/// Whether a text has anything of its own, besides variables.
+pub(crate) fn has_text(text: &str) -> bool {
+    literal(text).is_none_or(|literal| !literal.is_empty())
+}
+
 /// What a text holds itself: without its variables, but with their defaults. `None` if a `$` begins no variable.
 fn literal(text: &str) -> Option<String> {
     let default = |variable: Variable<'_>| Ok(variable.default.unwrap_or_default().to_owned());
@@ -154,10 +190,8 @@ impl<'a> Variable<'a> {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::Text(text) if literal(text).as_deref() == Some("") => {
-                write!(f, "Secret({text})")
-            }
-            Source::Text(_) => f.write_str("Secret(***)"),
+            Source::Text(text) if has_text(text) => f.write_str("Secret(***)"),
+            Source::Text(text) => write!(f, "Secret({text})"),
             Source::File(path) => write!(f, "Secret(file {})", path.display()),
         }
     }
@@ -281,6 +315,35 @@ mod tests {
         for text in ["$", "${", "${}", "$NAME", "${A-B}", "${NO_SUCH_VARIABLE}"] {
             assert!(value(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_password_is_found_wherever_a_url_has_it() {
+        for (text, expected) in [
+            ("${REDIS_URL}", false),
+            ("${REDIS_URL:-memory://}", false),
+            ("redis://${HOST:-localhost}:6379/0?protocol=resp3", false),
+            ("redis://[::1]:6379", false),
+            ("redis://user:${PASSWORD}@host", false),
+            ("redis://${USER:-app}:${PASSWORD}@host", false),
+            ("redis://${USER_INFO}@host", false),
+            (
+                "unix:///run/redis@1.sock?user=app&pass=${PASSWORD}&db=1",
+                false,
+            ),
+            ("redis://user:hunter2@host", true),
+            ("redis://:hunter2@host", true),
+            ("redis://hunter2@host", true),
+            ("rediss://user:hun/ter@2@host", true),
+            ("redis://user:hunter${REST}@host", true),
+            ("redis://user:${PASSWORD:-hunter2}@host", true),
+            ("${REDIS_URL:-redis://:hunter2@localhost}", true),
+            ("user:hunter2@host:6379", true),
+            ("redis+unix:///run/redis.sock?pass=hunter2", true),
+        ] {
+            assert_eq!(Secret::text(text).has_password(), expected, "{text}");
+        }
+        assert!(!Secret::file("redis://:hunter2@host").has_password());
     }
 
     #[test]

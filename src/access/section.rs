@@ -42,9 +42,9 @@ forms! {
 }
 
 forms! {
-    /// The text of a key, in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`. It may be a
-    /// credential: `Debug` and errors don't show it. `hash:` and the 20 characters of a hash, as in logs and the store, are a
-    /// key of which only the hash is known: so a document need not hold credentials.
+    /// The text of a key, in which `${NAME}` is the value of the environment's variable `NAME` and `$$` is `$`. `hash:` and the 20
+    /// characters of a hash, as in logs and the store, are a key of which only the hash is known. Where the policy's key is hashed,
+    /// it is a credential: text of the document's own is a mistake then. `Debug` and errors don't show it.
     pub enum KeyText, "the text of a key, or an array of texts" without Debug {
         /// A text as requests have it.
         One(String) from text;

@@ -248,7 +248,7 @@ impl Key {
     }
 
     /// Whether it is a hash, or a tuple with one.
-    #[cfg(any(test, feature = "admin"))]
+    #[cfg(any(test, feature = "admin", feature = "config"))]
     pub(crate) fn has_hash(&self) -> bool {
         // Only a hash has the marker.
         self.as_bytes().contains(&HASH_MARKER)

@@ -36,12 +36,12 @@ fn another_store_and_another_hash_key_are_named_without_their_secrets() {
     let folder = testkit::folder();
     let policy = "[policies.api]\nquota = '10/min'\nkey = 'bearer'\n";
     let document = |password: &str, hash_key: &str| {
-        let url = format!("redis://:{password}@localhost");
-        format!("[store]\nurl = '{url}'\n[bearer]\nhash_key = '{hash_key}'\n{policy}")
+        let url = format!("redis://:${{{password}}}@localhost");
+        format!("[store]\nurl = '{url}'\n[bearer]\nhash_key = '${{{hash_key}}}'\n{policy}")
     };
-    let old = document("hunter2", &"ab".repeat(32));
+    let old = document("HUNTER_2", "ABAB");
     let old = write(folder.path(), "old.toml", &old);
-    let new = document("hunter3", &"cd".repeat(32));
+    let new = document("HUNTER_3", "CDCD");
     let new = write(folder.path(), "new.toml", &new);
     for json in [&["diff", &old, &new][..], &["diff", &old, &new, "--json"]] {
         let run = tollgate(json);
@@ -49,7 +49,7 @@ fn another_store_and_another_hash_key_are_named_without_their_secrets() {
         for part in ["store", "start afresh", "bearer", "counted afresh"] {
             assert!(run.stdout.contains(part), "{part}: {}", run.stdout);
         }
-        for secret in ["hunter", "abab", "cdcd"] {
+        for secret in ["HUNTER", "ABAB", "CDCD"] {
             assert!(!run.stdout.contains(secret), "{}", run.stdout);
         }
     }

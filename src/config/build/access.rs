@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     path::PathBuf,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +22,7 @@ use crate::{
     extract::{KeyExtractor, client_ip},
     key::Key,
     policy::Policy,
-    secret::expand,
+    secret::{expand, has_text},
     setting::CODE,
 };
 
@@ -90,6 +91,11 @@ impl Build<'_> {
                 let mut keys = Vec::new();
                 for (index, text) in texts.iter().enumerate() {
                     let path = path.index(index);
+                    if is_credential(policy.extractor(), text) {
+                        let expected = "hash: and the 20 characters of its key, \"${NAME}\", or { file = \"path\" } for all keys";
+                        self.found(&path, "a credential in the document", expected);
+                        continue;
+                    }
                     let Some(value) = self.value(&path, expanded(text)) else {
                         continue;
                     };
@@ -155,6 +161,28 @@ impl Build<'_> {
 /// Stands before the hash of a key.
 const HASH: &str = "hash:";
 
+/// Whether an entry of a list is of texts alone, rather than of a variable or a hash, where the extractor hashes one of them.
+fn is_credential(extractor: &dyn KeyExtractor, entry: &KeyText) -> bool {
+    let texts = match entry {
+        KeyText::One(text) => slice::from_ref(text),
+        KeyText::Parts(texts) => texts,
+    };
+    // Of short texts a key has no hash, unless one is hashed. The number of an alternative, and addresses, are needed.
+    let short = texts.iter().map(|text| match text.parse::<IpAddr>() {
+        Ok(_) => "::1",
+        Err(_) if text.len() == 1 => &**text,
+        Err(_) => "x",
+    });
+    let short: Vec<&str> = short.collect();
+    let is_text = |text: &String| has_text(text) && hash_of(text).is_none();
+    let key = extractor.key_from_text(&short);
+    texts.iter().all(is_text) && key.is_some_and(|key| key.has_hash())
+}
+
+fn hash_of(text: &str) -> Option<Key> {
+    Key::from_hash(text.strip_prefix(HASH)?)
+}
+
 /// The entry with the values of the environment's variables.
 fn expanded(text: &KeyText) -> Result<KeyText, InvalidValue> {
     match text {
@@ -175,9 +203,8 @@ fn key_of(policy: &Policy, text: &KeyText) -> Option<Key> {
 
 /// What a request has counts before the key as the command line and the admin API show it, since a credential may look like one.
 fn key_of_text(policy: &Policy, text: &str) -> Option<Key> {
-    let of_hash = text.strip_prefix(HASH).and_then(Key::from_hash);
     let in_request = || policy.extractor().key_from_text(&[text]);
-    of_hash
+    hash_of(text)
         .or_else(in_request)
         .or_else(|| policy.parse_key(text))
 }

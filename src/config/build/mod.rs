@@ -9,7 +9,7 @@ use http::{
 
 use super::{
     Secret, content,
-    document::Document,
+    document::{Document, SecretKind},
     error::{LoadError, MAX_MISTAKES, Mistake},
     registry::Registry,
     tree::path::Path,
@@ -216,6 +216,7 @@ impl<'a> Build<'a> {
         for mistake in registry.mistakes() {
             let _: Option<()> = build.value(&Path::default(), Err(mistake.clone()));
         }
+        build.check_secrets();
         let known = build.mistakes.len();
         build.check_client_ip();
         // If `client_ip` has a mistake, keys and lists are checked as if the document had none.
@@ -228,6 +229,19 @@ impl<'a> Build<'a> {
             build.registry = build.registry.with_bearer(bearer().hash_key(hash_key));
         }
         build
+    }
+
+    /// Notes secrets that stand in the document itself: its text is shown to operators.
+    fn check_secrets(&mut self) {
+        for (path, kind, secret) in self.document.secrets() {
+            let found = match kind {
+                SecretKind::Url if secret.has_password() => "a password in the document",
+                SecretKind::Key if secret.has_text() => "a key in the document",
+                _ => continue,
+            };
+            let expected = "\"${NAME}\" in its place, or { file = \"path\" } for the whole";
+            self.found(&path, found, expected);
+        }
     }
 
     /// The key under which bearer tokens are hashed.

@@ -29,7 +29,7 @@ use crate::{
     respond::{OnRejection, RateLimitHeaders, RejectionText},
     secret::Secret,
     setting::{Named, Slot},
-    store::section::{SentinelSection, StoreSection, TlsSection},
+    store::section::StoreSection,
 };
 
 #[cfg(feature = "config-schema")]
@@ -285,14 +285,58 @@ impl Document {
     /// reads them.
     pub fn files(&self) -> Vec<PathBuf> {
         let lists = self.deny.iter().chain(&self.allow);
-        let bearer = self.bearer.as_ref().and_then(BearerSection::secret);
-        let store = self.store.iter().flat_map(StoreSection::secrets);
-        let secrets = bearer.into_iter().chain(store);
+        let secrets = self.secrets().into_iter();
         let files = lists
             .filter_map(ListSection::file)
-            .chain(secrets.filter_map(Secret::path));
+            .chain(secrets.filter_map(|(_, _, secret)| secret.path()));
         files.map(|file| self.folder().join(file)).collect()
     }
+
+    /// The secrets, each with its path.
+    pub(super) fn secrets<'a>(&'a self) -> Vec<(ValuePath, SecretKind, &'a Secret)> {
+        use SecretKind::{Certificate, Key, Url};
+
+        let mut secrets = Vec::new();
+        let mut add = |path, kind, secret: Option<&'a Secret>| {
+            secrets.extend(secret.map(|secret| (path, kind, secret)));
+        };
+        let root = ValuePath::default();
+        if let Some(bearer) = &self.bearer {
+            let path = root.key("bearer").key("hash_key");
+            add(path, Key, bearer.hash_key.as_ref());
+        }
+        if let Some(store) = &self.store {
+            let path = root.key("store");
+            add(path.key("url"), Url, store.url.as_ref());
+            for (index, url) in store.cluster.iter().flatten().enumerate() {
+                add(path.key("cluster").index(index), Url, Some(url));
+            }
+            if let Some(sentinel) = &store.sentinel {
+                let path = path.key("sentinel");
+                for (index, url) in sentinel.urls.iter().enumerate() {
+                    add(path.key("urls").index(index), Url, Some(url));
+                }
+                add(path.key("server_url"), Url, sentinel.server_url.as_ref());
+            }
+            if let Some(tls) = &store.tls {
+                let path = path.key("tls");
+                let (root, client) = (&tls.root_certificates, &tls.client_certificate);
+                add(path.key("root_certificates"), Certificate, root.as_ref());
+                add(path.key("client_certificate"), Certificate, client.as_ref());
+                add(path.key("client_key"), Key, tls.client_key.as_ref());
+            }
+        }
+        secrets
+    }
+}
+
+/// What a secret is.
+#[derive(Clone, Copy)]
+pub(super) enum SecretKind {
+    /// A URL, of which the password is secret.
+    Url,
+    Certificate,
+    Key,
 }
 
 impl ListSection {
@@ -304,45 +348,6 @@ impl ListSection {
             Some(KeysSection::File(section)) => Some(&section.file),
             _ => None,
         }
-    }
-}
-
-impl BearerSection {
-    fn secret(&self) -> Option<&Secret> {
-        let Self { hash_key } = self;
-        hash_key.as_ref()
-    }
-}
-
-impl StoreSection {
-    fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        let nodes = self.cluster.iter().flatten();
-        let sentinel = self.sentinel.iter().flat_map(SentinelSection::secrets);
-        let tls = self.tls.iter().flat_map(TlsSection::secrets);
-        self.url.iter().chain(nodes).chain(sentinel).chain(tls)
-    }
-}
-
-impl SentinelSection {
-    fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        let Self {
-            master: _,
-            urls,
-            server_url,
-        } = self;
-        urls.iter().chain(server_url)
-    }
-}
-
-impl TlsSection {
-    fn secrets(&self) -> impl Iterator<Item = &Secret> {
-        let Self {
-            root_certificates,
-            client_certificate,
-            client_key,
-        } = self;
-        let secrets = [root_certificates, client_certificate, client_key];
-        secrets.into_iter().flatten()
     }
 }
 

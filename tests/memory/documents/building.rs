@@ -25,7 +25,7 @@ timeout = "2day"
 connections = 65
 circuit_breaker_threshold = 0
 rejection_cache = { staleness = "2h" }
-tls = { client_key = { file = "missing.pem" } }
+tls = { client_key = "s3cr3t" }
 
 [policies.api]
 quota = "0/min"

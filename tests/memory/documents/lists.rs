@@ -27,7 +27,8 @@ async fn status(layer: &RateLimitLayer, key: &str) -> u16 {
 async fn a_key_is_a_credential_or_comes_from_the_environment() {
     let folder = testkit::folder();
     let name = env!("CARGO_PKG_NAME");
-    let lists = "deny = [{ policy = 'api', keys = ['${CARGO_PKG_NAME}', 'a${NO_SUCH_VARIABLE:-b}', '$${c}', 'key:abc', 'a+hash:b'] }]";
+    fs::write(folder.path().join("keys"), "ab\n${c}\nkey:abc\na+hash:b\n").expect("a file");
+    let lists = "deny = [{ policy = 'api', keys = ['${CARGO_PKG_NAME}'] }, { policy = 'api', keys = { file = 'keys' } }]";
     let layer = layer(folder.path(), lists).expect("a layer");
     // A credential that looks like a key that is shown is a credential.
     for denied in [name, "ab", "${c}", "key:abc", "a+hash:b"] {
@@ -35,6 +36,50 @@ async fn a_key_is_a_credential_or_comes_from_the_environment() {
     }
     for other in ["${CARGO_PKG_NAME}", "$${c}", "abc"] {
         assert_eq!(status(&layer, other).await, 200, "{other}");
+    }
+}
+
+#[test]
+fn a_credential_in_the_document_is_a_mistake_and_a_readable_key_is_none() {
+    let hash = "hash:7lEM2SSxGPnYHjFZP0wx";
+    #[rustfmt::skip]
+    let rows = [
+        ("bearer", "'sk_live'", true),
+        ("bearer", "'a${NO_SUCH_VARIABLE:-b}'", true),
+        ("bearer", "'${NO_SUCH_VARIABLE:-sk_live}'", true),
+        ("bearer", "'${CARGO_PKG_NAME}'", false),
+        ("bearer", &format!("'{hash}'"), false),
+        ("same(header:x-api-key, bearer)", "'sk_live'", true),
+        ("cookie:session", "'0123'", true),
+        ("cookie:language readable", "'en'", false),
+        ("header:x-tenant secret", "'acme'", true),
+        ("header:x-tenant", "'a tenant whose name is long, so that its key is a hash'", false),
+        ("header:x-tenant", "'a${NO_SUCH_VARIABLE:-b}'", false),
+        ("header:x-tenant", "'$${c}'", false),
+        ("peer", "'192.0.2.7'", false),
+        ("path", "'/a'", false),
+        ("[header:x-tenant, bearer]", "['acme', 'sk_live']", true),
+        ("[header:x-tenant, bearer]", "['acme', '${CARGO_PKG_NAME}']", false),
+        ("[peer, bearer]", "['192.0.2.7', 'sk_live']", true),
+        ("[peer, bearer]", "['192.0.2.7', '${CARGO_PKG_NAME}']", false),
+        ("bearer | peer", "['1', 'sk_live']", true),
+        ("bearer | peer", "['2', '192.0.2.7']", false),
+        ("[header:x-tenant, path]", "['acme', '/a']", false),
+        ("[peer, client_ip, header:x-tenant]", "['192.0.2.7', '192.0.2.7', 'acme']", false),
+    ];
+    for (key, entry, is_mistake) in rows {
+        let list = format!("deny = [{{ policy = 'api', keys = [{entry}] }}]");
+        let text = format!("{list}\n[policies.api]\nquota = '1/s'\nkey = '{key}'");
+        let built = document(&text).limiter(&Registry::new());
+        match built {
+            Ok(_) => assert!(!is_mistake, "{key}: {entry}"),
+            Err(error) => {
+                assert!(is_mistake, "{key}: {entry}: {error}");
+                let expected = "1:35: deny[0].keys[0]: found a credential in the document; expected hash: and the 20 characters \
+                                of its key, \"${NAME}\", or { file = \"path\" } for all keys";
+                assert_eq!(error.to_string(), expected, "{key}: {entry}");
+            }
+        }
     }
 }
 
@@ -55,7 +100,7 @@ async fn a_file_beside_the_document_lists_addresses_of_clients_and_not_of_their_
 #[test]
 fn a_text_without_the_number_of_its_alternative_is_a_mistake_that_says_so() {
     let text = r#"
-deny = [{ policy = "api", keys = ["sk_stolen", ["2", "hash:7lEM2SSxGPnYHjFZP0wx"]] }]
+deny = [{ policy = "api", keys = ["${CARGO_PKG_NAME}", ["2", "hash:7lEM2SSxGPnYHjFZP0wx"]] }]
 [policies.api]
 quota = "10/min"
 key = "header:x-api-key | peer"
@@ -66,7 +111,7 @@ key = "header:x-api-key | peer"
                     which the policy's key makes a key, or hash: and the 20 characters of one; the key is header:x-api-key | peer";
     assert_eq!(
         error,
-        format!("2:35: deny[0].keys[0]: {expected}\n2:48: deny[0].keys[1]: {expected}")
+        format!("2:35: deny[0].keys[0]: {expected}\n2:56: deny[0].keys[1]: {expected}")
     );
 }
 

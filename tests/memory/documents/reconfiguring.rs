@@ -5,7 +5,7 @@ use crate::documents::support::*;
 /// A document of a limiter on Redis; nothing connects.
 const ON_REDIS: &str = r#"
 [store]
-url = "redis://user:s3cr3t@127.0.0.1:1/2"
+url = "redis://user:${CARGO_PKG_NAME}@127.0.0.1:1/2"
 timeout = "50ms"
 rejection_cache = { staleness = "2s", capacity = 500 }
 
