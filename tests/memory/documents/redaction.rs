@@ -1,4 +1,4 @@
-//! What `Debug`, texts and errors show of secrets: never a part of one.
+//! What errors show of secrets: never a part of one.
 
 use crate::documents::support::*;
 

@@ -44,17 +44,17 @@ impl RedisStoreBuilder {
             plain("hash_tags", &self.connect.hash_tags),
             plain("overrides", &self.overrides),
         ];
-        let mut credentials = vec![(name, hash(&secrets))];
         #[cfg(feature = "redis-tls")]
-        {
-            let tls = &self.connect.tls;
-            let client = tls.client.as_ref();
+        let certificates = {
+            let client = self.connect.tls.client.as_ref();
             let client = client.map(|own| (&own.client_cert, &own.client_key));
-            credentials.push(plain("tls", &(&tls.root, client)));
-        }
+            (&self.connect.tls.root, client)
+        };
+        #[cfg(not(feature = "redis-tls"))]
+        let certificates = ();
         StoreSettings {
             settings,
-            credentials,
+            credentials: vec![(name, hash(&secrets)), plain("tls", &certificates)],
             by_document: self.by_document,
         }
     }
