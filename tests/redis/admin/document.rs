@@ -51,7 +51,13 @@ async fn the_configuration_is_the_text_of_the_document_that_was_loaded_last() {
     let folder = testkit::folder();
     let file = folder.path().join("limits.toml");
     let text = |quota: &str| format!("# A comment.\n[policies.api]\nquota = \"{quota}\"\n");
-    fs::write(&file, text("10/min")).expect("a file");
+    // The watch may read the file at any time.
+    let write = |quota: &str| {
+        let other = folder.path().join("other");
+        fs::write(&other, text(quota)).expect("a file");
+        fs::rename(&other, &file).expect("a file");
+    };
+    write("10/min");
     let document = Document::load(&file).expect("a document");
     let layer = document.layer(&Registry::new()).expect("a layer");
     let admin = || Admin::new(&layer).token("ops", TOKEN);
@@ -60,17 +66,16 @@ async fn the_configuration_is_the_text_of_the_document_that_was_loaded_last() {
     let loaded = Api::with(admin().document(&document)).get("/config").await;
     assert_eq!(loaded.json, json!({"document": text("10/min")}));
 
-    // It reads the file only when it is told to.
     let watch = Watch::new(&file).every(secs(3_600));
     let watcher = Arc::new(watch.start(&layer).expect("a watcher"));
-    fs::write(&file, text("20/min")).expect("a file");
+    write("20/min");
     watcher.reload().await.expect("a reload");
     let api = Api::with(admin().document(&document).watcher(watcher.clone()));
     let config = api.get("/config").await.json;
     let watch = json!({"hash": watcher.status().hash(), "path": file.to_str()});
     assert_has(&config, json!({"document": text("20/min"), "watch": watch}));
 
-    fs::write(&file, text("ten")).expect("a file");
+    write("ten");
     assert!(watcher.reload().await.is_err());
     let config = api.get("/config").await.json;
     assert_eq!(config["document"], text("20/min"));
