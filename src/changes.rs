@@ -47,7 +47,7 @@ pub struct PolicyChange {
 pub enum PolicyChangeKind {
     /// In both, with the same settings.
     Kept,
-    /// In both, with other settings. A closure is another setting unless it captures nothing, or is the same value.
+    /// In both, with other settings. A closure is another setting unless both policies share it.
     Altered,
     /// In the new one only.
     Added,
@@ -58,7 +58,7 @@ pub enum PolicyChangeKind {
 impl Changes {
     /// Compares two sets of policies, each in its order.
     ///
-    /// Called while the policies of both sets exist: code without a name is compared by its address.
+    /// Called while the policies of both sets exist: functions are compared by their address.
     pub(crate) fn between<'a>(
         before: impl IntoIterator<Item = &'a Policy>,
         after: impl IntoIterator<Item = &'a Policy>,
@@ -139,8 +139,8 @@ impl PolicyChange {
         Self {
             name: after.shared_name(),
             kind,
-            quota_before: before.and_then(|before| before.settings().quota),
-            quota_after: after.settings().quota,
+            quota_before: before.and_then(Policy::own_quota),
+            quota_after: after.own_quota(),
             counts,
         }
     }
@@ -149,7 +149,7 @@ impl PolicyChange {
         Self {
             name: policy.shared_name(),
             kind: PolicyChangeKind::Removed,
-            quota_before: policy.settings().quota,
+            quota_before: policy.own_quota(),
             quota_after: None,
             counts: Some("its counts expire by themselves"),
         }
@@ -219,15 +219,14 @@ impl fmt::Display for PolicyChange {
 /// words.
 fn counts_after(before: &Policy, after: &Policy) -> &'static str {
     let rules = [before, after].map(|policy| policy.bind(&policy.quota(), &TierRefills::default()));
-    let [old, new] = [before, after].map(Policy::settings);
     match rules {
         [Ok(from), Ok(to)] if from.info().state_format != to.info().state_format => {
             "another strategy: the counts start afresh, and the old ones expire by themselves"
         }
-        _ if old.key != new.key || old.by_hand != new.by_hand => {
+        _ if !before.finds_keys_like(after) => {
             "a request that has another key now is counted afresh"
         }
-        [_, Ok(to)] if old.quota != new.quota || old.strategy != new.strategy => {
+        [_, Ok(to)] if before.quota() != after.quota() || !before.has_same_strategy(after) => {
             match BuiltIn::of(&*to).map(|strategy| strategy.counts) {
                 Some(Counts::Time) => time_after(before.quota(), after.quota()),
                 Some(Counts::Kept(text)) => text,

@@ -1,19 +1,11 @@
 //! Which rate-limit header fields responses have, and in which format. `respond/write.rs` writes them; `respond/delay.rs` computes
 //! `Retry-After`.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, header::RETRY_AFTER};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{
-    limiter::Decision,
-    random::random_u64,
-    setting::{
-        CODE,
-        values::{duration, forms, schema_of},
-    },
-};
+use crate::{limiter::Decision, random::random_u64, shared_fn::SharedFn};
 
 pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -158,13 +150,7 @@ impl NamedPolicies {
 }
 
 /// A format of rate-limit fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(
-    feature = "config-schema",
-    derive(schemars::JsonSchema),
-    schemars(rename = "HeaderFormatName")
-)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HeaderFormat {
     /// The newest published version of the IETF's draft.
     #[default]
@@ -172,7 +158,6 @@ pub(crate) enum HeaderFormat {
     /// `X-RateLimit-*`, with the reset in seconds from now.
     XRatelimit,
     /// The `x-ratelimit-*-requests` and `x-ratelimit-*-tokens` fields of OpenAI, of the policies `requests` and `tokens`.
-    #[serde(rename = "openai")]
     OpenAi,
     /// The `anthropic-ratelimit-*` fields of Anthropic, of the policies `requests`, `tokens`, `input_tokens` and
     /// `output_tokens`.
@@ -180,29 +165,11 @@ pub(crate) enum HeaderFormat {
     /// No fields.
     None,
     /// The fields that a closure of the application writes.
-    #[serde(skip)]
-    Custom(WriteFields),
+    Custom(SharedFn<WriteFieldsFn>),
 }
 
-type WriteFieldsFn = dyn Fn(&Decision, &mut HeaderMap) + Send + Sync;
-
-/// A closure that writes fields. Two are equal if they are one value.
-#[derive(Clone)]
-pub(crate) struct WriteFields(pub(crate) Arc<WriteFieldsFn>);
-
-impl PartialEq for WriteFields {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for WriteFields {}
-
-impl fmt::Debug for WriteFields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(CODE)
-    }
-}
+/// Writes the fields of a decision.
+pub(crate) type WriteFieldsFn = dyn Fn(&Decision, &mut HeaderMap) + Send + Sync;
 
 impl HeaderFormat {
     /// The groups of fields that describe [named policies](NamedPolicies::names), in their order.
@@ -305,7 +272,8 @@ impl RateLimitHeaders {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     pub fn custom(write: impl Fn(&Decision, &mut HeaderMap) + Send + Sync + 'static) -> Self {
-        Self::of(HeaderFormat::Custom(WriteFields(Arc::new(write))))
+        let write: Arc<WriteFieldsFn> = Arc::new(write);
+        Self::of(HeaderFormat::Custom(write.into()))
     }
 
     /// Whether a closure of the application writes the fields.
@@ -440,97 +408,3 @@ impl RateLimitHeaders {
         })
     }
 }
-
-forms! {
-    /// The rate-limit fields of responses.
-    enum Form, "the name of a format such as \"draft\", or a table with format and settings" {
-        /// The fields of this format.
-        Format(HeaderFormat) from text;
-        /// The fields of a format, with settings.
-        Settings(HeaderSettings) from table;
-    }
-}
-
-/// A format of rate-limit fields, with settings.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
-struct HeaderSettings {
-    /// The format. Default: `draft`.
-    format: HeaderFormat,
-    /// The most that is added at random to the wait of a rejection, such as `"2s"`. Default: none.
-    #[serde(with = "duration", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "config-schema",
-        schemars(with = "Option<crate::setting::values::DurationSchema>")
-    )]
-    jitter: Option<Duration>,
-    /// The policy of the `requests` fields of `openai` and `anthropic`. Default: none, without these fields.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    requests: Option<Box<str>>,
-    /// The policy of the `tokens` fields of `openai` and `anthropic`. Default: none, without these fields.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<Box<str>>,
-    /// The policy of the `input-tokens` fields of `anthropic`. Default: none, without these fields.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    input_tokens: Option<Box<str>>,
-    /// The policy of the `output-tokens` fields of `anthropic`. Default: none, without these fields.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_tokens: Option<Box<str>>,
-}
-
-impl Serialize for RateLimitHeaders {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let NamedPolicies {
-            requests,
-            tokens,
-            input_tokens,
-            output_tokens,
-        } = self.named.as_deref().cloned().unwrap_or_default();
-        if let HeaderFormat::Custom(_) = self.format {
-            return serializer.serialize_str(CODE);
-        }
-        let settings = HeaderSettings {
-            format: self.format.clone(),
-            jitter: (!self.jitter.is_zero()).then_some(self.jitter),
-            requests,
-            tokens,
-            input_tokens,
-            output_tokens,
-        };
-        let format_alone = HeaderSettings {
-            format: self.format.clone(),
-            ..HeaderSettings::default()
-        };
-        if settings == format_alone {
-            self.format.serialize(serializer)
-        } else {
-            settings.serialize(serializer)
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for RateLimitHeaders {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let settings = match Form::deserialize(deserializer)? {
-            Form::Format(format) => HeaderSettings {
-                format,
-                ..HeaderSettings::default()
-            },
-            Form::Settings(settings) => settings,
-        };
-        let named = NamedPolicies {
-            requests: settings.requests,
-            tokens: settings.tokens,
-            input_tokens: settings.input_tokens,
-            output_tokens: settings.output_tokens,
-        };
-        Ok(Self {
-            jitter: settings.jitter.unwrap_or_default(),
-            named: (named != NamedPolicies::default()).then(|| Arc::new(named)),
-            format: settings.format,
-        })
-    }
-}
-
-schema_of!(RateLimitHeaders, "RateLimitHeaders", Form);

@@ -256,19 +256,18 @@ pub mod outcome;
 pub mod outgoing;
 pub mod provider;
 pub mod settings {
-    //! The settings of a [`Policy`](crate::Policy), as [`Policy::settings`](crate::Policy::settings) returns them and
-    //! configuration documents have them.
+    //! The settings of a [`Policy`](crate::Policy) as values, for code that sets them from another form, such as a document.
 
     pub use crate::{
         policy::{
-            charging::Charge,
-            cost::{Cost, CostRule},
-            settings::PolicySettings,
-            skip::{Conditions, MethodName, path::PathPattern},
+            charging::{Charge, OutcomeFn},
+            cost::{Cost, CostFn, CostRule},
+            quotas::{QuotaByRequest, QuotaFn, TierFn},
+            skip::{ConditionFn, Conditions, path::PathPattern},
         },
         quota::QuotaWithoutPeriod,
         respond::RejectionText,
-        setting::{Named, Slot},
+        shared_fn::SharedFn,
     };
 }
 pub mod store;
@@ -284,6 +283,7 @@ pub mod fuzzing {
 
 mod address;
 mod background;
+mod differences;
 mod file;
 mod headers;
 #[cfg(any(feature = "axum", feature = "tonic"))]
@@ -293,17 +293,15 @@ mod log;
 mod policy;
 mod quota;
 mod random;
-#[cfg(any(feature = "admin", feature = "config", feature = "redis"))]
-#[cfg_attr(
-    not(feature = "config"),
-    allow(dead_code, reason = "documents alone have variables")
-)]
 mod rejections;
 mod respond;
 mod runtime;
-#[cfg(feature = "config")]
-mod secret;
-mod setting;
+#[cfg_attr(
+    not(feature = "config"),
+    allow(dead_code, reason = "documents alone have keys as texts")
+)]
+mod scan;
+mod shared_fn;
 mod sync;
 
 #[doc(inline)]

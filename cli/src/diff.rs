@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate::changes::Changes;
 
 use crate::{
-    document::{Code, InProcess, invalid},
+    document::{Code, InProcess, Reader, invalid},
     exit::{Answer, Outcome},
     output::Output,
 };
@@ -32,11 +32,12 @@ pub(crate) struct Options {
 const RESTART: &str = "changes when processes are restarted";
 
 pub(crate) fn run(options: &Options, output: &Output) -> Outcome {
-    let old = InProcess::load(&options.old, options.code)?;
-    let new = InProcess::load(&options.new, options.code)?;
+    let mut reader = Reader::default();
+    let old = InProcess::load_by(&mut reader, &options.old, options.code)?;
+    let new = InProcess::load_by(&mut reader, &options.new, options.code)?;
     old.report_assumed(&options.old);
     new.report_assumed(&options.new);
-    let layer = old.document.layer(&old.registry);
+    let layer = old.document.layer(&new.registry);
     let layer = layer.map_err(|error| invalid(&error))?;
     let changes = new.document.reconfigure_layer(&layer, &new.registry);
     let changes = changes.map_err(|error| invalid(&error))?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use tollgate::{
     Gcra, KeyExtractor,
-    config::{BearerSection, Document, LoadError, Mistake, Reference, Registry, StoreSection},
+    config::{BearerSection, Document, LoadError, Mistake, Reference, Registry, StoreDocument},
     extract,
 };
 
@@ -29,10 +29,10 @@ pub(crate) struct InProcess {
     pub(crate) document: Document,
     /// Placeholders of the code that the document names: a key that no request has, a cost of 1, no tier, GCRA as strategy.
     pub(crate) registry: Registry,
-    /// The names of code that have placeholders.
+    /// The names of code that have placeholders, without those of documents that were read before.
     pub(crate) assumed: Vec<Mistake>,
     /// The store, which was left out.
-    pub(crate) store: Option<StoreSection>,
+    pub(crate) store: Option<StoreDocument>,
     /// How bearer tokens are hashed, which was left out.
     pub(crate) bearer: Option<BearerSection>,
 }
@@ -40,8 +40,13 @@ pub(crate) struct InProcess {
 impl InProcess {
     /// Reads a document that counts in process, whatever its store is.
     pub(crate) fn load(path: &Path, code: Code) -> Outcome<Self> {
+        Self::load_by(&mut Reader::default(), path, code)
+    }
+
+    /// Reads one of several documents, in which the same name is the same code.
+    pub(crate) fn load_by(reader: &mut Reader, path: &Path, code: Code) -> Outcome<Self> {
         let mut left_out = (None, None);
-        let mut reader = Reader::default();
+        let known = reader.assumed.len();
         let document = reader
             .read(path, code, |document| {
                 left_out = (document.store.take(), document.bearer.take());
@@ -50,8 +55,8 @@ impl InProcess {
         let (store, bearer) = left_out;
         Ok(Self {
             document,
-            registry: reader.registry,
-            assumed: reader.assumed,
+            registry: reader.registry.clone(),
+            assumed: reader.assumed.split_off(known),
             store,
             bearer,
         })

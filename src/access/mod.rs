@@ -5,10 +5,10 @@ use std::{cell::Cell, fmt, net::IpAddr, sync::Arc};
 use http::request::Parts;
 
 use crate::{
+    differences::different,
     error::InvalidValue,
     extract::{Extracted, NO_PEER},
     log::LogThrottle,
-    setting::different,
 };
 
 pub use self::ip_list::AddressList;
@@ -17,8 +17,6 @@ pub use self::key_list::KeyList;
 pub(crate) mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
-#[cfg(feature = "config")]
-pub(crate) mod section;
 
 /// An [`AddressList`] or a [`KeyList`], to [allow](crate::limiter::LimiterBuilder::allow) or [deny](crate::limiter::LimiterBuilder::deny).
 #[derive(Clone, Debug)]
@@ -53,9 +51,7 @@ impl From<KeyList> for AccessList {
 
 /// What happens to a request whose address an [`AddressList`] can't find. In both cases an error with the remedy is logged, at
 /// most every 10 s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnknownAddress {
     /// The request is on no address list: the policies are evaluated.

@@ -11,24 +11,37 @@ mod content;
 mod document;
 mod error;
 mod format;
+mod forms;
 mod names;
 mod registry;
+mod secret;
 mod text;
 mod tree;
 mod watch;
 
-pub use crate::{
-    access::section::{AddressesSection, FileSection, KeyText, KeysSection, ListSection},
-    error::reference::Reference,
-    extract::section::{BearerSection, ClientIpSection},
-    secret::Secret,
-    store::section::{
+pub use crate::error::reference::Reference;
+pub use document::{
+    Document,
+    access::{
+        AddressesSection, FileSection, KeyText, KeysSection, ListSection, OnUnknownAddressSection,
+    },
+    keys::{BearerSection, ClientIpSection},
+    policy::{
+        ChargeSection, ConditionsSection, CostRuleSection, CostSection, KeySection, LeaseSection,
+        LocalFallbackSection, MissingKeySection, OnMisconfigurationSection, OnStoreErrorSection,
+        PolicyDocument,
+    },
+    response::{
+        HeaderFormatSection, HeaderSettingsSection, HeadersSection, RejectionSection,
+        RejectionsSection,
+    },
+    store::{
         BreakerSection, RejectionCacheSection, RejectionCacheSettings, SentinelSection,
-        StoreSection, TlsSection,
+        StoreDocument, TlsSection,
     },
 };
-pub use document::Document;
 pub use error::{LoadError, Mistake, Position};
 pub use format::Format;
 pub use registry::Registry;
+pub use secret::Secret;
 pub use watch::{Watch, WatchError, WatchStatus, WatchTarget, Watcher};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::KeyExtractor;
-use crate::{error::InvalidValue, setting::scan::Scanner};
+use crate::{error::InvalidValue, scan::Scanner};
 
 /// Parses what follows the first word of an extractor's text.
 type Parse = fn(&mut Scanner<'_>) -> Result<Arc<dyn KeyExtractor>, InvalidValue>;

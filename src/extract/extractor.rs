@@ -8,9 +8,7 @@ use super::{field, text};
 use crate::{error::InvalidValue, key::Key};
 
 /// What a policy does with a request without a key: set by [`Policy::missing_key`](crate::Policy::missing_key).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
     /// The policy does not apply to the request.
@@ -170,11 +168,8 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the text that stands for the extractor in a configuration document, such as `"header:x-tenant | peer"`.
     ///
-    /// A document that has the text must be read back as an extractor that finds the same keys. So the text holds every setting
-    /// that keys depend on; of two policies whose extractors have the same text, the keys are taken for the same. Secrets are
-    /// not part of it.
-    ///
-    /// Default: `None`, for code that a document can't describe. It is shown as `code`.
+    /// It holds every setting that keys depend on, without secrets: of two policies whose extractors have the same text, the keys
+    /// are taken for the same. Default: `None`, for code that no document describes; it is equal to itself alone.
     fn config_text(&self) -> Option<Cow<'_, str>> {
         None
     }

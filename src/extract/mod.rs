@@ -123,8 +123,6 @@ mod field;
 mod grpc;
 mod host;
 mod query;
-#[cfg(feature = "config")]
-pub(crate) mod section;
 pub(crate) mod text;
 pub(crate) mod tuple;
 pub(crate) mod uri;

@@ -61,14 +61,6 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Sets all conditions.
-    #[cfg(feature = "config")]
-    pub(crate) fn conditions(mut self, skip: Conditions, only: Conditions) -> Self {
-        self.skip = skip;
-        self.only = only;
-        self
-    }
-
     /// Adds a policy. A request is admitted if all policies but [shadow policies](Policy::shadow) admit it, and is charged
     /// under all of them or under none.
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -104,6 +96,18 @@ impl<T> LimiterBuilder<T> {
     /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without [`address`](crate::limiter::Check::address).
     pub fn on_unknown_address(mut self, action: OnUnknownAddress) -> Self {
         self.lists.on_unknown_address(action);
+        self
+    }
+
+    /// Sets the requests to which no policy applies: those for which any of the conditions holds.
+    pub fn skip(mut self, conditions: Conditions) -> Self {
+        self.skip = conditions;
+        self
+    }
+
+    /// Sets the only requests to which the policies apply: those for which the conditions hold.
+    pub fn only(mut self, conditions: Conditions) -> Self {
+        self.only = conditions;
         self
     }
 

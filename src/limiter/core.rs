@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     access::Lists,
+    differences::different,
     error::UnknownPolicy,
     log::LogThrottle,
     observe::{LimiterStats, Observers},
@@ -30,7 +31,6 @@ use crate::{
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::{Conditions, SkipRules},
     },
-    setting::different,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units, memory::MemoryStore},
     sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };

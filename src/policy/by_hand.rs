@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::request::Parts;
 
-use super::{Policy, PolicySettings};
+use super::Policy;
 use crate::{
     extract::{Extracted, KeyExtractor, MissingKey},
     key::Key,
@@ -41,8 +41,8 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn by_hand(mut self) -> Self {
-        self.settings.key = None;
-        self.settings.by_hand = Some(true);
+        self.key = None;
+        self.by_hand = true;
         self
     }
 
@@ -76,13 +76,10 @@ impl Policy {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn block_list(name: impl Into<Arc<str>>) -> Self {
-        Self::with_settings(
-            name,
-            PolicySettings {
-                block_list: Some(true),
-                ..PolicySettings::default()
-            },
-        )
+        Self {
+            block_list: true,
+            ..Self::new(name, NO_REJECTIONS)
+        }
     }
 }
 

@@ -1,50 +1,59 @@
 //! What requests cost. `policy/validate.rs` checks costs against the quota.
 
 use http::{Method, request::Parts};
-use serde::{Deserialize, Serialize};
 
-use super::skip::{
-    MethodName,
-    path::{PathPattern, RequestPath},
-};
-use crate::setting::{Slot, values::forms};
+use super::skip::path::{PathPattern, RequestPath};
+use crate::shared_fn::SharedFn;
 
-pub(crate) type CostFn = dyn Fn(&Parts) -> u64 + Send + Sync;
+/// Returns the units that a request costs.
+pub type CostFn = dyn Fn(&Parts) -> u64 + Send + Sync;
 
-forms! {
-    /// The units that a request costs.
-    pub enum Cost, "a number of units, a registered name, or an array of rules such as { path = \"/upload/*\", cost = 10 }" {
-        /// The same for each request. A request that costs 0 is always admitted.
-        Units(u64) from number;
-        /// What a function returns for the request's head.
-        With(Slot<CostFn>) from text;
-        /// The cost of the first rule that matches its method and path, or else 1.
-        Rules(Vec<CostRule>) from array;
-    }
+/// The units that a request costs.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Cost {
+    /// The same for each request. A request that costs 0 is always admitted.
+    Units(u64),
+    /// What a function returns for the request's head.
+    With(SharedFn<CostFn>),
+    /// The cost of the first rule that matches its method and path, or else 1.
+    Rules(Vec<CostRule>),
 }
 
 /// The cost of requests with a method and a path.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct CostRule {
     /// The requests' method. Default: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "config-schema", schemars(with = "Option<String>"))]
-    pub method: Option<MethodName>,
+    pub method: Option<Method>,
     /// The requests' path, or with `/*` at its end all paths beneath it. Default: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathPattern>,
     /// The units that such a request costs.
     pub cost: u64,
+}
+
+impl Default for Cost {
+    /// One unit for each request.
+    fn default() -> Self {
+        Self::Units(1)
+    }
+}
+
+impl CostRule {
+    /// A rule for all requests, which [`method`](Self::method) and [`path`](Self::path) restrict.
+    pub fn new(cost: u64) -> Self {
+        Self {
+            cost,
+            ..Self::default()
+        }
+    }
 }
 
 impl Cost {
     pub(super) fn of(&self, parts: &Parts, path: &RequestPath<'_>) -> u64 {
         match self {
             Self::Units(units) => *units,
-            Self::With(cost) => cost.code().map_or(1, |cost| cost(parts)),
+            Self::With(cost) => cost(parts),
             Self::Rules(rules) => cost_of(rules, &parts.method, path),
         }
     }
@@ -52,7 +61,7 @@ impl Cost {
 
 /// The cost of the first rule that matches, or else 1. A path that servers read differently costs the most of what it may cost.
 fn cost_of(rules: &[CostRule], method: &Method, path: &RequestPath<'_>) -> u64 {
-    let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|own| own.0 == *method);
+    let of_method = |rule: &&CostRule| rule.method.as_ref().is_none_or(|own| own == method);
     let mut highest = 0;
     for rule in rules.iter().filter(of_method) {
         match &rule.path {
@@ -74,7 +83,7 @@ mod tests {
     #[test]
     fn a_request_costs_what_the_first_rule_says_that_matches_it() {
         let rule = |method: Option<Method>, path, cost| CostRule {
-            method: method.map(MethodName),
+            method,
             path: Some(PathPattern::new(path)),
             cost,
         };

@@ -1,21 +1,22 @@
 //! A named limit: its quota, strategy, key and cost.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use http::request::Parts;
 
 use self::{
-    by_hand::{BLOCKS, ByHand, NO_REJECTIONS},
-    cost::Cost,
+    by_hand::{BLOCKS, ByHand},
+    charging::Charge,
+    cost::{Cost, CostFn},
     on_store_error::OnStoreError,
-    skip::{ConditionMatch, Exemption, SkipRules, path::RequestPath},
+    quotas::QuotaByRequest,
+    skip::{ConditionMatch, Conditions, Exemption, SkipRules, path::RequestPath},
 };
 use crate::{
     error::{ConfigError, InvalidValue},
     extract::{self, KeyExtractor, MissingKey},
     quota::Quota,
-    setting::{CodeId, Slot},
-    strategy::{Concurrency, Gcra, Strategy, built_in},
+    strategy::{Concurrency, Gcra, Lease, Strategy, built_in},
 };
 
 mod by_hand;
@@ -24,7 +25,7 @@ pub(crate) mod cost;
 mod key_text;
 pub(crate) mod on_store_error;
 pub(crate) mod quotas;
-pub(crate) mod settings;
+mod same;
 mod shadow;
 pub(crate) mod skip;
 mod validate;
@@ -32,9 +33,6 @@ mod validate;
 pub(crate) use key_text::stored_text;
 #[cfg(feature = "admin")]
 pub(crate) use key_text::{caller_text, short_text, stored_key};
-pub(crate) use settings::PolicySettings;
-#[cfg(feature = "config")]
-pub(crate) use validate::{stand_in, validate_range};
 
 /// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///
@@ -53,8 +51,27 @@ pub(crate) use validate::{stand_in, validate_range};
 #[derive(Clone)]
 pub struct Policy {
     name: Arc<str>,
-    /// Each slot in it has code.
-    settings: PolicySettings,
+    quota: Quota,
+    /// `None` for the quota's default.
+    strategy: Option<Arc<dyn Strategy>>,
+    /// `None` for the peer's address, or for no key under `by_hand`.
+    key: Option<Arc<dyn KeyExtractor>>,
+    missing_key: Option<MissingKey>,
+    caller: Option<Arc<dyn KeyExtractor>>,
+    cost: Cost,
+    charge: Charge,
+    charge_rejected: bool,
+    charge_dropped: bool,
+    quota_by_request: Option<QuotaByRequest>,
+    tier_quotas: Vec<Quota>,
+    skip: Conditions,
+    only: Conditions,
+    shadow: bool,
+    on_store_error: Option<OnStoreError>,
+    lease: Option<Lease>,
+    by_hand: bool,
+    /// Whether the policy is a ban that counts no rejections. Its quota is not used.
+    block_list: bool,
 }
 
 impl Policy {
@@ -63,21 +80,33 @@ impl Policy {
     /// The name is used in headers, logs and the store's keys. It has 1 to 64 printable ASCII characters, without `"` and `\`
     /// and without spaces around it. Policies of the same name in the same store share their counts.
     pub fn new(name: impl Into<Arc<str>>, quota: Quota) -> Self {
-        Self::with_settings(name, PolicySettings::new(quota))
-    }
-
-    /// A policy with these settings, each slot of which has code.
-    pub(crate) fn with_settings(name: impl Into<Arc<str>>, settings: PolicySettings) -> Self {
         Self {
             name: name.into(),
-            settings,
+            quota,
+            strategy: None,
+            key: None,
+            missing_key: None,
+            caller: None,
+            cost: Cost::default(),
+            charge: Charge::default(),
+            charge_rejected: false,
+            charge_dropped: true,
+            quota_by_request: None,
+            tier_quotas: Vec::new(),
+            skip: Conditions::default(),
+            only: Conditions::default(),
+            shadow: false,
+            on_store_error: None,
+            lease: None,
+            by_hand: false,
+            block_list: false,
         }
     }
 
     /// Sets the strategy that counts the quota. Default: [`Gcra`], or [`Concurrency`] for a quota of requests in flight.
     #[must_use]
     pub fn strategy(mut self, strategy: impl Strategy) -> Self {
-        self.settings.strategy = Some(Slot::strategy(strategy));
+        self.strategy = Some(Arc::new(strategy));
         self
     }
 
@@ -107,7 +136,7 @@ impl Policy {
         };
         let strategy = built_in::parse(text, unknown);
         let strategy = strategy.map_err(|error| ConfigError::of(&self.name, error))?;
-        self.settings.strategy = Some(Slot::shared_strategy(strategy));
+        self.strategy = Some(strategy);
         Ok(self)
     }
 
@@ -115,8 +144,8 @@ impl Policy {
     /// [`extract::peer`], the client's address.
     #[must_use]
     pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
-        self.settings.key = Some(Slot::extractor(extractor));
-        self.settings.by_hand = None;
+        self.key = Some(Arc::new(extractor));
+        self.by_hand = false;
         self
     }
 
@@ -124,14 +153,14 @@ impl Policy {
     /// without another key are rejected with 400 Bad Request: [by extractor](extract#requests-without-a-key).
     #[must_use]
     pub fn missing_key(mut self, missing: MissingKey) -> Self {
-        self.settings.missing_key = Some(missing);
+        self.missing_key = Some(missing);
         self
     }
 
     /// Sets the cost of each request in units. Default: 1. Requests that cost 0 are always admitted.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
-        self.settings.cost = Some(Cost::Units(units));
+        self.cost = Cost::Units(units);
         self
     }
 
@@ -145,13 +174,18 @@ impl Policy {
     /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::limiter::Check::cost) and adds the fields to its response
     /// by [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to).
     #[must_use]
-    pub fn cost_with<F>(mut self, cost: F) -> Self
+    pub fn cost_with<F>(self, cost: F) -> Self
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        let cost = Arc::new(cost);
-        let id = CodeId::of(&cost);
-        self.settings.cost = Some(Cost::With(Slot::filled(cost, None, id)));
+        let cost: Arc<CostFn> = Arc::new(cost);
+        self.cost_by(Cost::With(cost.into()))
+    }
+
+    /// Sets the cost of each request to units, a shared function, or rules by method and path.
+    #[must_use]
+    pub fn cost_by(mut self, cost: Cost) -> Self {
+        self.cost = cost;
         self
     }
 
@@ -160,7 +194,7 @@ impl Policy {
     /// [`Check::parts`](crate::limiter::Check::parts) or [`Keys::caller`](crate::limiter::Keys::caller).
     #[must_use]
     pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
-        self.settings.caller = Some(Slot::extractor(extractor));
+        self.caller = Some(Arc::new(extractor));
         self
     }
 
@@ -169,7 +203,7 @@ impl Policy {
     /// a [shadow policy](Policy::shadow).
     #[must_use]
     pub fn on_store_error(mut self, action: impl Into<OnStoreError>) -> Self {
-        self.settings.on_store_error = Some(action.into());
+        self.on_store_error = Some(action.into());
         self
     }
 
@@ -180,17 +214,22 @@ impl Policy {
 
     /// The policy's quota. A block list has none: it is one per day then.
     pub fn quota(&self) -> Quota {
-        self.settings.quota.unwrap_or(NO_REJECTIONS)
+        self.quota
+    }
+
+    /// The text of its strategy in a configuration document, as [`Strategy::config_text`] returns it.
+    pub fn strategy_config_text(&self) -> Option<Cow<'_, str>> {
+        self.strategy_or_default().config_text()
     }
 
     /// Whether it applies to calls by hand only.
     pub(crate) fn is_by_hand(&self) -> bool {
-        self.settings.by_hand == Some(true)
+        self.by_hand
     }
 
     /// Whether it is a ban that counts no rejections.
     pub(crate) fn is_block_list(&self) -> bool {
-        self.settings.block_list == Some(true)
+        self.block_list
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {
@@ -198,8 +237,8 @@ impl Policy {
     }
 
     pub(crate) fn strategy_or_default(&self) -> &dyn Strategy {
-        match self.settings.strategy.as_ref().and_then(Slot::code) {
-            Some(strategy) => strategy,
+        match &self.strategy {
+            Some(strategy) => &**strategy,
             None if self.is_block_list() => &BLOCKS,
             None if self.quota().is_concurrent() => const { &Concurrency::new() },
             None => &Gcra,
@@ -207,16 +246,16 @@ impl Policy {
     }
 
     pub(crate) fn extractor(&self) -> &dyn KeyExtractor {
-        match self.settings.key.as_ref().and_then(Slot::code) {
-            Some(extractor) => extractor,
+        match &self.key {
+            Some(extractor) => &**extractor,
             None if self.is_by_hand() => &ByHand,
             None => const { &extract::peer() },
         }
     }
 
     pub(crate) fn on_missing_key(&self) -> MissingKey {
-        let missing = self.settings.missing_key;
-        missing.unwrap_or_else(|| self.extractor().on_missing_key())
+        self.missing_key
+            .unwrap_or_else(|| self.extractor().on_missing_key())
     }
 
     /// What a request lacks that has no key: `the header x-api-key`.
@@ -225,8 +264,7 @@ impl Policy {
     }
 
     pub(crate) fn cost_of(&self, parts: &Parts, path: &RequestPath<'_>) -> u64 {
-        let cost = self.settings.cost.as_ref();
-        cost.map_or(1, |cost| cost.of(parts, path))
+        self.cost.of(parts, path)
     }
 
     pub(crate) fn skips(&self, parts: &Parts, path: &RequestPath<'_>) -> bool {
@@ -235,8 +273,8 @@ impl Policy {
 
     fn skip_rules(&self) -> SkipRules<'_> {
         SkipRules {
-            skip: &self.settings.skip,
-            only: &self.settings.only,
+            skip: &self.skip,
+            only: &self.only,
         }
     }
 
@@ -260,7 +298,7 @@ impl Policy {
 
     /// Whether the cost is a function of the request.
     pub(crate) fn has_cost_of_request(&self) -> bool {
-        !matches!(self.settings.cost, None | Some(Cost::Units(_)))
+        !matches!(self.cost, Cost::Units(_))
     }
 
     /// Whether its quota, cost or conditions depend on the request.
@@ -270,36 +308,19 @@ impl Policy {
 
     /// What happens to requests under this policy when the store fails, if it is not the limiter's setting.
     pub(crate) fn store_error_action(&self) -> Option<OnStoreError> {
-        self.settings.on_store_error
+        self.on_store_error
     }
 
     /// What finds the caller that is recorded with a charge, in place of the key.
     pub(crate) fn caller_extractor(&self) -> Option<&dyn KeyExtractor> {
-        self.settings.caller.as_ref().and_then(Slot::code)
+        self.caller.as_deref()
     }
 
     /// The cost of a call by hand without a request.
     pub(crate) fn default_cost(&self) -> u64 {
-        match self.settings.cost {
-            Some(Cost::Units(units)) => units,
-            _ => 1,
+        match self.cost {
+            Cost::Units(units) => units,
+            Cost::With(_) | Cost::Rules(_) => 1,
         }
-    }
-}
-
-/// The settings that are no defaults, with the application's strategies and extractors as they show themselves.
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Policy");
-        debug
-            .field("name", &self.name)
-            .field("strategy", &self.strategy_or_default())
-            .field("key", &self.extractor());
-        for (name, text) in self.setting_texts() {
-            if !["strategy", "key"].contains(&name) {
-                debug.field(name, &format_args!("{text}"));
-            }
-        }
-        debug.finish()
     }
 }

@@ -1,12 +1,6 @@
 //! What happens to a request when the store fails: in an outage, or because it is misconfigured.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::{
-    error::InvalidValue,
-    quota::Quota,
-    setting::values::{forms, schema_of},
-};
+use crate::{error::InvalidValue, quota::Quota};
 
 /// What happens to a request in an outage of the store: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::limiter::LimiterBuilder::on_store_error)), or for one
@@ -54,9 +48,7 @@ pub enum OnStoreError {
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMisconfiguration {
     /// Rejects the request with 503 Service Unavailable.
@@ -105,9 +97,7 @@ pub enum OnMisconfiguration {
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalFallback {
     /// The number of processes that share the store; at least 1.
     processes: u32,
@@ -156,56 +146,6 @@ impl OnStoreError {
         }
     }
 }
-
-forms! {
-    /// What happens to a request in an outage of the store.
-    enum Form, "\"admit\", \"reject\" or { local_fallback = { processes = 4 } }" {
-        Action(StoreErrorAction) from text;
-        /// Limits it in process.
-        Local(LocalForm) from table;
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-enum StoreErrorAction {
-    /// Admits the request without counting it.
-    Admit,
-    /// Rejects the request.
-    Reject,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-struct LocalForm {
-    /// The share of each quota.
-    local_fallback: LocalFallback,
-}
-
-impl Serialize for OnStoreError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let form = match *self {
-            Self::Admit => Form::Action(StoreErrorAction::Admit),
-            Self::Reject => Form::Action(StoreErrorAction::Reject),
-            Self::LocalFallback(local_fallback) => Form::Local(LocalForm { local_fallback }),
-        };
-        form.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for OnStoreError {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Form::deserialize(deserializer)? {
-            Form::Action(StoreErrorAction::Admit) => Self::Admit,
-            Form::Action(StoreErrorAction::Reject) => Self::Reject,
-            Form::Local(LocalForm { local_fallback }) => Self::LocalFallback(local_fallback),
-        })
-    }
-}
-
-schema_of!(OnStoreError, "OnStoreError", Form);
 
 #[cfg(test)]
 mod tests {

@@ -5,14 +5,28 @@ use std::{borrow::Cow, sync::Arc};
 use http::request::Parts;
 
 use super::Policy;
-use crate::{
-    quota::Quota,
-    setting::{CodeId, Slot},
-};
+use crate::{quota::Quota, shared_fn::SharedFn};
 
 /// Returns the name of a request's tier.
-pub(crate) type TierFn = dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync;
-pub(crate) type QuotaFn = dyn Fn(&Parts) -> Option<Quota> + Send + Sync;
+pub type TierFn = dyn Fn(&Parts) -> Option<Cow<'static, str>> + Send + Sync;
+
+/// Returns a request's quota.
+pub type QuotaFn = dyn Fn(&Parts) -> Option<Quota> + Send + Sync;
+
+/// The quota of a request, in place of the policy's own.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum QuotaByRequest {
+    /// What a function returns for the request's head; the policy's own for `None`.
+    Function(SharedFn<QuotaFn>),
+    /// The quota of the tier whose name a function returns for the request's head; the policy's own for `None` and for another name.
+    Tier {
+        /// The function.
+        find: SharedFn<TierFn>,
+        /// The tiers' names and quotas.
+        quotas: Vec<(String, Quota)>,
+    },
+}
 
 impl Policy {
     /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. If it
@@ -53,19 +67,15 @@ impl Policy {
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
-        let find = Arc::new(find);
-        let id = CodeId::of(&find);
-        let mut policy = self.without_tiers();
-        policy.settings.quota_with = Some(Slot::filled(find, None, id));
-        policy
+        let find: Arc<QuotaFn> = Arc::new(find);
+        self.quota_by(QuotaByRequest::Function(find.into()))
     }
 
-    /// The policy without the tiers of a document, whose quotas stay declared.
-    fn without_tiers(mut self) -> Self {
-        let tiers = std::mem::take(&mut self.settings.tiers);
-        let quotas = tiers.iter().map(|(_, quota)| *quota);
-        self.settings.tier_quotas.extend(quotas);
-        self.settings.tier = None;
+    /// Sets the quota of each request by a shared function, or by its tier. The quotas of tiers are declared, as those of
+    /// [`tier_quotas`](Policy::tier_quotas) are.
+    #[must_use]
+    pub fn quota_by(mut self, quota: QuotaByRequest) -> Self {
+        self.quota_by_request = Some(quota);
         self
     }
 
@@ -82,7 +92,7 @@ impl Policy {
     ///
     /// Under every other strategy a tier must have the policy's own period, since a rejection under a shorter period would end
     /// or shrink the window of a longer one: a declared tier of another period is a [`ConfigError`](crate::ConfigError), and a
-    /// request with an undeclared one is counted by the policy's own quota, with an error in the log at most every 10 s.
+    /// request with an undeclared one is rejected, with an error in the log at most every 10 s.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -100,27 +110,34 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn tier_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
-        self.settings.tier_quotas.extend(quotas);
+        self.tier_quotas.extend(quotas);
         self
     }
 
     /// The quota of a request, if a function returns it: its own, or that of its tier.
     pub(crate) fn quota_in_request(&self, parts: &Parts) -> Option<Quota> {
-        if let Some(find) = self.settings.quota_with.as_ref().and_then(Slot::code) {
-            return find(parts);
+        match self.quota_by_request.as_ref()? {
+            QuotaByRequest::Function(find) => find(parts),
+            QuotaByRequest::Tier { find, quotas } => {
+                let tier = find(parts)?;
+                let mut quotas = quotas.iter();
+                quotas.find_map(|(name, quota)| (*name == tier).then_some(*quota))
+            }
         }
-        let tier = self.settings.tier.as_ref().and_then(Slot::code)?;
-        self.settings.tiers.get(&tier(parts)?).copied()
     }
 
     /// Whether the quota is a function of the request.
     pub(crate) fn has_quota_of_request(&self) -> bool {
-        self.settings.quota_with.is_some() || self.settings.tier.is_some()
+        self.quota_by_request.is_some()
     }
 
     /// The quotas that requests may have: those that are declared, then those of tiers.
     pub(crate) fn declared_quotas(&self) -> impl Iterator<Item = &Quota> {
-        let tiers = self.settings.tiers.iter().map(|(_, quota)| quota);
-        self.settings.tier_quotas.iter().chain(tiers)
+        let tiers = match &self.quota_by_request {
+            Some(QuotaByRequest::Tier { quotas, .. }) => &**quotas,
+            Some(QuotaByRequest::Function(_)) | None => &[],
+        };
+        let tiers = tiers.iter().map(|(_, quota)| quota);
+        self.tier_quotas.iter().chain(tiers)
     }
 }

@@ -29,12 +29,12 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.settings.shadow = Some(true);
+        self.shadow = true;
         self
     }
 
     /// Whether it is evaluated and not enforced.
     pub(crate) fn is_shadow(&self) -> bool {
-        self.settings.shadow == Some(true)
+        self.shadow
     }
 }

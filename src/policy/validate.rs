@@ -6,7 +6,7 @@ use super::{
     Policy,
     cost::{Cost, CostRule},
     on_store_error::OnStoreError,
-    skip::{MethodName, path::PathPattern},
+    skip::{path::PathPattern, validate_method},
 };
 use crate::{
     error::InvalidValue,
@@ -98,13 +98,13 @@ impl Policy {
         let mut policy = self.clone();
         policy.validate_settings(report);
         if !policy.validate_lease(report) {
-            policy.settings.lease = None;
+            policy.lease = None;
         }
         self.skip_rules().validate(report);
         for (index, rule) in self.cost_rules().iter().enumerate() {
             let (method, path) = (rule.method.as_ref(), rule.path.as_ref());
             for (field, checked) in [
-                ("cost[].method", method.map(MethodName::validate)),
+                ("cost[].method", method.map(validate_method)),
                 ("cost[].path", path.map(PathPattern::validate)),
             ] {
                 if let Some(Err(invalid)) = checked {
@@ -121,7 +121,7 @@ impl Policy {
                 report(invalid.in_field(field));
             }
         }
-        let has_strategy = self.settings.strategy.is_some() || self.is_block_list();
+        let has_strategy = self.strategy.is_some() || self.is_block_list();
         policy.validate_quota(has_strategy, store, report);
         let rule = policy.trial(&policy.quota(), store).ok();
         let bans = rule
@@ -229,23 +229,23 @@ impl Policy {
         if self.trial(&self.quota(), store).is_ok() {
             return;
         }
-        let lease = self.settings.lease.take();
+        let lease = self.lease.take();
         if let Err(invalid) = self.trial(&self.quota(), store) {
-            self.settings.strategy = None;
-            self.settings.block_list = None;
+            self.strategy = None;
+            self.block_list = false;
             let by_default = self.trial(&self.quota(), store);
             let field = match by_default {
                 Ok(_) if is_own_strategy => "strategy",
                 _ => "quota",
             };
             if by_default.is_err() {
-                self.settings.quota = Some(stand_in());
+                self.quota = stand_in();
             }
             report(invalid.in_field(field));
         }
-        self.settings.lease = lease;
+        self.lease = lease;
         if let Err(invalid) = self.trial(&self.quota(), store)
-            && self.settings.lease.take().is_some()
+            && self.lease.take().is_some()
         {
             report(invalid.in_field("lease"));
         }
@@ -286,9 +286,9 @@ impl Policy {
     }
 
     fn cost_rules(&self) -> &[CostRule] {
-        match &self.settings.cost {
-            Some(Cost::Rules(rules)) => rules,
-            _ => &[],
+        match &self.cost {
+            Cost::Rules(rules) => rules,
+            Cost::Units(_) | Cost::With(_) => &[],
         }
     }
 
@@ -335,12 +335,12 @@ impl Policy {
 }
 
 /// A quota in place of one that is a mistake, which almost any strategy counts.
-pub(crate) fn stand_in() -> Quota {
+fn stand_in() -> Quota {
     Quota::requests(1_000).per_minute()
 }
 
 /// Reports the settings of a lease that are out of range.
-pub(crate) fn validate_range(lease: &Lease, report: &mut dyn FnMut(InvalidValue)) {
+fn validate_range(lease: &Lease, report: &mut dyn FnMut(InvalidValue)) {
     let units = Lease::max_units(lease.most()).validate();
     for (field, checked) in [
         ("lease.max_units", units),

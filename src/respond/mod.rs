@@ -16,11 +16,12 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use self::body::BoxError;
 use crate::{
+    differences::different,
     headers::{self, exposed_headers},
     limiter::{Admission, Decision, Rejected},
     log::LogThrottle,
     rejections::Rejections,
-    setting::{CodeId, Slot, different},
+    shared_fn::SharedFn,
 };
 
 mod body;
@@ -61,7 +62,7 @@ pub(crate) struct LayerSettings {
     pub(crate) rejections: Option<Rejections>,
     /// The text of rejections; not used together with `on_rejection`.
     pub(crate) rejection: Option<RejectionText>,
-    pub(crate) on_rejection: Option<Slot<OnRejection>>,
+    pub(crate) on_rejection: Option<SharedFn<OnRejection>>,
     /// Fixed header fields of rejections.
     pub(crate) rejection_headers: Option<HeaderMap>,
     /// Whether a layer refunds its own charge of a request that its handler rejected.
@@ -77,27 +78,16 @@ pub(crate) struct LayerSettings {
 }
 
 /// A function that responds to rejected requests, with any body.
-pub(crate) fn on_rejection<F, B>(respond: F) -> Slot<OnRejection>
+pub(crate) fn on_rejection<F, B>(respond: F) -> SharedFn<OnRejection>
 where
     F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let respond = Arc::new(respond);
-    let id = CodeId::of(&respond);
-    let respond = move |rejected: &Rejected, parts: &Parts| respond(rejected, parts);
-    Slot::filled(with_any_body(respond), None, id)
-}
-
-pub(crate) fn with_any_body<F, B>(respond: F) -> Arc<OnRejection>
-where
-    F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    Arc::new(move |rejected: &Rejected, parts: &Parts| {
+    let respond: Arc<OnRejection> = Arc::new(move |rejected: &Rejected, parts: &Parts| {
         respond(rejected, parts).map(|body| body.map_err(Into::into).boxed_unsync())
-    })
+    });
+    respond.into()
 }
 
 impl LayerSettings {
@@ -279,19 +269,18 @@ impl LayerSettings {
             let rejected = Rejected::new(decision.clone());
             rejected.headers(fields.clone()).rejections(form)
         };
-        let (rejected, mut response) =
-            if let Some(respond) = self.on_rejection.as_ref().and_then(Slot::code) {
-                let rejected = rejected();
-                let response = respond(&rejected, parts);
-                (rejected, response)
-            } else if let Some(text) = &self.rejection {
-                let rejected = rejected();
-                let response = text.response(&rejected);
-                (rejected, response)
-            } else {
-                let text = http::prefers_plain_text(&parts.headers);
-                return http::build(decision, fields, form, text);
-            };
+        let (rejected, mut response) = if let Some(respond) = &self.on_rejection {
+            let rejected = rejected();
+            let response = respond(&rejected, parts);
+            (rejected, response)
+        } else if let Some(text) = &self.rejection {
+            let rejected = rejected();
+            let response = text.response(&rejected);
+            (rejected, response)
+        } else {
+            let text = http::prefers_plain_text(&parts.headers);
+            return http::build(decision, fields, form, text);
+        };
         if response.status().is_success() {
             self.success_log.log_with(|suppressed| {
                 let (status, action) = (response.status().as_u16(), "default response");

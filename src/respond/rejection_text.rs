@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use serde::{Deserialize, Serialize};
 
 use super::{body::BoxError, delay::retry_after_seconds};
 #[cfg(feature = "config")]
@@ -11,16 +10,13 @@ use crate::error::InvalidValue;
 use crate::limiter::Rejected;
 
 /// The body of the response to a rejected request.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RejectionText {
     /// The text, in which `{retry_after}` is the wait in seconds and `{policy}` the name of the policy that rejected, both
     /// empty if there is none. Another word in braces is a mistake; other braces stand for themselves.
     pub body: String,
     /// The media type. Default: `text/plain; charset=utf-8`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn write_headers<B>(
         headers.insert(RETRY_AFTER, seconds);
     }
     if let HeaderFormat::Custom(write) = &fields.format {
-        write.0(decision, headers);
+        write(decision, headers);
     }
 }
 

@@ -34,8 +34,6 @@ pub(crate) mod overrides;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod result;
-#[cfg(feature = "config")]
-pub(crate) mod section;
 
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;

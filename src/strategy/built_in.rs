@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::InvalidValue,
-    setting::scan::{Scanner, Token},
+    scan::{Scanner, Token},
 };
 
 /// The strategies, in the order in which they are suggested.

@@ -3,7 +3,7 @@
 use std::{any::TypeId, sync::Arc};
 
 use super::{Rule, Strategy};
-use crate::{error::InvalidValue, setting::scan::Scanner};
+use crate::{error::InvalidValue, scan::Scanner};
 
 /// A strategy of this library.
 pub(crate) struct BuiltIn {

@@ -113,7 +113,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     ///
     /// [`InvalidValue`] if the strategy can't count the quota exactly, can't be leased by these settings, or the quota has no
     /// meaning for it (such as a burst for a window). It becomes the limiter's [`ConfigError`](crate::ConfigError); for a
-    /// request's own quota it is logged, and the policy's quota is used.
+    /// request's own quota it is logged, and the request is rejected.
     fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue>;
 
     /// Whether all quotas of a policy must have the policy's own period. They share keys, so a request under a shorter period
@@ -125,12 +125,24 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the text that stands for the strategy in a configuration document, such as `"sliding_window buckets 10"`.
     ///
-    /// A document that has the text must be read back as a strategy that counts the same. So the text holds every setting: two
-    /// strategies with the same text are taken for equal.
-    ///
-    /// Default: `None`, for code that a document can't describe. It is shown as `code`.
+    /// It holds every setting: two strategies with the same text are taken for equal. Default: `None`, for code that no document
+    /// describes; it is equal to itself alone.
     fn config_text(&self) -> Option<Cow<'_, str>> {
         None
+    }
+}
+
+impl Strategy for Arc<dyn Strategy> {
+    fn bind(&self, quota: &Quota, terms: &Terms) -> Result<Arc<dyn Rule>, InvalidValue> {
+        (**self).bind(quota, terms)
+    }
+
+    fn tiers_share_period(&self) -> bool {
+        (**self).tiers_share_period()
+    }
+
+    fn config_text(&self) -> Option<Cow<'_, str>> {
+        (**self).config_text()
     }
 }
 

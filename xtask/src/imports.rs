@@ -7,8 +7,8 @@ use crate::run::{Outcome, capture, grep};
 /// The folders and files of `src`: each may import those before it. `lib` stands for the exports of the crate's root, which only
 /// the last line uses, as an application does.
 const ORDER: &str = "
-    address log random sync background runtime clock error key quota outcome setting file secret headers rejections
-    strategy observe store store::redis extract access policy changes limiter respond layer integrations lib
+    address log random sync background runtime differences shared_fn clock error key quota outcome scan forms file secret headers rejections
+    strategy observe store store::redis extract access policy changes limiter respond layer integrations lib settings
     provider outgoing metrics config admin guide";
 
 /// Imports against the order that remain. One that is gone fails the check.

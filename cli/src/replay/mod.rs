@@ -8,9 +8,8 @@ use std::{
 
 use clap::Args;
 use tollgate::{
-    config::Document,
-    extract::MissingKey,
-    settings::{PolicySettings, Slot},
+    Quota,
+    config::{Document, MissingKeySection, PolicyDocument},
 };
 
 use self::{
@@ -105,29 +104,21 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// Changes what depends on time or on requests that the log doesn't show.
 fn adapt(document: &mut Document) {
-    let names: Vec<_> = document
-        .policies
-        .iter()
-        .map(|(name, _)| name.to_owned())
-        .collect();
-    for name in names {
-        let Some(policy) = document.policies.get_mut(&name) else {
-            continue;
-        };
-        let is_in_flight = policy.quota.is_some_and(|quota| quota.is_concurrent());
+    for policy in document.policies.values_mut() {
+        let quota = policy.quota.as_ref().and_then(|quota| quota.parse().ok());
+        let is_in_flight = quota.is_some_and(|quota: Quota| quota.is_concurrent());
         if is_in_flight && strategy(policy).is_none_or(|name| name == "concurrency") {
-            policy.strategy = Some(Slot::named(PERMIT_TTL));
+            policy.strategy = Some(PERMIT_TTL.to_owned());
         }
         if policy.by_hand != Some(true) && policy.block_list != Some(true) {
-            policy.missing_key = Some(MissingKey::Skip);
+            policy.missing_key = Some(MissingKeySection::Skip);
         }
     }
 }
 
 /// The name of a policy's strategy, without its settings.
-fn strategy(policy: &PolicySettings) -> Option<&str> {
-    let text = policy.strategy.as_ref().and_then(Slot::text)?;
-    text.split_ascii_whitespace().next()
+fn strategy(policy: &PolicyDocument) -> Option<&str> {
+    policy.strategy.as_ref()?.split_ascii_whitespace().next()
 }
 
 /// The empty reports of the policies.

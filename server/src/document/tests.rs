@@ -157,12 +157,11 @@ fn limits_of_the_reference_format_are_windows_from_1970_that_charge_rejected_req
     ] {
         let limit = format!("{{ key: k, rate_limit: {{ unit: {unit}, requests_per_unit: 7 }} }}");
         let rules = rules(&reference(&limit));
-        let settings = policy(&rules[0]).settings();
-        let strategy = settings.strategy.as_ref().and_then(|slot| slot.text());
-        assert_eq!(policy(&rules[0]).quota().to_string(), expected);
-        assert_eq!(strategy, Some("calendar_window from_epoch"));
-        assert_eq!(settings.charge_rejected, Some(true));
-        assert_eq!(settings.by_hand, Some(true));
+        let policy = policy(&rules[0]);
+        let strategy = policy.strategy_config_text();
+        assert_eq!(policy.quota().to_string(), expected);
+        assert_eq!(strategy.as_deref(), Some("calendar_window from_epoch"));
+        assert!(policy.charges_rejected());
         assert!(counted(&rules[0]).independent);
     }
 }
@@ -441,12 +440,10 @@ fn a_limit_of_our_own_says_how_it_is_counted() {
     ] {
         let (text, expected) = case.split_once(" => ").expect("a limit and how it counts");
         let rules = rules(&own(text));
-        let settings = policy(&rules[0]).settings();
-        let slot = settings.strategy.as_ref();
-        // The default is none.
-        let strategy = slot.and_then(|slot| slot.text()).unwrap_or("gcra");
-        let mut found = format!("{}, {strategy}", policy(&rules[0]).quota());
-        if settings.charge_rejected == Some(true) {
+        let policy = policy(&rules[0]);
+        let strategy = policy.strategy_config_text().expect("a built-in strategy");
+        let mut found = format!("{}, {strategy}", policy.quota());
+        if policy.charges_rejected() {
             found += ", charged";
         }
         if counted(&rules[0]).independent {

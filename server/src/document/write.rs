@@ -114,15 +114,13 @@ fn limit(text: &mut String, limit: &Limit, indent: usize) -> fmt::Result {
 /// The keys of a limit that say how it is counted, with their values.
 pub(crate) fn counting(counted: &CountedBy) -> Vec<String> {
     let mut lines = vec![format!("quota: {}", counted.policy.quota())];
-    let settings = counted.policy.settings();
-    let strategy = settings.strategy.as_ref().and_then(|slot| slot.text());
-    match strategy {
+    match counted.policy.strategy_config_text().as_deref() {
         _ if counted.requests_per_unit == 0 => {}
         None | Some(DEFAULT) => {}
         Some(CALENDAR) if counted.unit.is_some() => lines.push("calendar: true".to_owned()),
         Some(strategy) => lines.push(format!("strategy: {strategy}")),
     }
-    if settings.charge_rejected == Some(true) {
+    if counted.policy.charges_rejected() {
         lines.push("on_reject: charge".to_owned());
     }
     if counted.independent {

@@ -12,8 +12,10 @@ use crate::{
     },
     limiter::PolicyRole,
     policy::Policy,
-    setting::CODE,
 };
+
+/// What stands for code of the application that has no text.
+const CODE: &str = "code";
 
 /// `GET /policies`.
 pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<Policies> {

@@ -13,17 +13,16 @@ use std::{
 
 use super::{Build, listed};
 use crate::{
-    access::{
-        AccessList, AddressList, KeyList,
-        section::{AddressesSection, KeyText, KeysSection, ListSection},
+    access::{AccessList, AddressList, KeyList},
+    config::{
+        document::access::{AddressesSection, KeyText, KeysSection, ListSection},
+        secret::{expand, has_text},
+        tree::path::Path,
     },
-    config::tree::path::Path,
     error::InvalidValue,
     extract::{KeyExtractor, client_ip},
     key::Key,
     policy::Policy,
-    secret::{expand, has_text},
-    setting::CODE,
 };
 
 impl Build<'_> {
@@ -43,7 +42,7 @@ impl Build<'_> {
             }
             (None, Some(policy), Some(keys)) => {
                 if self.document.policies.get(policy).is_none() {
-                    let names = self.document.policies.iter().map(|(name, _)| name);
+                    let names = self.document.policies.keys().map(String::as_str);
                     let expected = format!("one of the policies {}", listed(names));
                     self.found(&path.key("policy"), format!("{policy:?}"), expected);
                     return None;
@@ -78,7 +77,10 @@ impl Build<'_> {
     }
 
     fn keys(&mut self, path: &Path, policy: &Policy, keys: &KeysSection) -> Option<KeyList> {
-        let text = policy.extractor().config_text().unwrap_or(CODE.into());
+        let text = policy
+            .extractor()
+            .config_text()
+            .unwrap_or("code of the application".into());
         let form = match text.contains('|') {
             true => "an array of the alternative's number, from \"1\" on, and the text",
             false => "text",

@@ -9,7 +9,10 @@ use http::{
 
 use super::{
     Secret, content,
-    document::{Document, SecretKind},
+    document::{
+        Document, SecretKind,
+        response::{HeaderFormatSection, HeaderSettingsSection, HeadersSection, RejectionSection},
+    },
     error::{LoadError, MAX_MISTAKES, Mistake},
     registry::Registry,
     tree::path::Path,
@@ -21,7 +24,7 @@ use crate::{
     extract::bearer,
     headers::RateLimitHeaders,
     limiter::{Limiter, LimiterBuilder},
-    respond::LayerSettings,
+    respond::{LayerSettings, RejectionText},
     store::Store,
 };
 
@@ -358,23 +361,21 @@ impl Build<'_> {
                 };
             }
         }
-        let (mut skip, mut only) = (document.skip.clone(), document.only.clone());
-        self.fill_conditions(&root.key("skip"), &mut skip);
-        self.fill_conditions(&root.key("only"), &mut only);
-        builder = builder.conditions(skip, only);
+        let skip = self.conditions(&root.key("skip"), document.skip.as_ref());
+        builder = with(builder, skip, LimiterBuilder::skip);
+        let only = self.conditions(&root.key("only"), document.only.as_ref());
+        builder = with(builder, only, LimiterBuilder::only);
+        builder = with(builder, document.on_store_error, |builder, action| {
+            builder.on_store_error(action)
+        });
         builder = with(
             builder,
-            document.on_store_error,
-            LimiterBuilder::on_store_error,
-        );
-        builder = with(
-            builder,
-            document.on_misconfiguration,
+            document.on_misconfiguration.map(Into::into),
             LimiterBuilder::on_misconfiguration,
         );
         builder = with(
             builder,
-            document.on_unknown_address,
+            document.on_unknown_address.map(Into::into),
             LimiterBuilder::on_unknown_address,
         );
         builder = with(
@@ -392,25 +393,29 @@ impl Build<'_> {
     fn layer(&mut self) -> LayerSettings {
         let document = self.document;
         let root = Path::default();
-        let mut on_rejection = document.on_rejection.clone();
-        if on_rejection.is_some() && document.rejection.is_some() {
+        let path = root.key("on_rejection");
+        if document.on_rejection.is_some() && document.rejection.is_some() {
             let found = "a function together with the text of rejection";
-            self.found(&root.key("on_rejection"), found, "one of them");
-        } else {
-            let path = root.key("on_rejection");
-            self.fill(&path, &mut on_rejection, Registry::find_on_rejection);
+            self.found(&path, found, "one of them");
         }
-        if let Some(text) = &document.rejection {
+        let on_rejection = document.on_rejection.as_ref().and_then(|name| {
+            let respond = self.registry.find_on_rejection(name);
+            self.value(&path, respond)
+        });
+        let rejection = document.rejection.as_ref().map(|text| {
+            let RejectionSection { body, content_type } = text.clone();
+            RejectionText { body, content_type }
+        });
+        if let Some(text) = &rejection {
             text.validate(&mut |invalid| self.found_by_builder(&ConfigError::at("", invalid)));
         }
-        if let Some(headers) = &document.headers {
-            self.check_headers(&root.key("headers"), headers);
-        }
+        let headers = document.headers.as_ref();
+        let headers = headers.map(|headers| self.headers(&root.key("headers"), headers));
         LayerSettings {
             enabled: document.enabled,
-            headers: document.headers.clone(),
-            rejections: document.rejections,
-            rejection: document.rejection.clone(),
+            headers,
+            rejections: document.rejections.map(Into::into),
+            rejection,
             on_rejection,
             rejection_headers: self.rejection_headers(),
             refund_handler_rejections: document.refund_handler_rejections,
@@ -445,17 +450,48 @@ impl Build<'_> {
         (!headers.is_empty()).then_some(headers)
     }
 
-    /// Reports each policy that fields are to describe and don't, and a format of named policies without one.
-    fn check_headers(&mut self, path: &Path, headers: &RateLimitHeaders) {
-        let policies = &self.document.policies;
-        let groups = headers.format.groups().len();
-        let named = headers.named_policies();
-        if groups > 0 && named.iter().all(|(_, policy)| policy.is_none()) {
+    /// The fields of a document. A named policy that the format doesn't describe, or that there is none of, is a mistake.
+    fn headers(&mut self, path: &Path, document: &HeadersSection) -> RateLimitHeaders {
+        let settings = match document {
+            HeadersSection::Format(format) => HeaderSettingsSection {
+                format: *format,
+                ..HeaderSettingsSection::default()
+            },
+            HeadersSection::Settings(settings) => settings.clone(),
+        };
+        let (mut headers, groups) = match settings.format {
+            HeaderFormatSection::Draft => (RateLimitHeaders::draft(), 0),
+            HeaderFormatSection::XRatelimit => (RateLimitHeaders::x_ratelimit(), 0),
+            HeaderFormatSection::OpenAi => (RateLimitHeaders::openai(), 2),
+            HeaderFormatSection::Anthropic => (RateLimitHeaders::anthropic(), 4),
+            HeaderFormatSection::None => (RateLimitHeaders::none(), 0),
+        };
+        if let Some(jitter) = &settings.jitter
+            && let Some(jitter) = self.duration(&path.key("jitter"), jitter)
+        {
+            headers = headers.jitter(jitter);
+        }
+        type SetPolicy = fn(RateLimitHeaders, String) -> RateLimitHeaders;
+        let named: [(&str, Option<String>, SetPolicy); 4] = [
+            ("requests", settings.requests, RateLimitHeaders::requests),
+            ("tokens", settings.tokens, RateLimitHeaders::tokens),
+            (
+                "input_tokens",
+                settings.input_tokens,
+                RateLimitHeaders::input_tokens,
+            ),
+            (
+                "output_tokens",
+                settings.output_tokens,
+                RateLimitHeaders::output_tokens,
+            ),
+        ];
+        if groups > 0 && named.iter().all(|(_, policy, _)| policy.is_none()) {
             let expected =
                 "the name of a policy, such as requests = \"api\" in a table with format";
             self.found(path, "fields of named policies without a name", expected);
         }
-        for (index, (setting, policy)) in named.into_iter().enumerate() {
+        for (index, (setting, policy, set)) in named.into_iter().enumerate() {
             let Some(policy) = policy else { continue };
             let path = path.key(setting);
             if index >= groups {
@@ -465,12 +501,15 @@ impl Build<'_> {
                 };
                 let found = format!("the policy {policy:?}, for which the format has no fields");
                 self.found(&path, found, expected);
-            } else if policies.get(policy).is_none() {
-                let names = policies.iter().map(|(name, _)| name);
+            } else if !self.document.policies.contains_key(&policy) {
+                let names = self.document.policies.keys().map(String::as_str);
                 let expected = format!("one of the policies {}", listed(names));
                 self.found(&path, format!("{policy:?}"), expected);
+            } else {
+                headers = set(headers, policy);
             }
         }
+        headers
     }
 }
 

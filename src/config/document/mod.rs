@@ -7,30 +7,28 @@ use std::{
     sync::Arc,
 };
 
+use indexmap::IndexMap;
 use serde::Deserialize;
 
+use self::{
+    access::{AddressesSection, KeysSection, ListSection, OnUnknownAddressSection},
+    keys::{BearerSection, ClientIpSection},
+    policy::{ConditionsSection, OnMisconfigurationSection, OnStoreErrorSection, PolicyDocument},
+    response::{HeadersSection, RejectionSection, RejectionsSection},
+    store::StoreDocument,
+};
 use super::{
     Format, content,
     error::{LoadError, MAX_MISTAKES, Mistake},
     tree::{self, Positions, path::Path as ValuePath},
 };
-use crate::{
-    access::{
-        OnUnknownAddress,
-        section::{AddressesSection, KeysSection, ListSection},
-    },
-    extract::section::{BearerSection, ClientIpSection},
-    policy::{
-        PolicySettings,
-        on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::{Conditions, conditions},
-    },
-    rejections::Rejections,
-    respond::{OnRejection, RateLimitHeaders, RejectionText},
-    secret::Secret,
-    setting::{Named, Slot},
-    store::section::StoreSection,
-};
+use crate::config::secret::Secret;
+
+pub(crate) mod access;
+pub(crate) mod keys;
+pub(crate) mod policy;
+pub(crate) mod response;
+pub(crate) mod store;
 
 #[cfg(feature = "config-schema")]
 mod schema;
@@ -53,33 +51,31 @@ pub struct Document {
     pub enabled: Option<bool>,
     /// The rate-limit fields of responses: `draft` (default), `x_ratelimit`, `none`, or a table with `format` and `jitter`; for
     /// the formats `openai` and `anthropic` with `requests`, `tokens`, `input_tokens` and `output_tokens`, the names of policies.
-    pub headers: Option<RateLimitHeaders>,
+    pub headers: Option<HeadersSection>,
     /// The form of the response to a rejected request: `default`, problem details or plain text for a browser, or the errors of
     /// `openai` or `anthropic`. `rejection` and `on_rejection` set the response in place of it.
-    pub rejections: Option<Rejections>,
+    pub rejections: Option<RejectionsSection>,
     /// The body of the response to a rejected request. Default: problem details, or plain text for a browser.
-    pub rejection: Option<RejectionText>,
+    pub rejection: Option<RejectionSection>,
     /// The registered name of the function that responds to rejected requests, in place of `rejection`.
-    pub on_rejection: Option<Slot<OnRejection>>,
+    pub on_rejection: Option<String>,
     /// Fixed header fields of the responses to rejected requests, over HTTP and gRPC.
     pub rejection_headers: BTreeMap<String, String>,
     /// Whether the layer refunds a request whose handler rejects it. Default: false.
     pub refund_handler_rejections: Option<bool>,
     /// What happens to a request in an outage of the store: `admit`, `reject` or `{ local_fallback = { processes = 4 } }`.
     /// Default: requests are admitted, and outgoing calls wait.
-    pub on_store_error: Option<OnStoreError>,
+    pub on_store_error: Option<OnStoreErrorSection>,
     /// What happens to a request when the store is misconfigured. Default: `reject`.
-    pub on_misconfiguration: Option<OnMisconfiguration>,
+    pub on_misconfiguration: Option<OnMisconfigurationSection>,
     /// What happens to a request whose address an access list can't find. Default: `pass`.
-    pub on_unknown_address: Option<OnUnknownAddress>,
+    pub on_unknown_address: Option<OnUnknownAddressSection>,
     /// Whether CORS preflights are counted. Default: false.
     pub count_preflights: Option<bool>,
     /// Requests to which no policy applies.
-    #[serde(deserialize_with = "conditions")]
-    pub skip: Conditions,
+    pub skip: Option<ConditionsSection>,
     /// The only requests to which the policies apply.
-    #[serde(deserialize_with = "conditions")]
-    pub only: Conditions,
+    pub only: Option<ConditionsSection>,
     /// Requests that are denied.
     pub deny: Vec<ListSection>,
     /// Requests that are admitted without evaluating a policy.
@@ -89,9 +85,9 @@ pub struct Document {
     /// How the key `bearer` hashes tokens.
     pub bearer: Option<BearerSection>,
     /// The store. Default: counts are kept in process.
-    pub store: Option<StoreSection>,
+    pub store: Option<StoreDocument>,
     /// The policies by name, at least one.
-    pub policies: Named<PolicySettings>,
+    pub policies: IndexMap<String, PolicyDocument>,
     #[serde(skip)]
     pub(super) origin: Arc<Origin>,
 }
@@ -200,7 +196,7 @@ impl Document {
             mistakes.push(self.mistake(&policies, "no policy", expected));
         }
         let lacks_quota =
-            |policy: &PolicySettings| policy.quota.is_none() && policy.block_list != Some(true);
+            |policy: &PolicyDocument| policy.quota.is_none() && policy.block_list != Some(true);
         let without_quota = self.policies.iter();
         let without_quota = without_quota.filter(|(_, policy)| lacks_quota(policy));
         for (name, _) in without_quota.take(MAX_MISTAKES) {

@@ -1,6 +1,27 @@
 //! What is not for readers of the JSON Schema, which is made of the fields and their documentation.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
+
+/// The schema of a quota.
+pub(super) struct QuotaSchema;
+
+impl JsonSchema for QuotaSchema {
+    fn schema_name() -> Cow<'static, str> {
+        "Quota".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "Units per period, with a burst.",
+            "pattern": r"^\s*[0-9_]+\s*(/|\s+per\s+|concurrent)",
+            "examples": ["100/min", "10/s burst 20", "5000 per day", "3/500ms", "8 concurrent"],
+        })
+    }
+}
 
 /// Removes the links of Rust's documentation from descriptions, and their line breaks; and defaults that say that nothing is set.
 pub(super) fn tidy(schema: &mut Value) {

@@ -4,7 +4,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, btree_map::Entry},
     error::Error,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use crate::{
         skip::ConditionFn,
     },
     respond::{self, OnRejection},
-    setting::Slot,
+    shared_fn::SharedFn,
     strategy::{Rule, Strategy, Terms},
 };
 
@@ -34,7 +34,8 @@ use crate::{
 /// A name has 1 to 64 letters, digits, `-`, `_` and `.`, and begins with a letter. Each kind of code has names of its own. A
 /// name that is malformed, that of a built-in, or registered twice is an error when a document is loaded.
 ///
-/// Policies are the same before and after a reload if the same names stand in them: register other code under another name.
+/// A name stands for the same code in all documents that a registry, or a clone of it, builds: a reload sees no change. Code that is
+/// registered anew, also by the same name in another registry, is another setting.
 ///
 /// ```
 /// use tollgate::{Key, config::Registry, extract};
@@ -55,21 +56,21 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    keys: Names<dyn KeyExtractor>,
-    strategies: Names<dyn Strategy>,
-    costs: Names<CostFn>,
-    tiers: Names<TierFn>,
-    outcomes: Names<OutcomeFn>,
-    conditions: Names<ConditionFn>,
-    quotas: Names<QuotaFn>,
-    responses: Names<OnRejection>,
+    keys: Names<Arc<dyn KeyExtractor>>,
+    strategies: Names<Arc<dyn Strategy>>,
+    costs: Names<SharedFn<CostFn>>,
+    tiers: Names<SharedFn<TierFn>>,
+    outcomes: Names<SharedFn<OutcomeFn>>,
+    conditions: Names<SharedFn<ConditionFn>>,
+    quotas: Names<SharedFn<QuotaFn>>,
+    responses: Names<SharedFn<OnRejection>>,
     observers: Vec<Arc<dyn Observer>>,
     mistakes: Vec<InvalidValue>,
     client_ip: Option<ClientIp>,
     bearer: Option<Bearer>,
 }
 
-type Names<F> = BTreeMap<Cow<'static, str>, Slot<F>>;
+type Names<T> = BTreeMap<Cow<'static, str>, T>;
 
 impl Registry {
     /// A registry without code.
@@ -116,22 +117,22 @@ impl Registry {
     #[must_use]
     pub fn key(self, name: impl Into<Cow<'static, str>>, extractor: impl KeyExtractor) -> Self {
         let name = name.into();
-        let code = Arc::new(RegisteredKey {
+        let code: Arc<dyn KeyExtractor> = Arc::new(RegisteredKey {
             name: name.clone(),
             extractor,
         });
-        self.register::<dyn KeyExtractor>(|own| &mut own.keys, "key", name, code)
+        self.register(|own| &mut own.keys, "key", name, code)
     }
 
     /// Registers a strategy, for `strategy`.
     #[must_use]
     pub fn strategy(self, name: impl Into<Cow<'static, str>>, strategy: impl Strategy) -> Self {
         let name = name.into();
-        let code = Arc::new(RegisteredStrategy {
+        let code: Arc<dyn Strategy> = Arc::new(RegisteredStrategy {
             name: name.clone(),
             strategy,
         });
-        self.register::<dyn Strategy>(|own| &mut own.strategies, "strategy", name, code)
+        self.register(|own| &mut own.strategies, "strategy", name, code)
     }
 
     /// Registers the function of [`Policy::cost_with`](crate::Policy::cost_with), for `cost`.
@@ -140,7 +141,8 @@ impl Registry {
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        self.register::<CostFn>(|own| &mut own.costs, "cost", name, Arc::new(cost))
+        let code: Arc<CostFn> = Arc::new(cost);
+        self.register(|own| &mut own.costs, "cost", name, code.into())
     }
 
     /// Registers a function that returns the name of a request's tier, for `tier`: one of the names in `tiers`. A request
@@ -151,8 +153,8 @@ impl Registry {
         F: Fn(&Parts) -> Option<T> + Send + Sync + 'static,
         T: Into<Cow<'static, str>>,
     {
-        let code = Arc::new(move |parts: &Parts| tier(parts).map(Into::into));
-        self.register::<TierFn>(|own| &mut own.tiers, "tier", name, code)
+        let code: Arc<TierFn> = Arc::new(move |parts: &Parts| tier(parts).map(Into::into));
+        self.register(|own| &mut own.tiers, "tier", name, code.into())
     }
 
     /// Registers whether an outcome is charged, for `charge`: see [`Policy::charge_after`](crate::Policy::charge_after).
@@ -161,8 +163,8 @@ impl Registry {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        let code = Arc::new(charges);
-        self.register::<OutcomeFn>(|own| &mut own.outcomes, "outcome", name, code)
+        let code: Arc<OutcomeFn> = Arc::new(charges);
+        self.register(|own| &mut own.outcomes, "outcome", name, code.into())
     }
 
     /// Registers a condition on requests, for `with` in `skip` and `only`: see
@@ -172,8 +174,8 @@ impl Registry {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        let code = Arc::new(condition);
-        self.register::<ConditionFn>(|own| &mut own.conditions, "condition", name, code)
+        let code: Arc<ConditionFn> = Arc::new(condition);
+        self.register(|own| &mut own.conditions, "condition", name, code.into())
     }
 
     /// Registers the function of [`Policy::quota_with`](crate::Policy::quota_with), for `quota_with`.
@@ -182,8 +184,8 @@ impl Registry {
     where
         F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
     {
-        let code = Arc::new(find);
-        self.register::<QuotaFn>(|own| &mut own.quotas, "quota_with", name, code)
+        let code: Arc<QuotaFn> = Arc::new(find);
+        self.register(|own| &mut own.quotas, "quota_with", name, code.into())
     }
 
     /// Registers the function of [`RateLimitLayer::on_rejection`](crate::RateLimitLayer::on_rejection), for `on_rejection`.
@@ -194,17 +196,17 @@ impl Registry {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let code = respond::with_any_body(respond);
-        self.register::<OnRejection>(|own| &mut own.responses, "on_rejection", name, code)
+        let code = respond::on_rejection(respond);
+        self.register(|own| &mut own.responses, "on_rejection", name, code)
     }
 
     /// Registers `code` under `name`, or notes why the name can't be used.
-    fn register<F: ?Sized>(
+    fn register<T>(
         mut self,
-        names: fn(&mut Self) -> &mut Names<F>,
+        names: fn(&mut Self) -> &mut Names<T>,
         kind: &'static str,
         name: impl Into<Cow<'static, str>>,
-        code: Arc<F>,
+        code: T,
     ) -> Self {
         let name = name.into();
         let mut built_in = built_in(kind).into_iter();
@@ -216,7 +218,7 @@ impl Registry {
             let expected = "a name that has no meaning in documents already";
             ("under a built-in's name", expected)
         } else if let Entry::Vacant(entry) = names(&mut self).entry(name.clone()) {
-            entry.insert(Slot::shared(code, Some(name)));
+            entry.insert(code);
             return self;
         } else {
             ("twice", "each name once")
@@ -239,6 +241,14 @@ fn built_in(kind: &str) -> Vec<&'static str> {
 
 /// A function of [`outcome`], which need not be registered.
 type BuiltInOutcome = (&'static str, fn(&Outcome<'_>) -> bool);
+
+/// The built-in outcomes as they are shared by all documents of the process, so that a reload sees no other function.
+static SHARED_OUTCOMES: LazyLock<[SharedFn<OutcomeFn>; 4]> = LazyLock::new(|| {
+    BUILT_IN_OUTCOMES.map(|(_, charges)| {
+        let charges: Arc<OutcomeFn> = Arc::new(charges);
+        charges.into()
+    })
+});
 
 /// The outcomes that need not be registered.
 const BUILT_IN_OUTCOMES: [BuiltInOutcome; 4] = [
@@ -323,26 +333,26 @@ impl Registry {
     }
 
     pub(crate) fn find_key(&self, name: &str) -> Option<Arc<dyn KeyExtractor>> {
-        self.keys.get(name).and_then(Slot::shared_code)
+        self.keys.get(name).cloned()
     }
 
     pub(crate) fn find_strategy(&self, name: &str) -> Option<Arc<dyn Strategy>> {
-        self.strategies.get(name).and_then(Slot::shared_code)
+        self.strategies.get(name).cloned()
     }
 
-    pub(crate) fn find_cost(&self, name: &str) -> Result<Slot<CostFn>, InvalidValue> {
+    pub(crate) fn find_cost(&self, name: &str) -> Result<SharedFn<CostFn>, InvalidValue> {
         find(&self.costs, "cost", name)
     }
 
-    pub(crate) fn find_tier(&self, name: &str) -> Result<Slot<TierFn>, InvalidValue> {
+    pub(crate) fn find_tier(&self, name: &str) -> Result<SharedFn<TierFn>, InvalidValue> {
         find(&self.tiers, "tier", name)
     }
 
     /// A registered outcome, or one of [`outcome`](crate::outcome).
-    pub(crate) fn find_outcome(&self, name: &str) -> Result<Slot<OutcomeFn>, InvalidValue> {
-        let mut built_in = BUILT_IN_OUTCOMES.into_iter();
-        if let Some((name, charges)) = built_in.find(|(own, _)| *own == name) {
-            return Ok(Slot::shared(Arc::new(charges), Some(name.into())));
+    pub(crate) fn find_outcome(&self, name: &str) -> Result<SharedFn<OutcomeFn>, InvalidValue> {
+        let mut built_in = BUILT_IN_OUTCOMES.iter().zip(&*SHARED_OUTCOMES);
+        if let Some((_, charges)) = built_in.find(|((own, _), _)| *own == name) {
+            return Ok(charges.clone());
         }
         let code = self.outcomes.get(name).cloned();
         code.ok_or_else(|| {
@@ -352,24 +362,23 @@ impl Registry {
         })
     }
 
-    pub(crate) fn find_condition(&self, name: &str) -> Result<Slot<ConditionFn>, InvalidValue> {
+    pub(crate) fn find_condition(&self, name: &str) -> Result<SharedFn<ConditionFn>, InvalidValue> {
         find(&self.conditions, "condition", name)
     }
 
-    pub(crate) fn find_quota(&self, name: &str) -> Result<Slot<QuotaFn>, InvalidValue> {
+    pub(crate) fn find_quota(&self, name: &str) -> Result<SharedFn<QuotaFn>, InvalidValue> {
         find(&self.quotas, "quota", name)
     }
 
-    pub(crate) fn find_on_rejection(&self, name: &str) -> Result<Slot<OnRejection>, InvalidValue> {
+    pub(crate) fn find_on_rejection(
+        &self,
+        name: &str,
+    ) -> Result<SharedFn<OnRejection>, InvalidValue> {
         find(&self.responses, "on_rejection", name)
     }
 }
 
-fn find<F: ?Sized>(
-    names: &Names<F>,
-    kind: &'static str,
-    name: &str,
-) -> Result<Slot<F>, InvalidValue> {
+fn find<T: Clone>(names: &Names<T>, kind: &'static str, name: &str) -> Result<T, InvalidValue> {
     let code = names.get(name).cloned();
     let registered = names.keys().map(|name| &**name);
     code.ok_or_else(|| names::unknown(kind, name, &[], registered))

@@ -12,12 +12,8 @@ fn messages(registry: &Registry) -> Vec<String> {
         .collect()
 }
 
-fn text<F: ?Sized>(found: Result<Slot<F>, InvalidValue>) -> String {
-    found.expect("code").text().expect("its name").to_owned()
-}
-
 #[test]
-fn registered_code_is_found_by_its_name_and_written_by_it() {
+fn registered_code_is_found_by_its_name() {
     let registry = Registry::new()
         .key("tenant", extract::header("x-tenant"))
         .strategy("slow", SlidingWindow::buckets(3))
@@ -36,18 +32,22 @@ fn registered_code_is_found_by_its_name_and_written_by_it() {
         .into_parts()
         .0;
     let cost = registry.find_cost("pages").expect("a cost");
-    assert_eq!(
-        (cost.code().map(|cost| cost(&parts)), cost.text()),
-        (Some(7), Some("pages"))
-    );
+    assert_eq!(cost(&parts), 7);
     let tier = registry.find_tier("plan").expect("a tier");
-    let found = tier.code().and_then(|tier| tier(&parts));
-    assert_eq!((found.as_deref(), tier.text()), (Some("pro"), Some("plan")));
-    assert_eq!(text(registry.find_outcome("billed")), "billed");
-    assert_eq!(text(registry.find_outcome("success")), "success");
-    assert_eq!(text(registry.find_condition("internal")), "internal");
-    assert_eq!(text(registry.find_quota("per-user")), "per-user");
-    assert_eq!(text(registry.find_on_rejection("page")), "page");
+    assert_eq!(tier(&parts).as_deref(), Some("pro"));
+    for outcome in ["billed", "success"] {
+        // The same name is the same function, so that a reload sees no other.
+        let found = [(); 2].map(|()| registry.find_outcome(outcome).expect(outcome));
+        assert_eq!(found[0], found[1]);
+    }
+    assert!(registry.find_condition("internal").expect("a condition")(
+        &parts
+    ));
+    assert_eq!(
+        registry.find_quota("per-user").expect("a quota")(&parts),
+        None
+    );
+    assert!(registry.find_on_rejection("page").is_ok());
     let key = parse_key("tenant | peer", &registry).expect("a key");
     assert_eq!(key.config_text().as_deref(), Some("tenant | peer"));
     let strategy = parse_strategy("slow", &registry).expect("a strategy");

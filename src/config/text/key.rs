@@ -6,7 +6,7 @@ use crate::{
     config::{Registry, names},
     error::InvalidValue,
     extract::{self, ClientIp, KeyExtractor, OrElse, built_in::BUILT_IN, parse_network},
-    setting::scan::{Scanner, Token},
+    scan::{Scanner, Token},
 };
 
 type Extractor = Arc<dyn KeyExtractor>;

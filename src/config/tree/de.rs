@@ -6,13 +6,13 @@ use serde::{
     Deserializer,
     de::{
         self, DeserializeSeed, EnumAccess, Error as _, Expected, IntoDeserializer, MapAccess,
-        SeqAccess, Unexpected, VariantAccess, Visitor,
+        SeqAccess, Unexpected, VariantAccess, Visitor, value::MapAccessDeserializer,
     },
     forward_to_deserialize_any,
 };
 
 use super::{Entry, Node, Path, Value, path::Segment};
-use crate::{config::names::edits, secret::SECRET};
+use crate::config::{names::edits, secret::SECRET};
 
 /// A value that is not what a field takes.
 #[derive(Debug)]
@@ -245,6 +245,13 @@ impl<'de> Deserializer<'de> for &'de Node {
     ) -> Result<V::Value, ReadError> {
         match &self.value {
             Value::String(text) => visitor.visit_enum(Variant(text)),
+            Value::Table(entries) if entries.len() == 1 => {
+                let fields = Fields {
+                    entries,
+                    value: None,
+                };
+                visitor.visit_enum(MapAccessDeserializer::new(fields))
+            }
             _ => {
                 let expected = one_of(variants, |name| format!("{name:?}"));
                 Err(ReadError::invalid_type(

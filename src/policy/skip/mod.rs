@@ -2,48 +2,30 @@
 
 use std::{fmt, sync::Arc};
 
+use self::path::{PathPattern, RequestPath};
+use super::Policy;
+use crate::{error::InvalidValue, shared_fn::SharedFn};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method,
     header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
     request::Parts,
 };
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, Unexpected},
-};
-
-use self::path::{PathPattern, RequestPath};
-use super::Policy;
-use crate::{
-    error::InvalidValue,
-    setting::{CodeId, Slot},
-};
 
 pub(crate) mod path;
 
-pub(crate) type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
+/// Returns whether a condition holds for a request.
+pub type ConditionFn = dyn Fn(&Parts) -> bool + Send + Sync;
 
 /// Conditions on requests: by their path, by their method, and by functions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Conditions {
     /// Paths such as `/health`, or with `/*` at their end all paths beneath them.
-    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "config-schema", schemars(length(min = 1)))]
     pub paths: Vec<PathPattern>,
     /// Methods such as `OPTIONS`.
-    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(
-        feature = "config-schema",
-        schemars(with = "Vec<String>", length(min = 1))
-    )]
-    pub methods: Vec<MethodName>,
-    /// Names of registered functions.
-    #[serde(deserialize_with = "entries", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "config-schema", schemars(length(min = 1)))]
-    pub with: Vec<Slot<ConditionFn>>,
+    pub methods: Vec<Method>,
+    /// Functions of the request's head.
+    pub with: Vec<SharedFn<ConditionFn>>,
 }
 
 /// The requests that a policy or a limiter skips, and those that it applies to only.
@@ -64,31 +46,22 @@ impl Conditions {
     }
 
     pub(crate) fn add(&mut self, condition: impl Fn(&Parts) -> bool + Send + Sync + 'static) {
-        let condition = Arc::new(condition);
-        let id = CodeId::of(&condition);
-        self.with.push(Slot::filled(condition, None, id));
+        let condition: Arc<ConditionFn> = Arc::new(condition);
+        self.with.push(condition.into());
     }
 
     pub(crate) fn add_method(&mut self, method: Method) {
-        self.methods.push(MethodName(method));
+        self.methods.push(method);
     }
 
     fn has_method(&self, method: &Method) -> bool {
-        self.methods.iter().any(|name| name.0 == *method)
+        self.methods.contains(method)
     }
 
     fn path(&self, index: usize) -> String {
         self.paths
             .get(index)
             .map_or(String::new(), |pattern| pattern.text.to_string())
-    }
-
-    /// The name of a function in documents, or its position, from 1.
-    fn code_name(&self, index: usize) -> String {
-        match self.with.get(index).and_then(Slot::text) {
-            Some(name) => name.to_owned(),
-            None => format!("#{}", index + 1),
-        }
     }
 }
 
@@ -104,9 +77,7 @@ impl SkipRules<'_> {
 
     fn find(self, parts: &Parts, path: &RequestPath<'_>) -> Option<ConditionMatch> {
         let Self { skip, only } = self;
-        let holds = |condition: &Slot<ConditionFn>| {
-            condition.code().is_some_and(|condition| condition(parts))
-        };
+        let holds = |condition: &SharedFn<ConditionFn>| condition(parts);
         if skip.has_method(&parts.method) {
             return Some(ConditionMatch::SkipMethod);
         }
@@ -135,16 +106,14 @@ impl SkipRules<'_> {
         match matched {
             ConditionMatch::SkipMethod => Exemption::SkipMethod(parts.method.clone()),
             ConditionMatch::SkipPath(index) => Exemption::SkipPath(skip.path(index)),
-            ConditionMatch::SkipWith(index) => Exemption::SkipWith(skip.code_name(index)),
-            ConditionMatch::OnlyMethod => {
-                Exemption::OnlyMethod(only.methods.iter().map(|name| name.0.clone()).collect())
-            }
+            ConditionMatch::SkipWith(index) => Exemption::SkipWith(index),
+            ConditionMatch::OnlyMethod => Exemption::OnlyMethod(only.methods.clone()),
             ConditionMatch::OnlyPath => Exemption::OnlyPath(
                 (0..only.paths.len())
                     .map(|index| only.path(index))
                     .collect(),
             ),
-            ConditionMatch::OnlyWith(index) => Exemption::OnlyWith(only.code_name(index)),
+            ConditionMatch::OnlyWith(index) => Exemption::OnlyWith(index),
         }
     }
 
@@ -164,38 +133,11 @@ impl SkipRules<'_> {
                 }
             }
             for (index, method) in conditions.methods.iter().enumerate() {
-                if let Err(invalid) = method.validate() {
+                if let Err(invalid) = validate_method(method) {
                     report(invalid.in_entry(methods, index));
                 }
             }
         }
-    }
-}
-
-/// Reads conditions that a document sets. An empty table would mean all requests, under `only` too.
-pub(crate) fn conditions<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Conditions, D::Error> {
-    let conditions = Conditions::deserialize(deserializer)?;
-    match conditions.is_empty() {
-        true => Err(D::Error::invalid_value(
-            Unexpected::Other("an empty table"),
-            &"at least one of paths, methods and with, or none of the field",
-        )),
-        false => Ok(conditions),
-    }
-}
-
-fn entries<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<T>, D::Error> {
-    let entries = Vec::deserialize(deserializer)?;
-    match entries.is_empty() {
-        true => Err(D::Error::invalid_value(
-            Unexpected::Other("an empty array"),
-            &"at least one entry, or none of the field",
-        )),
-        false => Ok(entries),
     }
 }
 
@@ -214,44 +156,20 @@ fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a Hea
     values.next().filter(|_| values.next().is_none())
 }
 
-/// A method of requests, such as `GET`. Methods are case-sensitive: a standard one in lower case is an error when the limiter is
-/// built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MethodName(pub Method);
-
-impl MethodName {
-    /// An error for a standard method (RFC 9110, RFC 5789) that is not in upper case.
-    pub(in crate::policy) fn validate(&self) -> Result<(), InvalidValue> {
-        let text = self.0.as_str();
-        let upper = text.to_ascii_uppercase();
-        let is_standard = "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH"
-            .split(' ')
-            .any(|standard| standard == upper);
-        if text == upper || !is_standard {
-            return Ok(());
-        }
-        Err(InvalidValue::new(
-            format!("the method {text:?}"),
-            format!("{upper:?}, in upper case"),
-        ))
+/// An error for a standard method that is not in upper case: HTTP's methods are case-sensitive.
+pub(in crate::policy) fn validate_method(method: &Method) -> Result<(), InvalidValue> {
+    let text = method.as_str();
+    let upper = text.to_ascii_uppercase();
+    let is_standard = "GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH"
+        .split(' ')
+        .any(|standard| standard == upper);
+    if text == upper || !is_standard {
+        return Ok(());
     }
-}
-
-impl Serialize for MethodName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for MethodName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let method = Method::from_bytes(text.as_bytes());
-        method.map(Self).map_err(|_| {
-            let found = format!("the method {text:?}");
-            D::Error::invalid_value(Unexpected::Other(&found), &"a method such as \"GET\"")
-        })
-    }
+    Err(InvalidValue::new(
+        format!("the method {text:?}"),
+        format!("{upper:?}, in upper case"),
+    ))
 }
 
 /// A condition by which a request is exempt: see [`Explanation`](crate::explain::Explanation). Displayed as the call that set it:
@@ -266,13 +184,13 @@ pub enum Exemption {
     /// [`skip_path`](crate::Policy::skip_path) with this path.
     SkipPath(String),
     /// [`skip_with`](crate::Policy::skip_with): the function's name in configuration files, or `#` and its position, from 1.
-    SkipWith(String),
+    SkipWith(usize),
     /// [`only_method`](crate::Policy::only_method) with these methods, none of which is the request's.
     OnlyMethod(Vec<Method>),
     /// [`only_path`](crate::Policy::only_path) with these paths, none of which is the request's.
     OnlyPath(Vec<String>),
     /// [`only_with`](crate::Policy::only_with): the function's name in configuration files, or `#` and its position, from 1.
-    OnlyWith(String),
+    OnlyWith(usize),
 }
 
 /// The condition that exempts a request, by its index among its kind.
@@ -292,18 +210,32 @@ impl fmt::Display for Exemption {
             Self::Preflight => f.write_str("a CORS preflight"),
             Self::SkipMethod(method) => write!(f, "skip_method {method}"),
             Self::SkipPath(path) => write!(f, "skip_path {path}"),
-            Self::SkipWith(name) => write!(f, "skip_with {name}"),
+            Self::SkipWith(index) => write!(f, "skip_with #{}", index + 1),
             Self::OnlyMethod(methods) => {
                 let methods: Vec<_> = methods.iter().map(Method::as_str).collect();
                 write!(f, "only_method {}", methods.join(", "))
             }
             Self::OnlyPath(paths) => write!(f, "only_path {}", paths.join(", ")),
-            Self::OnlyWith(name) => write!(f, "only_with {name}"),
+            Self::OnlyWith(index) => write!(f, "only_with #{}", index + 1),
         }
     }
 }
 
 impl Policy {
+    /// Sets the requests to which the policy does not apply: those for which any of the [conditions](Self::skip_path#conditions) holds.
+    #[must_use]
+    pub fn skip(mut self, conditions: Conditions) -> Self {
+        self.skip = conditions;
+        self
+    }
+
+    /// Sets the only requests to which the policy applies: those for which the [conditions](Self::skip_path#conditions) hold.
+    #[must_use]
+    pub fn only(mut self, conditions: Conditions) -> Self {
+        self.only = conditions;
+        self
+    }
+
     /// Exempts requests to this path, as the client sent it and without its query, from the policy. `/static/*` matches every
     /// path below `/static/`. May be called several times.
     ///
@@ -367,14 +299,14 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
-        self.settings.skip.add_path(path.as_ref());
+        self.skip.add_path(path.as_ref());
         self
     }
 
     /// Exempts requests with this method from the policy. May be called several times: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn skip_method(mut self, method: Method) -> Self {
-        self.settings.skip.add_method(method);
+        self.skip.add_method(method);
         self
     }
 
@@ -386,7 +318,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.settings.skip.add(condition);
+        self.skip.add(condition);
         self
     }
 
@@ -394,7 +326,7 @@ impl Policy {
     /// `OPTIONS *`. Several calls add paths: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
-        self.settings.only.add_path(path.as_ref());
+        self.only.add_path(path.as_ref());
         self
     }
 
@@ -404,7 +336,7 @@ impl Policy {
     /// `GET` is limited, name both.
     #[must_use]
     pub fn only_method(mut self, method: Method) -> Self {
-        self.settings.only.add_method(method);
+        self.only.add_method(method);
         self
     }
 
@@ -416,7 +348,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
-        self.settings.only.add(condition);
+        self.only.add(condition);
         self
     }
 }

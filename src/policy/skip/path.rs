@@ -4,7 +4,6 @@ use std::{borrow::Cow, cell::OnceCell};
 
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
-use serde::{Deserialize, Serialize};
 
 use crate::{error::InvalidValue, extract::original_path};
 
@@ -13,8 +12,7 @@ const MAX_DECODED_BYTES: usize = 8 * 1024;
 
 /// A path that a condition names, or all below it if it ends with `/*`. One that no condition can have is an error when the limiter
 /// is built.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
     /// As it was set.
     pub(in crate::policy) text: Box<str>,
@@ -76,33 +74,6 @@ impl PathPattern {
             // `/*` is every request, also one whose target is no path, such as `*`.
             Some(prefix) => prefix == "/" || path.starts_with(prefix),
         }
-    }
-}
-
-impl From<String> for PathPattern {
-    fn from(text: String) -> Self {
-        Self::new(&text)
-    }
-}
-
-impl From<PathPattern> for String {
-    fn from(pattern: PathPattern) -> Self {
-        pattern.text.into()
-    }
-}
-
-#[cfg(feature = "config-schema")]
-impl schemars::JsonSchema for PathPattern {
-    fn schema_name() -> Cow<'static, str> {
-        "Path".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        String::json_schema(generator)
     }
 }
 

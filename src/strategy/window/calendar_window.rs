@@ -14,7 +14,7 @@ use crate::{
     error::InvalidValue,
     key::Key,
     quota::{DurationText, Quota},
-    setting::scan::Scanner,
+    scan::Scanner,
     strategy::{
         ChargeReceipt, ErasedLocalRule, Lease, LocalRule, LuaScript, QuotaStatus, Rule, RuleInfo,
         Snapshot, State, Strategy, Terms,

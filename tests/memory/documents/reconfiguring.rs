@@ -141,16 +141,18 @@ fn a_layer_is_reconfigured_with_its_responses() {
 #[test]
 fn a_document_that_is_put_in_force_again_changes_nothing() {
     let document = document(EVERY_SETTING);
-    let layer = document.layer(&registry()).expect("a layer");
+    let registry = registry();
+    let layer = document.layer(&registry).expect("a layer");
     let shown = format!("{:?}", layer.limiter().policies());
     #[rustfmt::skip]
     assert_contains(shown, [
-        "cost: [{ method = POST, path = /upload/*, cost = 10 }, { path = /, cost = 0 }], charge: { refund_unless = success }",
-        "skip: { methods = [GET] }, only: { with = [paid] }",
-        "on_store_error: { local_fallback = { processes = 4 } }",
+        "quota: 100/min burst 20", "strategy: TokenBucket", "missing_key: Shared", "cost: Rules(", "charge: RefundUnless(", "caller: (Peer",
+        "cost: With(", "charge: After(", "quotas: [(\"free\"", "tier_quotas: [", "methods: [GET]", "with: [function]", "processes: 4", "max_units: 64, ttl: 20ms",
+        "quota_by_request: Function(", "charge_dropped: false", "charge_rejected: true", "by_hand: true", "block_list: true", "shadow: true",
     ]);
-    let changes = document.reconfigure_layer(&layer, &registry());
-    assert!(changes.expect("the same").is_empty());
+    let changes = document.reconfigure_layer(&layer, &registry);
+    let changes = changes.expect("the same");
+    assert!(changes.is_empty(), "{changes}");
 }
 
 #[test]

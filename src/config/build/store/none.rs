@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::in_process;
 use crate::{
-    config::{build::Build, tree::path::Path},
+    config::{build::Build, document::store::StoreDocument, tree::path::Path},
     limiter::Limiter,
-    store::{Store, section::StoreSection},
+    store::Store,
 };
 
 impl Build<'_> {
@@ -35,10 +35,10 @@ impl Build<'_> {
 }
 
 /// Whether the document says nothing of a store on Redis.
-fn is_in_process(section: &StoreSection) -> bool {
-    let in_process = StoreSection {
+fn is_in_process(section: &StoreDocument) -> bool {
+    let in_process = StoreDocument {
         max_keys: section.max_keys,
-        ..StoreSection::default()
+        ..StoreDocument::default()
     };
     section.max_keys.is_some() && *section == in_process
 }

@@ -7,13 +7,13 @@ use crate::{
     config::{
         Secret,
         build::{Build, with},
+        document::store::{BreakerSection, RejectionCacheSection, StoreDocument},
         tree::path::Path,
     },
     limiter::Limiter,
     store::{
         Store,
         redis::{RedisStore, RedisStoreBuilder},
-        section::{BreakerSection, RejectionCacheSection, StoreSection},
     },
 };
 
@@ -80,7 +80,7 @@ impl Build<'_> {
     }
 
     /// Where the document stores counts, unless there is a mistake in it.
-    fn stored(&mut self, section: &StoreSection) -> Option<Stored> {
+    fn stored(&mut self, section: &StoreDocument) -> Option<Stored> {
         let known = self.mistakes.len();
         let path = Path::default().key("store");
         let servers = self.servers(&path, section);
@@ -89,7 +89,7 @@ impl Build<'_> {
             // The other settings are checked with a server that is never called.
             Some(Stored::InProcess) | None => RedisStore::builder().url(UNUSED_URL),
         };
-        let builder = settings(builder, section);
+        let builder = self.settings(&path, builder, section);
         let encrypted = self.tls(&path.key("tls"), section, builder.clone());
         // Whether certificates fit servers is not known of servers that are a mistake.
         let builder = servers.as_ref().map_or(builder, |_| encrypted);
@@ -111,7 +111,7 @@ impl Build<'_> {
     }
 
     /// The servers; `None` if there are none, or if their addresses are not known.
-    fn servers(&mut self, path: &Path, section: &StoreSection) -> Option<Stored> {
+    fn servers(&mut self, path: &Path, section: &StoreDocument) -> Option<Stored> {
         let builder = RedisStore::builder();
         let builder = match (&section.url, &section.cluster, &section.sentinel) {
             (Some(url), None, None) => match self.secret(&path.key("url"), url)? {
@@ -150,7 +150,7 @@ impl Build<'_> {
     fn tls(
         &mut self,
         path: &Path,
-        section: &StoreSection,
+        section: &StoreDocument,
         builder: RedisStoreBuilder,
     ) -> RedisStoreBuilder {
         if section.tls.is_some() {
@@ -164,7 +164,7 @@ impl Build<'_> {
     fn tls(
         &mut self,
         path: &Path,
-        section: &StoreSection,
+        section: &StoreDocument,
         mut builder: RedisStoreBuilder,
     ) -> RedisStoreBuilder {
         let Some(tls) = &section.tls else {
@@ -192,35 +192,47 @@ impl Build<'_> {
         }
         builder
     }
-}
 
-/// The builder with the settings besides servers and certificates.
-fn settings(mut builder: RedisStoreBuilder, section: &StoreSection) -> RedisStoreBuilder {
-    builder = with(builder, section.prefix.as_ref(), RedisStoreBuilder::prefix);
-    builder = with(builder, section.timeout, RedisStoreBuilder::timeout);
-    builder = with(builder, section.connections, RedisStoreBuilder::connections);
-    builder = with(builder, section.hash_tags, RedisStoreBuilder::hash_tags);
-    builder = with(builder, section.overrides, RedisStoreBuilder::overrides);
-    match section.circuit_breaker_threshold {
-        None | Some(BreakerSection::Enabled(true)) => {}
-        Some(BreakerSection::Enabled(false)) => builder = builder.no_circuit_breaker(),
-        Some(BreakerSection::Threshold(failures)) => {
-            builder = builder.circuit_breaker_threshold(failures);
+    /// The builder with the settings besides servers and certificates.
+    fn settings(
+        &mut self,
+        path: &Path,
+        mut builder: RedisStoreBuilder,
+        section: &StoreDocument,
+    ) -> RedisStoreBuilder {
+        let timeout = section.timeout.as_ref();
+        let timeout = timeout.and_then(|text| self.duration(&path.key("timeout"), text));
+        builder = with(builder, section.prefix.as_ref(), RedisStoreBuilder::prefix);
+        builder = with(builder, timeout, RedisStoreBuilder::timeout);
+        builder = with(builder, section.connections, RedisStoreBuilder::connections);
+        builder = with(builder, section.hash_tags, RedisStoreBuilder::hash_tags);
+        builder = with(builder, section.overrides, RedisStoreBuilder::overrides);
+        match section.circuit_breaker_threshold {
+            None | Some(BreakerSection::Enabled(true)) => {}
+            Some(BreakerSection::Enabled(false)) => builder = builder.no_circuit_breaker(),
+            Some(BreakerSection::Threshold(failures)) => {
+                builder = builder.circuit_breaker_threshold(failures);
+            }
         }
+        let (staleness, capacity) = match &section.rejection_cache {
+            None | Some(RejectionCacheSection::Enabled(true)) => (None, None),
+            Some(RejectionCacheSection::Enabled(false)) => (Some(Duration::ZERO), None),
+            Some(RejectionCacheSection::Settings(settings)) => {
+                let path = path.key("rejection_cache").key("staleness");
+                let staleness = settings.staleness.as_ref();
+                let staleness = staleness.and_then(|text| self.duration(&path, text));
+                (staleness, settings.capacity)
+            }
+        };
+        builder = with(
+            builder,
+            staleness,
+            RedisStoreBuilder::rejection_cache_staleness,
+        );
+        with(
+            builder,
+            capacity,
+            RedisStoreBuilder::rejection_cache_capacity,
+        )
     }
-    let (staleness, capacity) = match &section.rejection_cache {
-        None | Some(RejectionCacheSection::Enabled(true)) => (None, None),
-        Some(RejectionCacheSection::Enabled(false)) => (Some(Duration::ZERO), None),
-        Some(RejectionCacheSection::Settings(settings)) => (settings.staleness, settings.capacity),
-    };
-    builder = with(
-        builder,
-        staleness,
-        RedisStoreBuilder::rejection_cache_staleness,
-    );
-    with(
-        builder,
-        capacity,
-        RedisStoreBuilder::rejection_cache_capacity,
-    )
 }

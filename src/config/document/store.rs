@@ -1,12 +1,12 @@
 //! The part of a document about the store.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::num::NonZeroUsize;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::{
+use crate::config::{
+    forms::{duration_text, forms},
     secret::{self, Secret},
-    setting::values::{duration, forms},
 };
 
 /// The store: on Redis one of `url`, `cluster` and `sentinel`, and settings (see `RedisStoreBuilder`); in process `max_keys`.
@@ -14,7 +14,7 @@ use crate::{
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
-pub struct StoreSection {
+pub struct StoreDocument {
     /// The URL of one server, such as `"${REDIS_URL}"`.
     #[serde(deserialize_with = "secret::deserialize")]
     pub url: Option<Secret>,
@@ -26,12 +26,12 @@ pub struct StoreSection {
     /// The prefix of every key: empty, or ending with a colon. Default: `tg:`.
     pub prefix: Option<String>,
     /// How long a request waits for the store, such as `"50ms"`: from 1 ms to a day. Default: 100 ms.
-    #[serde(deserialize_with = "duration::deserialize")]
+    #[serde(deserialize_with = "duration_text")]
     #[cfg_attr(
         feature = "config-schema",
-        schemars(with = "Option<crate::setting::values::DurationSchema>")
+        schemars(with = "Option<crate::config::forms::DurationSchema>")
     )]
-    pub timeout: Option<Duration>,
+    pub timeout: Option<String>,
     /// The number of workers, each with a connection, per tokio runtime: from 1 to 64. Default: 1.
     pub connections: Option<usize>,
     /// How many calls in a row have to fail to open the circuit breaker, or `false` for none. Default: 3.
@@ -85,18 +85,18 @@ forms! {
 }
 
 /// The settings of the cache of rejections.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct RejectionCacheSettings {
     /// How old a cached rejection may be, such as `"100ms"`: at most an hour. Default: 1 s.
-    #[serde(with = "duration")]
+    #[serde(deserialize_with = "duration_text")]
     #[cfg_attr(
         feature = "config-schema",
-        schemars(with = "Option<crate::setting::values::DurationSchema>")
+        schemars(with = "Option<crate::config::forms::DurationSchema>")
     )]
-    pub staleness: Option<Duration>,
+    pub staleness: Option<String>,
     /// How many rejections are cached at most. Default: 100,000.
     pub capacity: Option<usize>,
 }

@@ -2,9 +2,12 @@
 
 use std::{fmt, path::PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::{secret, setting::values::forms};
+use crate::{
+    access::OnUnknownAddress,
+    config::{forms::forms, secret},
+};
 
 /// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -60,11 +63,32 @@ impl fmt::Debug for KeyText {
 }
 
 /// A file.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FileSection {
     /// The file's path. A relative path is relative to the document's folder.
     pub file: PathBuf,
+}
+
+/// What happens to a request whose address an access list can't find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OnUnknownAddressSection {
+    /// The list is passed over.
+    Pass,
+    /// The request is rejected: 403 Forbidden.
+    Reject,
+}
+
+impl From<OnUnknownAddressSection> for OnUnknownAddress {
+    fn from(document: OnUnknownAddressSection) -> Self {
+        match document {
+            OnUnknownAddressSection::Pass => Self::Pass,
+            OnUnknownAddressSection::Reject => Self::Reject,
+        }
+    }
 }

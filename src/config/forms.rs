@@ -22,9 +22,8 @@ macro_rules! forms {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, PartialEq, serde::Serialize)]
-        #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-        #[serde(untagged)]
+        #[derive(Clone, PartialEq)]
+        #[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema), schemars(untagged))]
         $vis enum $name {
             $( $(#[$variant_meta])* $variant($type), )+
         }
@@ -79,44 +78,9 @@ macro_rules! forms {
     };
 }
 
-/// The schema of a type is that of the form that a document has it in.
-macro_rules! schema_of {
-    ($type:ty, $name:literal, $form:ty) => {
-        #[cfg(feature = "config-schema")]
-        impl schemars::JsonSchema for $type {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                $name.into()
-            }
+pub(crate) use forms;
 
-            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                <$form>::json_schema(generator)
-            }
-        }
-    };
-}
-
-pub(crate) use {forms, schema_of};
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, de::Unexpected};
-
-use crate::quota::Quota;
-
-impl Serialize for Quota {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Quota {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const EXPECTED: &str =
-            "a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\" or \"8 concurrent\"";
-        let text = deserializer.deserialize_str(Text(EXPECTED))?;
-        let text = text.ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &EXPECTED))?;
-        text.parse()
-            .map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &EXPECTED))
-    }
-}
+use serde::Deserializer;
 
 /// Reads text, if there is any; anything else is an error that says what is expected.
 struct Text(&'static str);
@@ -141,51 +105,26 @@ impl<'de> serde::de::Visitor<'de> for Text {
     }
 }
 
-/// Optional durations as text, such as `50ms`.
-pub(crate) mod duration {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::quota::DurationText;
-
-    const EXPECTED: &str = "a duration such as \"50ms\", \"2s\" or \"1day\"";
-
-    pub(crate) fn serialize<S: Serializer>(
-        duration: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match duration {
-            Some(duration) => serializer.collect_str(&DurationText(*duration)),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let Some(text) = deserializer.deserialize_option(Text(EXPECTED))? else {
-            return Ok(None);
-        };
-        let parsed = text.parse().map(|DurationText(duration)| Some(duration));
-        parsed.map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &EXPECTED))
-    }
+/// Reads the text of a quota, which is parsed when a limiter is built.
+pub(crate) fn quota_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    deserializer.deserialize_option(Text(QUOTA))
 }
 
-#[cfg(feature = "config-schema")]
-impl schemars::JsonSchema for Quota {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Quota".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "type": "string",
-            "description": "Units per period, with a burst.",
-            "pattern": r"^\s*[0-9_]+\s*(/|\s+per\s+|concurrent)",
-            "examples": ["100/min", "10/s burst 20", "5000 per day", "3/500ms", "8 concurrent"],
-        })
-    }
+/// Reads the text of a duration, which is parsed when a limiter is built.
+pub(crate) fn duration_text<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    deserializer.deserialize_option(Text(DURATION))
 }
+
+/// What is expected of a quota.
+pub(crate) const QUOTA: &str =
+    "a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\" or \"8 concurrent\"";
+
+/// What is expected of a duration.
+pub(crate) const DURATION: &str = "a duration such as \"50ms\", \"2s\" or \"1day\"";
 
 /// The schema of a duration.
 #[cfg(feature = "config-schema")]

@@ -1,42 +1,24 @@
 //! When a policy charges requests.
 
-use std::{
-    any::{Any, TypeId},
-    sync::Arc,
-    time::Duration,
-};
-
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, Unexpected},
-};
+use std::sync::Arc;
 
 use super::Policy;
-use crate::{
-    outcome::{self, Outcome},
-    setting::{
-        CodeId, Slot,
-        values::{duration, forms, schema_of},
-    },
-    store::CounterMode,
-    strategy::Lease,
-};
+use crate::{outcome::Outcome, shared_fn::SharedFn, store::CounterMode, strategy::Lease};
 
-/// Whether an outcome is charged.
-pub(crate) type OutcomeFn = dyn Fn(&Outcome<'_>) -> bool + Send + Sync;
+/// Returns whether an outcome is charged.
+pub type OutcomeFn = dyn Fn(&Outcome<'_>) -> bool + Send + Sync;
 
 /// When requests are charged, and by which outcomes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(into = "ChargeForm")]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Charge {
     /// On arrival, whatever their outcome.
     #[default]
     Arrival,
     /// When they have ended with this outcome; on arrival they are only checked.
-    After(Slot<OutcomeFn>),
+    After(SharedFn<OutcomeFn>),
     /// On arrival; refunded when they have ended with another outcome.
-    RefundUnless(Slot<OutcomeFn>),
+    RefundUnless(SharedFn<OutcomeFn>),
 }
 
 /// When to charge.
@@ -120,7 +102,8 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(Charge::After, charges)
+        let charges: Arc<OutcomeFn> = Arc::new(charges);
+        self.charge_by(Charge::After(charges.into()))
     }
 
     /// Charges a request on arrival, and refunds it when it has ended, unless `charges` returns true for its outcome. The last
@@ -169,14 +152,15 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(Charge::RefundUnless, charges)
+        let charges: Arc<OutcomeFn> = Arc::new(charges);
+        self.charge_by(Charge::RefundUnless(charges.into()))
     }
 
     /// Sets whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that
     /// was [dropped](crate::outcome::RequestEnd::Dropped) before it had a response. Default: true.
     #[must_use]
     pub fn charge_dropped(mut self, charges: bool) -> Self {
-        self.settings.charge_dropped = Some(charges);
+        self.charge_dropped = charges;
         self
     }
 
@@ -188,23 +172,19 @@ impl Policy {
     /// [`ConfigError`](crate::ConfigError).
     #[must_use]
     pub fn charge_rejected(mut self, charges: bool) -> Self {
-        self.settings.charge_rejected = Some(charges);
+        self.charge_rejected = charges;
         self
     }
 
-    fn charge_by<F>(mut self, when: fn(Slot<OutcomeFn>) -> Charge, charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        let name = outcome_name::<F>().map(Into::into);
-        let charges = Arc::new(charges);
-        let id = CodeId::of(&charges);
-        self.settings.charge = Some(when(Slot::filled(charges, name, id)));
+    /// Sets when requests are charged, by a shared function.
+    #[must_use]
+    pub fn charge_by(mut self, charge: Charge) -> Self {
+        self.charge = charge;
         self
     }
 
     pub(crate) fn charge(&self) -> &Charge {
-        self.settings.charge.as_ref().unwrap_or(&Charge::Arrival)
+        &self.charge
     }
 
     /// Whether requests are charged on arrival, whatever their outcome.
@@ -217,19 +197,17 @@ impl Policy {
         matches!(self.charge(), Charge::After(_))
     }
 
-    /// Whether rejected requests are charged too.
-    pub(super) fn charges_rejected(&self) -> bool {
-        self.settings.charge_rejected == Some(true)
+    /// Whether rejected requests are [charged too](Policy::charge_rejected).
+    pub fn charges_rejected(&self) -> bool {
+        self.charge_rejected
     }
 
     /// Whether a request with this outcome is charged.
     pub(crate) fn charges(&self, outcome: &Outcome<'_>) -> bool {
         match self.charge() {
             Charge::Arrival => true,
-            _ if outcome.is_unknown() => self.settings.charge_dropped != Some(false),
-            Charge::After(charges) | Charge::RefundUnless(charges) => {
-                charges.code().is_none_or(|charges| charges(outcome))
-            }
+            _ if outcome.is_unknown() => self.charge_dropped,
+            Charge::After(charges) | Charge::RefundUnless(charges) => charges(outcome),
         }
     }
 
@@ -244,81 +222,6 @@ impl Policy {
         }
     }
 }
-
-/// The name of a function of [`outcome`], by its type.
-fn outcome_name<F: 'static>() -> Option<&'static str> {
-    let names: [(TypeId, _); 4] = [
-        (outcome::success.type_id(), "success"),
-        (outcome::failure.type_id(), "failure"),
-        (outcome::client_error.type_id(), "client_error"),
-        (outcome::server_error.type_id(), "server_error"),
-    ];
-    let name = names.into_iter().find(|(id, _)| *id == TypeId::of::<F>());
-    name.map(|(_, name)| name)
-}
-
-forms! {
-    /// How a charge is written.
-    enum ChargeForm, "\"arrival\", { after = \"success\" } or { refund_unless = \"success\" }" {
-        Arrival(ArrivalForm) from text;
-        ByOutcome(ByOutcomeForm) from table;
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-enum ArrivalForm {
-    Arrival,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-struct ByOutcomeForm {
-    /// Charges the requests that have ended with this outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    after: Option<Slot<OutcomeFn>>,
-    /// Charges requests on arrival, and refunds those that have ended with another outcome.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    refund_unless: Option<Slot<OutcomeFn>>,
-}
-
-impl From<Charge> for ChargeForm {
-    fn from(charge: Charge) -> Self {
-        let (after, refund_unless) = match charge {
-            Charge::Arrival => return Self::Arrival(ArrivalForm::Arrival),
-            Charge::After(outcome) => (Some(outcome), None),
-            Charge::RefundUnless(outcome) => (None, Some(outcome)),
-        };
-        Self::ByOutcome(ByOutcomeForm {
-            after,
-            refund_unless,
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for Charge {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match ChargeForm::deserialize(deserializer)? {
-            ChargeForm::Arrival(_) => Ok(Self::Arrival),
-            ChargeForm::ByOutcome(form) => match (form.after, form.refund_unless) {
-                (Some(outcome), None) => Ok(Self::After(outcome)),
-                (None, Some(outcome)) => Ok(Self::RefundUnless(outcome)),
-                (Some(_), Some(_)) => Err(D::Error::invalid_value(
-                    Unexpected::Other("both after and refund_unless"),
-                    &"one of them",
-                )),
-                (None, None) => Err(D::Error::invalid_value(
-                    Unexpected::Other("an empty table"),
-                    &"after or refund_unless, with an outcome",
-                )),
-            },
-        }
-    }
-}
-
-schema_of!(Charge, "Charge", ChargeForm);
 
 impl Policy {
     /// Lets each process lease units of hot keys: it charges them in the store before they are needed, in the same batches as
@@ -380,55 +283,18 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn lease(mut self, lease: Lease) -> Self {
-        self.settings.lease = Some(lease);
+        self.lease = Some(lease);
         self
     }
 
     /// The settings of its leases.
     pub(crate) fn lease_setting(&self) -> Option<&Lease> {
-        self.settings.lease.as_ref()
+        self.lease.as_ref()
     }
 
     /// The policy without leases.
     pub(crate) fn without_lease(mut self) -> Self {
-        self.settings.lease = None;
+        self.lease = None;
         self
     }
 }
-
-/// A lease as a document has it: the units of a hot key that a process charges ahead of need.
-#[derive(Serialize, Deserialize)]
-#[cfg_attr(feature = "config-schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-struct LeaseForm {
-    /// The most units of one lease, from 2 to 1,000,000.
-    #[cfg_attr(feature = "config-schema", schemars(range(min = 2, max = 1_000_000)))]
-    max_units: u64,
-    /// For how long the units of a lease may be spent, such as `"50ms"`: from 5 ms to 10 s. Default: 50 ms.
-    #[serde(default, with = "duration", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "config-schema",
-        schemars(with = "Option<crate::setting::values::DurationSchema>")
-    )]
-    ttl: Option<Duration>,
-}
-
-impl Serialize for Lease {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let form = LeaseForm {
-            max_units: self.most(),
-            ttl: Some(self.lifetime()),
-        };
-        form.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Lease {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let LeaseForm { max_units, ttl } = LeaseForm::deserialize(deserializer)?;
-        let lease = Self::max_units(max_units);
-        Ok(ttl.map_or(lease, |ttl| lease.ttl(ttl)))
-    }
-}
-
-schema_of!(Lease, "Lease", LeaseForm);

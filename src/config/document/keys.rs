@@ -2,8 +2,10 @@
 
 use serde::Deserialize;
 
-use super::{ClientIp, client_ip};
-use crate::secret::{self, Secret};
+use crate::{
+    config::secret::{self, Secret},
+    extract::{ClientIp, client_ip},
+};
 
 /// How clients' addresses are found behind proxies, where a key or list is by `client_ip`: see
 /// [`extract::client_ip`](crate::extract::client_ip).
