@@ -222,14 +222,14 @@ impl fmt::Display for Exemption {
 }
 
 impl Policy {
-    /// Sets the requests to which the policy does not apply: those for which any of the [conditions](Self::skip_path#conditions) holds.
+    /// Sets the requests to which the policy does not apply: those for which any of the conditions of [`skip_path`](Self::skip_path) holds.
     #[must_use]
     pub fn skip(mut self, conditions: Conditions) -> Self {
         self.skip = conditions;
         self
     }
 
-    /// Sets the only requests to which the policy applies: those for which the [conditions](Self::skip_path#conditions) hold.
+    /// Sets the only requests to which the policy applies: those for which the conditions of [`skip_path`](Self::skip_path) hold.
     #[must_use]
     pub fn only(mut self, conditions: Conditions) -> Self {
         self.only = conditions;
