@@ -62,12 +62,6 @@ impl ConfigError {
         self
     }
 
-    /// The field that the value is in, if it is known.
-    #[cfg(feature = "config")]
-    pub(crate) fn field(&self) -> Option<&Field> {
-        self.field.as_ref()
-    }
-
     /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()

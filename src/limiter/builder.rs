@@ -54,9 +54,8 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// [`store`](Self::store), of any type.
-    #[cfg(feature = "config")]
-    pub(crate) fn stored(mut self, store: Arc<dyn Store>) -> Self {
+    /// Sets a store of any type, which other limiters may share.
+    pub fn shared_store(mut self, store: Arc<dyn Store>) -> Self {
         self.store = Some(store);
         self
     }
@@ -205,6 +204,14 @@ impl<T> LimiterBuilder<T> {
     {
         self.build_core(None)
             .map(|core| T::from(Limiter::new(core)))
+    }
+
+    /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. Nothing is registered, and no
+    /// running limiter is changed. Whether a strategy can count in the store is checked if a store is set.
+    pub fn mistakes(&self) -> Vec<ConfigError> {
+        let mut mistakes = Vec::new();
+        self.validate(self.store.as_deref(), &mut |error| mistakes.push(error));
+        mistakes
     }
 
     /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). Nothing is

@@ -184,29 +184,42 @@ impl Document {
     /// The path of what a builder's error is about.
     fn path_of(&self, error: &ConfigError) -> Path {
         let mut path = Path::default();
-        let mut section = None;
         if let Some(policy) = error.policy() {
             path = path.key("policies").key(policy);
-            section = self.policies.get(policy);
         }
-        let Some(field) = error.field() else {
-            return path;
-        };
-        // The builder has one list of quotas: those of `tier_quotas`, then those of `tiers`.
-        if let Some(section) = section.filter(|_| field.name == "tier_quotas[]")
-            && let Some(tier) = field.index.checked_sub(section.tier_quotas.len())
+        for part in error
+            .setting()
+            .iter()
+            .flat_map(|setting| setting.split('.'))
         {
-            let tier = section.tiers.iter().nth(tier);
-            return path.key("tiers").key(tier.map_or("", |(name, _)| name));
-        }
-        for key in field.name.split('.') {
-            path = match key.strip_suffix("[]") {
-                Some(array) => path.key(array).index(field.index),
-                None => path.key(key),
+            let array = part.strip_suffix(']').and_then(|part| part.split_once('['));
+            path = match array.and_then(|(name, index)| Some((name, index.parse().ok()?))) {
+                Some((name, index)) => path.key(name).index(index),
+                None => path.key(part),
             };
+        }
+        // The builder has one list of quotas: those of `tier_quotas`, then those of `tiers`.
+        if let Some(policy) = error.policy()
+            && let Some(document) = self.policies.get(policy)
+            && let Some(index) = quota_index(error)
+            && let Some(tier) = index.checked_sub(document.tier_quotas.len())
+            && let Some((name, _)) = document.tiers.get_index(tier)
+        {
+            path = Path::default()
+                .key("policies")
+                .key(policy)
+                .key("tiers")
+                .key(name);
         }
         path
     }
+}
+
+/// The index of a declared quota that a builder's error is about.
+fn quota_index(error: &ConfigError) -> Option<usize> {
+    let setting = error.setting()?;
+    let index = setting.strip_prefix("tier_quotas[")?.strip_suffix(']')?;
+    index.parse().ok()
 }
 
 impl<'a> Build<'a> {
@@ -383,8 +396,11 @@ impl Build<'_> {
             document.count_preflights,
             LimiterBuilder::count_preflights,
         );
-        builder.validate(store.as_deref(), &mut |error| self.found_by_builder(&error));
-        with(builder, store, LimiterBuilder::stored)
+        builder = with(builder, store, LimiterBuilder::shared_store);
+        for error in builder.mistakes() {
+            self.found_by_builder(&error);
+        }
+        builder
     }
 }
 

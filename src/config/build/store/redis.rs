@@ -93,7 +93,9 @@ impl Build<'_> {
         let encrypted = self.tls(&path.key("tls"), section, builder.clone());
         // Whether certificates fit servers is not known of servers that are a mistake.
         let builder = servers.as_ref().map_or(builder, |_| encrypted);
-        builder.validate(&mut |error| self.found_by_builder(&error));
+        for error in builder.mistakes() {
+            self.found_by_builder(&error);
+        }
         let is_valid = self.mistakes.len() == known;
         servers.filter(|_| is_valid).map(|servers| match servers {
             Stored::InProcess => Stored::InProcess,

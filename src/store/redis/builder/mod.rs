@@ -342,8 +342,15 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). Nothing connects.
-    pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
+    /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. Nothing connects.
+    pub fn mistakes(&self) -> Vec<ConfigError> {
+        let mut mistakes = Vec::new();
+        self.validate(&mut |error| mistakes.push(error));
+        mistakes
+    }
+
+    /// Reports each mistake in the settings.
+    fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
         if let Err(error) = key_names::check_prefix(&self.prefix) {
             report(error.in_field("store.prefix"));
         }
