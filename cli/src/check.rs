@@ -12,7 +12,7 @@ use crate::{
     output::{Output, print_error},
 };
 
-/// Check a configuration file, and print all of its mistakes.
+/// Check a configuration file, and print its mistakes: the first, if the file can't be read as a document, or else all.
 ///
 /// Nothing connects. Secrets whose variable is not set, or whose file can't be read, are listed as not checked, so that a
 /// file can be checked where there are none.

@@ -1,5 +1,5 @@
-//! The error of a document: all of its mistakes, each with its path and its position. `Document::mistake` looks the
-//! position up by the path, in the `Positions` of `config/tree`.
+//! The error of a document: its mistakes, each with its path and its position. `Document::mistake` looks the position up by
+//! the path.
 
 use std::{
     error, fmt,
@@ -14,24 +14,26 @@ const MAX_FOUND_CHARS: usize = 300;
 /// The most mistakes of a document that are looked for, each at a cost of the document's size.
 pub(crate) const MAX_MISTAKES: usize = 100;
 
-/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes, or the
-/// first hundred or so.
+/// The error of a document that can't be loaded, or of which no limiter can be built.
+///
+/// A text that is no document has one mistake, the first: an error of syntax, a value of the wrong type, an unknown field. The
+/// mistakes of a document are found all at once, the first hundred or so: texts that are no quotas, names that are not registered,
+/// settings that don't go together.
 ///
 /// It displays one line for each, such as
-/// `limits.toml:12:9: policies.api.quota: found "100/mins"; expected a quota such as "100/min"`.
+/// `limits.toml:12:9: policies.api.quota: found "100/mins x"; expected a quota such as "100/min"`.
 ///
 /// ```
-/// use tollgate::config::{Document, Format};
+/// use tollgate::config::{Document, Format, Registry};
 ///
-/// let text = "
-/// [policies.api]
-/// quota = '100/mins x'
-/// cost = -1
-/// ";
-/// let error = Document::parse(text, Format::Toml).unwrap_err();
+/// let error = Document::parse("[policies.api]\nquota = 100", Format::Toml).unwrap_err();
+/// assert!(error.to_string().starts_with("2:9: policies.api.quota: found 100; expected a quota such as"));
+///
+/// let document = Document::parse("[policies.api]\nquota = '100/min'\nkey = 'usr'\ncost = 101", Format::Toml)?;
+/// let error = document.limiter(&Registry::new()).unwrap_err();
 /// let paths: Vec<_> = error.mistakes().iter().map(|mistake| mistake.path()).collect();
-/// assert_eq!(paths, ["policies.api.quota", "policies.api.cost"]);
-/// assert!(error.to_string().starts_with(r#"3:9: policies.api.quota: found "100/mins x"; expected a quota such as"#));
+/// assert_eq!(paths, ["policies.api.key", "policies.api.cost"]);
+/// # Ok::<(), tollgate::config::LoadError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct LoadError {
@@ -119,13 +121,6 @@ impl Mistake {
         self
     }
 
-    /// Whether it is a mistake in the value at a path.
-    pub(crate) fn is_within(&self, path: &str) -> bool {
-        let rest = self.path.strip_prefix(path);
-        // The path ends here, or another segment follows.
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-    }
-
     pub(crate) fn at(mut self, position: Option<Position>) -> Self {
         self.position = position;
         self
@@ -136,7 +131,8 @@ impl Mistake {
         &self.path
     }
 
-    /// Where the value is in the text. Known for TOML, and for errors of syntax in every format.
+    /// Where the value is in the text, or what would contain it. `None` if the text could not be read, and for a document that
+    /// was not made of text.
     pub fn position(&self) -> Option<Position> {
         self.position
     }

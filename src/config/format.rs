@@ -4,7 +4,7 @@
 pub enum Format {
     /// TOML 1.1.
     Toml,
-    /// YAML 1.2, without tags.
+    /// YAML 1.2, without merge keys and without tags but `!!str`.
     #[cfg(feature = "config-yaml")]
     Yaml,
     /// JSON.

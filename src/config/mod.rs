@@ -1,7 +1,7 @@
 //! Limits from configuration files.
 //!
 //! A [`Document`] is loaded from a file and builds a [`Limiter`](crate::Limiter) or a
-//! [`RateLimitLayer`](crate::RateLimitLayer), with the code that it names in a [`Registry`]. A [`LoadError`] has all of its
+//! [`RateLimitLayer`](crate::RateLimitLayer), with the code that it names in a [`Registry`]. A [`LoadError`] has its
 //! [mistakes](Mistake). A [`Watch`] puts each change of the file in force while requests are served.
 //!
 #![doc = include_str!("../../docs/configuration.md")]
@@ -13,10 +13,11 @@ mod error;
 mod format;
 mod forms;
 mod names;
+mod parse;
+mod path;
 mod registry;
 mod secret;
 mod text;
-mod tree;
 mod watch;
 
 pub use crate::error::reference::Reference;

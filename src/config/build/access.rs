@@ -16,8 +16,8 @@ use crate::{
     access::{AccessList, AddressList, KeyList},
     config::{
         document::access::{AddressesSection, KeyText, KeysSection, ListSection},
+        path::Path,
         secret::{expand, has_text},
-        tree::path::Path,
     },
     error::InvalidValue,
     extract::{KeyExtractor, client_ip},

@@ -14,8 +14,8 @@ use super::{
         response::{HeaderFormatSection, HeaderSettingsSection, HeadersSection, RejectionSection},
     },
     error::{LoadError, MAX_MISTAKES, Mistake},
+    path::Path,
     registry::Registry,
-    tree::path::Path,
 };
 use crate::{
     RateLimitLayer,
@@ -543,8 +543,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// Those of [`load`](Self::load). If there are any, those of [`layer`](Self::layer) are among its mistakes, as far as they
-    /// don't follow from these.
+    /// Those of [`load`](Self::load). Those of [`layer`](Self::layer) are among its mistakes, if quotas are missing.
     pub fn load_with(
         path: impl AsRef<std::path::Path>,
         registry: &Registry,
@@ -559,32 +558,14 @@ impl Document {
         path: &std::path::Path,
         registry: &Registry,
     ) -> Result<Self, LoadError> {
-        let (document, mut mistakes) = Self::read_file(text, path);
-        if let Some(document) = document {
-            if mistakes.is_empty() {
-                return Ok(document);
-            }
+        let document = Self::read_file(text, path)?;
+        if !document.missing_values().is_empty() {
             let mut build = Build::new(&document, registry);
             let store = build.store();
             drop(build.limiter::<()>(store));
             drop(build.layer());
-            let lacks_policy = mistakes.iter().any(is_whole_policy);
-            build.mistakes.retain(|mistake| {
-                let is_known = |known: &Mistake| {
-                    known.is_within(mistake.path()) || mistake.is_within(known.path())
-                };
-                let names_policy = mistake.path().ends_with(".policy");
-                !(mistakes.iter().any(is_known) || lacks_policy && names_policy)
-            });
-            mistakes.append(&mut build.mistakes);
+            build.finish()?;
         }
-        Err(LoadError::new(Some(path), mistakes))
+        Ok(document)
     }
-}
-
-/// Whether it is a mistake of a policy as a whole, which others may name.
-fn is_whole_policy(mistake: &Mistake) -> bool {
-    let name = mistake.path().strip_prefix("policies.");
-    mistake.path() == "policies"
-        || name.is_some_and(|name| name.starts_with('"') || !name.contains('.'))
 }

@@ -20,7 +20,8 @@ use self::{
 use super::{
     Format, content,
     error::{LoadError, MAX_MISTAKES, Mistake},
-    tree::{self, Positions, path::Path as ValuePath},
+    parse::{Source, parse},
+    path::Path as ValuePath,
 };
 use crate::config::secret::Secret;
 
@@ -96,8 +97,7 @@ pub struct Document {
 #[derive(Default)]
 pub(super) struct Origin {
     file: Option<PathBuf>,
-    text: Arc<str>,
-    positions: Positions,
+    source: Source,
 }
 
 impl Document {
@@ -115,21 +115,18 @@ impl Document {
 
     /// Reads a document from the text of a file.
     pub(crate) fn parse_file(text: &str, path: &Path) -> Result<Self, LoadError> {
-        match Self::read_file(text, path) {
-            (Some(document), mistakes) if mistakes.is_empty() => Ok(document),
-            (_, mistakes) => Err(LoadError::new(Some(path), mistakes)),
-        }
+        let document = Self::read_file(text, path)?;
+        document.fail_on(document.missing_values())?;
+        Ok(document)
     }
 
-    /// What can be read of the text of a file, and its mistakes.
-    pub(crate) fn read_file(text: &str, path: &Path) -> (Option<Self>, Vec<Mistake>) {
-        match Format::of(path) {
-            Ok(format) => Self::read(text, format, Some(path)),
-            Err(expected) => {
-                let found = "a file without a known extension";
-                (None, vec![Mistake::new("", found, expected)])
-            }
-        }
+    /// Reads a document, which may lack policies and quotas, from the text of a file.
+    pub(crate) fn read_file(text: &str, path: &Path) -> Result<Self, LoadError> {
+        let format = Format::of(path).map_err(|expected| {
+            let found = "a file without a known extension";
+            LoadError::new(Some(path), vec![Mistake::new("", found, expected)])
+        })?;
+        Self::read(text, format, Some(path))
     }
 
     /// Reads a document from text. Relative paths in it are relative to the current folder.
@@ -150,41 +147,26 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with all errors of syntax; or else with all values that can't be read, unknown fields, and missing ones. A
-    /// text may have values within at most 64 arrays and tables, and at most 4 MiB of texts and values, with YAML's aliases
-    /// replaced by what they stand for.
+    /// [`LoadError`] with the first error of syntax, value of the wrong type, unknown field or missing one; or else with all
+    /// quotas that are missing. A text may have values within at most 64 arrays and tables, and at most 4 MiB of texts and 2^20
+    /// values, with YAML's aliases replaced by what they stand for.
+    ///
     /// What depends on other values, on files, on the environment and on registered names is checked when a limiter is built.
     pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
-        match Self::read(text, format, None) {
-            (Some(document), mistakes) if mistakes.is_empty() => Ok(document),
-            (_, mistakes) => Err(LoadError::new(None, mistakes)),
-        }
+        let document = Self::read(text, format, None)?;
+        document.fail_on(document.missing_values())?;
+        Ok(document)
     }
 
-    /// What can be read of a text, and its mistakes.
-    pub(crate) fn read(
-        text: &str,
-        format: Format,
-        file: Option<&Path>,
-    ) -> (Option<Self>, Vec<Mistake>) {
-        let tree = match tree::parse(text, format) {
-            Ok(tree) => tree,
-            Err(mistakes) => return (None, mistakes),
-        };
-        let positions = Positions::of(&tree);
-        let (document, mut mistakes) = tree::read::<Self>(tree);
-        let document = document.map(|document| Self {
+    fn read(text: &str, format: Format, file: Option<&Path>) -> Result<Self, LoadError> {
+        let document: Self = parse(text, format, file)?;
+        Ok(Self {
             origin: Arc::new(Origin {
                 file: file.map(Path::to_owned),
-                text: text.into(),
-                positions,
+                source: Source::new(text, format),
             }),
             ..document
-        });
-        let mut missing: Vec<_> = document.iter().flat_map(Self::missing_values).collect();
-        missing.retain(|missing| !mistakes.iter().any(|known| known.is_within(missing.path())));
-        mistakes.append(&mut missing);
-        (document, mistakes)
+        })
     }
 
     /// A mistake if there are no policies, and one for each policy without a quota, up to [`MAX_MISTAKES`].
@@ -213,7 +195,7 @@ impl Document {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> Mistake {
-        let position = self.origin.positions.nearest(path);
+        let position = self.origin.source.position(path);
         Mistake::new(path, found, expected).at(position)
     }
 
@@ -259,7 +241,7 @@ impl Document {
 
 impl Origin {
     pub(super) fn text(&self) -> &str {
-        &self.text
+        self.source.text()
     }
 }
 

@@ -21,7 +21,7 @@ fn json(text: &str, format: Format) -> Value {
             let table: toml::Table = text.parse().expect("TOML");
             serde_json::to_value(table).expect("JSON")
         }
-        Format::Yaml => yaml_serde::from_str(text).expect("YAML"),
+        Format::Yaml => serde_saphyr::from_str(text).expect("YAML"),
         _ => serde_json::from_str(text).expect("JSON"),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn panels() -> Vec<Value> {
 
 /// The alert rules.
 pub(crate) fn rules() -> Vec<Value> {
-    let rules: Value = yaml_serde::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
+    let rules: Value = serde_saphyr::from_str(&file("ops/prometheus-rules.yml")).expect("YAML");
     let groups = rules["groups"].as_array().expect("groups").iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().expect("rules"));
     rules.cloned().collect()

@@ -4,7 +4,7 @@ use std::{any::Any, num::NonZeroUsize, sync::Arc};
 
 use super::Build;
 use crate::{
-    config::tree::path::Path,
+    config::path::Path,
     limiter::Limiter,
     store::{
         Store,

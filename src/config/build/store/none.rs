@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::in_process;
 use crate::{
-    config::{build::Build, document::store::StoreDocument, tree::path::Path},
+    config::{build::Build, document::store::StoreDocument, path::Path},
     limiter::Limiter,
     store::Store,
 };

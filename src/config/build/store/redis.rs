@@ -8,7 +8,7 @@ use crate::{
         Secret,
         build::{Build, with},
         document::store::{BreakerSection, RejectionCacheSection, StoreDocument},
-        tree::path::Path,
+        path::Path,
     },
     limiter::Limiter,
     store::{

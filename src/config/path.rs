@@ -3,10 +3,10 @@
 use std::fmt;
 
 /// The path of a value in a document, such as `policies.api.quota` or `deny[1].addresses`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(Vec<Segment>);
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Key(String),
     Index(usize),
@@ -21,31 +21,20 @@ impl Path {
         self.with(Segment::Index(index))
     }
 
-    pub(super) fn with(&self, segment: Segment) -> Self {
+    fn with(&self, segment: Segment) -> Self {
         let mut path = self.clone();
         path.0.push(segment);
         path
     }
 
-    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
-    pub(super) fn push(&mut self, segment: Segment) {
-        self.0.push(segment);
-    }
-
-    #[cfg(any(feature = "config-json", feature = "config-yaml"))]
-    pub(super) fn pop(&mut self) {
-        self.0.pop();
-    }
-
-    /// The path of what contains the value.
-    pub(crate) fn parent(&self) -> Option<Self> {
-        let (_, parent) = self.0.split_last()?;
-        Some(Self(parent.to_vec()))
-    }
-
     /// Puts a segment in front.
     pub(super) fn prepend(&mut self, segment: Segment) {
         self.0.insert(0, segment);
+    }
+
+    /// Takes the last segment away.
+    pub(super) fn pop(&mut self) {
+        self.0.pop();
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
@@ -63,9 +52,10 @@ impl fmt::Display for Path {
                         f.write_str(".")?;
                     }
                     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-                    match !key.is_empty() && key.chars().all(plain) {
-                        true => f.write_str(key)?,
-                        false => write!(f, "{key:?}")?,
+                    if !key.is_empty() && key.chars().all(plain) {
+                        f.write_str(key)?;
+                    } else {
+                        write!(f, "{key:?}")?;
                     }
                 }
             }
