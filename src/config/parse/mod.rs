@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde::de::DeserializeOwned;
 
-use self::node::{Misfit, Node};
+use self::node::{Misfit, Node, Value};
 use super::{
     Format,
     error::{LoadError, Mistake, Position},
@@ -103,6 +103,13 @@ fn position(text: &str, at: usize) -> Position {
         line: before.matches('\n').count() + 1,
         column: line.chars().count() + 1,
     }
+}
+
+/// A whole number, if it has at most 64 bits.
+fn integer(text: &str, radix: u32) -> Option<Value> {
+    let signed = || i64::from_str_radix(text, radix).ok().map(Value::Signed);
+    let unsigned = u64::from_str_radix(text, radix).ok();
+    unsigned.map(Value::Unsigned).or_else(signed)
 }
 
 /// A mistake of syntax. A parser's message does not repeat the text, which may hold a secret.

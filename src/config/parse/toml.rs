@@ -6,7 +6,7 @@ use ::toml::{
 };
 
 use super::{
-    MAX_DEPTH,
+    MAX_DEPTH, integer,
     node::{Entry, Misfit, Node, Value},
     syntax, too_deep,
 };
@@ -46,12 +46,9 @@ fn node(spanned: &Spanned<DeValue<'_>>, depth: usize) -> Result<Node, Misfit> {
     }
     let value = match value {
         DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(integer) => {
-            let (text, radix) = (integer.as_str(), integer.radix());
-            let unsigned = u64::from_str_radix(text, radix).map(Value::Unsigned);
-            let signed = || i64::from_str_radix(text, radix).map(Value::Signed);
-            let float = |_| Value::Float(text.parse().unwrap_or(f64::INFINITY));
-            unsigned.or_else(|_| signed()).unwrap_or_else(float)
+        DeValue::Integer(number) => {
+            let float = || Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY));
+            integer(number.as_str(), number.radix()).unwrap_or_else(float)
         }
         DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::NAN)),
         DeValue::Boolean(bool) => Value::Bool(*bool),

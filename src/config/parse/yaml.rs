@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use granit_parser::{Event, Parser, ScalarStyle, Tag, options};
 
 use super::{
-    MAX_DEPTH, MAX_EXPANDED,
+    MAX_DEPTH, MAX_EXPANDED, integer,
     node::{Entry, Misfit, Node, Value},
     syntax, too_deep, too_large,
 };
@@ -216,23 +216,17 @@ fn number(text: &str) -> Option<Value> {
     let mut prefixed =
         prefixes.filter_map(|(prefix, radix)| Some((unsigned.strip_prefix(prefix)?, radix)));
     let (digits, radix) = prefixed.next().unwrap_or((unsigned, 10));
-    let is_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
-    let has_zero_in_front = is_digits && digits.len() > 1 && digits.starts_with('0');
-    // Rust would take a second sign, and words such as `inf`.
-    let is_other = |c: char| !(c.is_ascii_digit() || ".eE+-".contains(c));
+    let is_padded = digits.starts_with('0') && digits.len() > 1;
+    let is_text = |c: char| !(c.is_ascii_digit() || ".eE+-".contains(c));
+    // Rust would read a second sign, zeros in front, and words such as `inf`.
     if digits.starts_with(['+', '-'])
-        || radix == 10 && (has_zero_in_front || digits.contains(is_other))
+        || radix == 10 && digits.contains(is_text)
+        || radix == 10 && is_padded && digits.bytes().all(|byte| byte.is_ascii_digit())
     {
         return None;
     }
     let sign = if text.starts_with('-') { "-" } else { "" };
     let number = format!("{sign}{digits}");
-    if let Ok(unsigned) = u64::from_str_radix(&number, radix) {
-        return Some(Value::Unsigned(unsigned));
-    }
     let float = || number.parse().ok().filter(|_| radix == 10);
-    match i64::from_str_radix(&number, radix) {
-        Ok(signed) => Some(Value::Signed(signed)),
-        Err(_) => float().map(Value::Float),
-    }
+    integer(&number, radix).or_else(|| float().map(Value::Float))
 }
