@@ -15,7 +15,8 @@ use super::{
 };
 
 pub(super) fn read(text: &str) -> Result<Node, Misfit> {
-    node(text, text.trim_ascii(), 0)
+    let whitespace = [' ', '\t', '\n', '\r'];
+    node(text, text.trim_matches(whitespace), 0)
 }
 
 /// The value of a part of the text, within `depth` arrays and tables.

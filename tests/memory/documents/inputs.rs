@@ -24,7 +24,7 @@ fn assert_shown(error: &LoadError, text: &str) {
     // A `main` that returns the error prints it.
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(!error.mistakes().is_empty());
-    let text = text.trim_start_matches('\u{feff}');
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines: Vec<_> = text.split('\n').collect();
     for mistake in error.mistakes() {
         assert!(!mistake.expected().is_empty(), "{mistake}");

@@ -292,6 +292,7 @@ fn json_is_json_and_what_it_says() {
         "01",
         "/**/ 1",
         "1e400",
+        "1\u{c}",
         "",
     ] {
         let error = schema(value).expect_err(value);
