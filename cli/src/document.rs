@@ -92,7 +92,7 @@ impl Reader {
         mut change: impl FnMut(&mut Document),
     ) -> Result<Document, LoadError> {
         loop {
-            let document = Document::load_with(path, &self.registry);
+            let document = Document::load(path);
             let built = document.and_then(|mut document| {
                 change(&mut document);
                 document.layer(&self.registry)?;

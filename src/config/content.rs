@@ -19,7 +19,7 @@ pub(crate) fn read(path: &Path) -> Result<String, LoadError> {
         let found = format!("no readable file: {error}");
         LoadError::new(
             Some(path),
-            vec![Mistake::new("", found, "a file of UTF-8 text")],
+            vec![Mistake::of_whole(found, "a file of UTF-8 text")],
         )
     })
 }

@@ -1,11 +1,11 @@
-//! The error of a document: its mistakes, each with its path and its position. `Document::mistake` looks the position up by
-//! the path.
+//! The error of a document: its mistakes, each with its path and its position.
 
 use std::{
     error, fmt,
     path::{Path, PathBuf},
 };
 
+use super::path::Path as ValuePath;
 use crate::error::Reference;
 
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
@@ -14,26 +14,24 @@ const MAX_FOUND_CHARS: usize = 300;
 /// The most mistakes of a document that are looked for, each at a cost of the document's size.
 pub(crate) const MAX_MISTAKES: usize = 100;
 
-/// The error of a document that can't be loaded, or of which no limiter can be built.
-///
-/// A text that is no document has one mistake, the first: an error of syntax, a value of the wrong type, an unknown field. The
-/// mistakes of a document are found all at once, the first hundred or so: texts that are no quotas, names that are not registered,
-/// settings that don't go together.
+/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes, or the
+/// first hundred or so.
 ///
 /// It displays one line for each, such as
-/// `limits.toml:12:9: policies.api.quota: found "100/mins x"; expected a quota such as "100/min"`.
+/// `limits.toml:12:9: policies.api.quota: found "100/mins"; expected a quota such as "100/min"`.
 ///
 /// ```
-/// use tollgate::config::{Document, Format, Registry};
+/// use tollgate::config::{Document, Format};
 ///
-/// let error = Document::parse("[policies.api]\nquota = 100", Format::Toml).unwrap_err();
-/// assert!(error.to_string().starts_with("2:9: policies.api.quota: found 100; expected a quota such as"));
-///
-/// let document = Document::parse("[policies.api]\nquota = '100/min'\nkey = 'usr'\ncost = 101", Format::Toml)?;
-/// let error = document.limiter(&Registry::new()).unwrap_err();
+/// let text = "
+/// [policies.api]
+/// quota = '100/mins x'
+/// cost = -1
+/// ";
+/// let error = Document::parse(text, Format::Toml).unwrap_err();
 /// let paths: Vec<_> = error.mistakes().iter().map(|mistake| mistake.path()).collect();
-/// assert_eq!(paths, ["policies.api.key", "policies.api.cost"]);
-/// # Ok::<(), tollgate::config::LoadError>(())
+/// assert_eq!(paths, ["policies.api.quota", "policies.api.cost"]);
+/// assert!(error.to_string().starts_with(r#"3:9: policies.api.quota: found "100/mins x"; expected a quota such as"#));
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct LoadError {
@@ -45,6 +43,7 @@ pub struct LoadError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     path: String,
+    segments: ValuePath,
     position: Option<Position>,
     found: String,
     expected: String,
@@ -102,12 +101,13 @@ fn shortened(mut text: String) -> String {
 
 impl Mistake {
     pub(crate) fn new(
-        path: impl ToString,
+        path: &ValuePath,
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> Self {
         Self {
             path: path.to_string(),
+            segments: path.clone(),
             position: None,
             found: shortened(without_url(found.into())),
             expected: expected.into(),
@@ -121,6 +121,20 @@ impl Mistake {
         self
     }
 
+    /// A mistake of a document as a whole.
+    pub(crate) fn of_whole(found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::new(&ValuePath::default(), found, expected)
+    }
+
+    pub(super) fn segments(&self) -> &ValuePath {
+        &self.segments
+    }
+
+    /// Sets the position, unless it is known.
+    pub(super) fn locate(&mut self, position: Position) {
+        self.position.get_or_insert(position);
+    }
+
     pub(crate) fn at(mut self, position: Option<Position>) -> Self {
         self.position = position;
         self
@@ -131,8 +145,7 @@ impl Mistake {
         &self.path
     }
 
-    /// Where the value is in the text, or what would contain it. `None` if the text could not be read, and for a document that
-    /// was not made of text.
+    /// Where the value is in the text, or what would contain it. `None` for a document that was read from no text.
     pub fn position(&self) -> Option<Position> {
         self.position
     }

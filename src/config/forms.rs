@@ -57,6 +57,12 @@ macro_rules! forms {
             let number = serde::de::value::U64Deserializer::new(number);
             <$type as serde::Deserialize>::deserialize(number).map($name::$variant)
         }
+
+        // TOML's numbers.
+        fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<$name, E> {
+            let number = serde::de::value::I64Deserializer::new(number);
+            <$type as serde::Deserialize>::deserialize(number).map($name::$variant)
+        }
     };
     (@visit flag, $name:ident, $variant:ident, $type:ty) => {
         fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<$name, E> {
@@ -101,7 +107,7 @@ impl<'de> serde::de::Visitor<'de> for Text {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<String>, D::Error> {
-        deserializer.deserialize_str(self)
+        deserializer.deserialize_any(self)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 
 /// The path of a value in a document, such as `policies.api.quota` or `deny[1].addresses`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Path(Vec<Segment>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Segment {
     Key(String),
     Index(usize),
@@ -27,14 +27,10 @@ impl Path {
         path
     }
 
-    /// Puts a segment in front.
-    pub(super) fn prepend(&mut self, segment: Segment) {
-        self.0.insert(0, segment);
-    }
-
-    /// Takes the last segment away.
-    pub(super) fn pop(&mut self) {
-        self.0.pop();
+    /// The path of what contains the value.
+    pub(crate) fn parent(&self) -> Option<Self> {
+        let (_, parent) = self.0.split_last()?;
+        Some(Self(parent.to_vec()))
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
@@ -52,10 +48,9 @@ impl fmt::Display for Path {
                         f.write_str(".")?;
                     }
                     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-                    if !key.is_empty() && key.chars().all(plain) {
-                        f.write_str(key)?;
-                    } else {
-                        write!(f, "{key:?}")?;
+                    match !key.is_empty() && key.chars().all(plain) {
+                        true => f.write_str(key)?,
+                        false => write!(f, "{key:?}")?,
                     }
                 }
             }

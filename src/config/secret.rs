@@ -3,11 +3,10 @@
 use std::{
     env::{self, VarError},
     fmt,
-    marker::PhantomData,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Deserializer, de::Visitor};
+use serde::Deserialize;
 
 use crate::{
     error::{InvalidValue, Reference},
@@ -248,33 +247,6 @@ impl<'de> serde::de::Visitor<'de> for SecretVisitor {
         let source = FileSource::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
         Ok(Secret::file(source.file))
     }
-}
-
-/// The name of a type that marks a value as a secret for the deserializer of trees.
-pub(crate) const SECRET: &str = "tollgate::config::Secret";
-
-/// Reads a field that holds secrets. Errors don't show what stands there in place of them: a secret in the wrong form is a
-/// secret still.
-pub(crate) fn deserialize<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Marked<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Marked<T> {
-        type Value = T;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a secret")
-        }
-
-        fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<T, D::Error> {
-            T::deserialize(value)
-        }
-    }
-
-    deserializer.deserialize_newtype_struct(SECRET, Marked(PhantomData))
 }
 
 #[cfg(feature = "config-schema")]

@@ -8,7 +8,7 @@ use http::{
 };
 
 use super::{
-    Secret, content,
+    Secret,
     document::{
         Document, SecretKind,
         response::{HeaderFormatSection, HeaderSettingsSection, HeadersSection, RejectionSection},
@@ -178,7 +178,7 @@ impl Document {
     /// The error that a store has returned when a policy was registered.
     fn config_error(&self, error: &ConfigError) -> LoadError {
         let path = self.path_of(error);
-        self.error(vec![self.mistake(&path, error.value(), error.expected())])
+        self.error(vec![Mistake::new(&path, error.value(), error.expected())])
     }
 
     /// The path of what a builder's error is about.
@@ -284,7 +284,7 @@ impl<'a> Build<'a> {
 
     /// Notes a mistake: what the document has at the path, and what is expected there.
     fn found(&mut self, path: &Path, found: impl Into<String>, expected: impl Into<String>) {
-        let mistake = self.document.mistake(path, found, expected);
+        let mistake = Mistake::new(path, found, expected);
         self.note(mistake);
     }
 
@@ -313,7 +313,7 @@ impl<'a> Build<'a> {
         };
         let unresolved = invalid.take_unresolved();
         let error = ConfigError::at("", invalid);
-        let mistake = self.document.mistake(path, error.value(), error.expected());
+        let mistake = Mistake::new(path, error.value(), error.expected());
         self.note(mistake.unresolved_as(unresolved));
         None
     }
@@ -526,46 +526,5 @@ impl Build<'_> {
             }
         }
         headers
-    }
-}
-
-impl Document {
-    /// Reads a document from a file, as [`load`](Self::load) does, for a layer or a limiter with the code of `registry`: an
-    /// error has the mistakes of building one, too.
-    ///
-    /// ```no_run
-    /// use tollgate::config::{Document, Registry};
-    ///
-    /// let registry = Registry::new().cost("pages", |_| 2);
-    /// let layer = Document::load_with("limits.toml", &registry)?.layer(&registry)?;
-    /// # Ok::<(), tollgate::config::LoadError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`load`](Self::load). Those of [`layer`](Self::layer) are among its mistakes, if quotas are missing.
-    pub fn load_with(
-        path: impl AsRef<std::path::Path>,
-        registry: &Registry,
-    ) -> Result<Self, LoadError> {
-        let path = path.as_ref();
-        Self::parse_file_with(&content::read(path)?, path, registry)
-    }
-
-    /// Reads a document from the text of a file.
-    pub(crate) fn parse_file_with(
-        text: &str,
-        path: &std::path::Path,
-        registry: &Registry,
-    ) -> Result<Self, LoadError> {
-        let document = Self::read_file(text, path)?;
-        if !document.missing_values().is_empty() {
-            let mut build = Build::new(&document, registry);
-            let store = build.store();
-            drop(build.limiter::<()>(store));
-            drop(build.layer());
-            build.finish()?;
-        }
-        Ok(document)
     }
 }

@@ -4,10 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use serde::Deserialize;
 
-use crate::{
-    access::OnUnknownAddress,
-    config::{forms::forms, secret},
-};
+use crate::{access::OnUnknownAddress, config::forms::forms};
 
 /// A list of requests that are denied or allowed: of addresses, or of keys of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -20,7 +17,6 @@ pub struct ListSection {
     /// The name of the policy whose keys these are.
     pub policy: Option<String>,
     /// Keys as the policy's key finds them in requests, or a file with one in each line.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub keys: Option<KeysSection>,
 }
 

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::{
-    config::secret::{self, Secret},
+    config::secret::Secret,
     extract::{ClientIp, client_ip},
 };
 
@@ -68,6 +68,5 @@ impl ClientIpSection {
 #[non_exhaustive]
 pub struct BearerSection {
     /// The secret key that tokens are hashed under: 32 bytes, as 64 hexadecimal digits. Default: none.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub hash_key: Option<Secret>,
 }

@@ -20,7 +20,7 @@ use self::{
 use super::{
     Format, content,
     error::{LoadError, MAX_MISTAKES, Mistake},
-    parse::{Source, parse},
+    parse,
     path::Path as ValuePath,
 };
 use crate::config::secret::Secret;
@@ -97,7 +97,8 @@ pub struct Document {
 #[derive(Default)]
 pub(super) struct Origin {
     file: Option<PathBuf>,
-    source: Source,
+    /// `None` for a document that was made by code.
+    text: Option<(Box<str>, Format)>,
 }
 
 impl Document {
@@ -115,18 +116,14 @@ impl Document {
 
     /// Reads a document from the text of a file.
     pub(crate) fn parse_file(text: &str, path: &Path) -> Result<Self, LoadError> {
-        let document = Self::read_file(text, path)?;
-        document.fail_on(document.missing_values())?;
-        Ok(document)
-    }
-
-    /// Reads a document, which may lack policies and quotas, from the text of a file.
-    pub(crate) fn read_file(text: &str, path: &Path) -> Result<Self, LoadError> {
-        let format = Format::of(path).map_err(|expected| {
-            let found = "a file without a known extension";
-            LoadError::new(Some(path), vec![Mistake::new("", found, expected)])
-        })?;
-        Self::read(text, format, Some(path))
+        let document = match Format::of(path) {
+            Ok(format) => Self::read(text, format, Some(path)),
+            Err(expected) => Err(Mistake::of_whole(
+                "a file without a known extension",
+                expected,
+            )),
+        };
+        document.map_err(|mistake| LoadError::new(Some(path), vec![mistake]))
     }
 
     /// Reads a document from text. Relative paths in it are relative to the current folder.
@@ -147,23 +144,21 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// [`LoadError`] with the first error of syntax, value of the wrong type, unknown field or missing one; or else with all
-    /// quotas that are missing. A text may have values within at most 64 arrays and tables, and at most 4 MiB of texts and 2^20
-    /// values, with YAML's aliases replaced by what they stand for.
-    ///
-    /// What depends on other values, on files, on the environment and on registered names is checked when a limiter is built.
+    /// [`LoadError`] with the first mistake of syntax or shape: a value of another type, an unknown field, or a missing one. A text
+    /// may have values within at most 64 arrays and tables, and at most 4 MiB of texts and 2^19 values, with YAML's aliases
+    /// replaced by what they stand for.
+    /// What the values mean is checked when a limiter is built, which finds all mistakes at once.
     pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
-        let document = Self::read(text, format, None)?;
-        document.fail_on(document.missing_values())?;
-        Ok(document)
+        let document = Self::read(text, format, None);
+        document.map_err(|mistake| LoadError::new(None, vec![mistake]))
     }
 
-    fn read(text: &str, format: Format, file: Option<&Path>) -> Result<Self, LoadError> {
-        let document: Self = parse(text, format, file)?;
+    fn read(text: &str, format: Format, file: Option<&Path>) -> Result<Self, Mistake> {
+        let document: Self = parse::parse(text, format)?;
         Ok(Self {
             origin: Arc::new(Origin {
                 file: file.map(Path::to_owned),
-                source: Source::new(text, format),
+                text: Some((text.into(), format)),
             }),
             ..document
         })
@@ -175,7 +170,7 @@ impl Document {
         let mut mistakes = Vec::new();
         if self.policies.is_empty() {
             let expected = "at least one policy, such as [policies.api] with quota = \"100/min\"";
-            mistakes.push(self.mistake(&policies, "no policy", expected));
+            mistakes.push(Mistake::new(&policies, "no policy", expected));
         }
         let lacks_quota =
             |policy: &PolicyDocument| policy.quota.is_none() && policy.block_list != Some(true);
@@ -183,24 +178,20 @@ impl Document {
         let without_quota = without_quota.filter(|(_, policy)| lacks_quota(policy));
         for (name, _) in without_quota.take(MAX_MISTAKES) {
             let path = policies.key(name).key("quota");
-            mistakes.push(self.mistake(&path, "nothing", "a quota such as \"100/min\""));
+            mistakes.push(Mistake::new(
+                &path,
+                "nothing",
+                "a quota such as \"100/min\"",
+            ));
         }
         mistakes
     }
 
-    /// A mistake at the position of its value, or of what would contain it.
-    pub(crate) fn mistake(
-        &self,
-        path: &ValuePath,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Mistake {
-        let position = self.origin.source.position(path);
-        Mistake::new(path, found, expected).at(position)
-    }
-
-    /// The error of these mistakes.
-    pub(crate) fn error(&self, mistakes: Vec<Mistake>) -> LoadError {
+    /// The error of these mistakes, each at the position of its value, or of what would contain it.
+    pub(crate) fn error(&self, mut mistakes: Vec<Mistake>) -> LoadError {
+        if let Some((text, format)) = &self.origin.text {
+            parse::locate(text, *format, &mut mistakes);
+        }
         LoadError::new(self.file(), mistakes)
     }
 
@@ -241,7 +232,8 @@ impl Document {
 
 impl Origin {
     pub(super) fn text(&self) -> &str {
-        self.source.text()
+        let text = self.text.as_ref();
+        text.map_or("", |(text, _)| text)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::config::{
     forms::{duration_text, forms},
-    secret::{self, Secret},
+    secret::Secret,
 };
 
 /// The store: on Redis one of `url`, `cluster` and `sentinel`, and settings (see `RedisStoreBuilder`); in process `max_keys`.
@@ -16,10 +16,8 @@ use crate::config::{
 #[non_exhaustive]
 pub struct StoreDocument {
     /// The URL of one server, such as `"${REDIS_URL}"`.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub url: Option<Secret>,
     /// The URLs of some nodes of a Redis Cluster.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub cluster: Option<Vec<Secret>>,
     /// Sentinels, and the master that they know.
     pub sentinel: Option<SentinelSection>,
@@ -57,10 +55,9 @@ pub struct SentinelSection {
     /// The master's name.
     pub master: String,
     /// The URLs of the sentinels.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub urls: Vec<Secret>,
     /// A URL with the user, password, database and TLS of the servers; its host is a placeholder.
-    #[serde(deserialize_with = "secret::deserialize", default)]
+    #[serde(default)]
     pub server_url: Option<Secret>,
 }
 
@@ -108,12 +105,9 @@ pub struct RejectionCacheSettings {
 #[non_exhaustive]
 pub struct TlsSection {
     /// The root certificates of trusted servers. Default: those that the system trusts.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub root_certificates: Option<Secret>,
     /// The client's certificate. Default: none.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub client_certificate: Option<Secret>,
     /// The key of the client's certificate.
-    #[serde(deserialize_with = "secret::deserialize")]
     pub client_key: Option<Secret>,
 }

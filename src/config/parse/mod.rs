@@ -1,134 +1,215 @@
-//! From text to a value of any type that serde reads, and to the positions of mistakes.
+//! From text to a value of any type that serde reads.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
 
 use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment as PathSegment;
 
-use self::node::{Misfit, Node, Value};
 use super::{
     Format,
-    error::{LoadError, Mistake, Position},
-    path::Path,
+    error::{Mistake, Position},
+    names::edits,
+    path::{Path, Segment},
 };
 
-#[cfg(feature = "config-json")]
-mod json;
-mod node;
 mod toml;
-#[cfg(feature = "config-yaml")]
+#[cfg(any(feature = "config-json", feature = "config-yaml"))]
 mod yaml;
 
 /// The most arrays and tables that a value is within.
 const MAX_DEPTH: usize = 64;
 
-/// The most bytes of texts that a document has once YAML's aliases are replaced by what they stand for: four times the largest
-/// file.
-const MAX_EXPANDED: usize = 4 << 20;
+/// The fields whose values may be secrets, so that no mistake shows them, and the tables of such fields.
+const SECRET_FIELDS: [&str; 12] = [
+    "url",
+    "cluster",
+    "urls",
+    "server_url",
+    "hash_key",
+    "root_certificates",
+    "client_certificate",
+    "client_key",
+    "keys",
+    "bearer",
+    "sentinel",
+    "tls",
+];
 
-/// Reads a value from the text of a file, or from another text.
-///
-/// # Errors
-///
-/// The first mistake: of syntax, a bound that the text exceeds, or a value that the type does not take.
-pub(super) fn parse<T: DeserializeOwned>(
-    text: &str,
-    format: Format,
-    file: Option<&std::path::Path>,
-) -> Result<T, LoadError> {
-    let text = without_mark(text);
-    let root = read(text, format);
-    let value = root.and_then(|root| T::deserialize(&root).map_err(|misfit| misfit.of(&root)));
-    value.map_err(|misfit| {
-        let position = position(text, misfit.at());
-        let mistake = Mistake::new(&misfit.path, misfit.found, misfit.expected);
-        LoadError::new(file, vec![mistake.at(Some(position))])
+/// Reads a value from a text. The mistake is the first one: of syntax, a bound that the text exceeds, or a value that the type does
+/// not take.
+pub(super) fn parse<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Mistake> {
+    match format {
+        Format::Toml => toml::parse(text),
+        #[cfg(feature = "config-yaml")]
+        Format::Yaml => yaml::parse(text, "YAML"),
+        // JSON is YAML 1.2.
+        #[cfg(feature = "config-json")]
+        Format::Json => yaml::parse(text, "JSON"),
+    }
+}
+
+/// Sets the positions of mistakes that were found in what was read from a text: those of their values, or of what would contain them.
+pub(super) fn locate(text: &str, format: Format, mistakes: &mut [Mistake]) {
+    let places = match format {
+        Format::Toml => toml::places(text),
+        #[cfg(feature = "config-yaml")]
+        Format::Yaml => yaml::places(text),
+        #[cfg(feature = "config-json")]
+        Format::Json => yaml::places(text),
+    };
+    if let Some(places) = places {
+        for mistake in mistakes {
+            let position = match places.nearest(mistake.segments()) {
+                Place::Byte(at) => toml::position(text, at),
+                Place::Position(position) => position,
+            };
+            mistake.locate(position);
+        }
+    }
+}
+
+/// Where a value and the values in it are.
+struct Places {
+    place: Place,
+    fields: HashMap<String, Self>,
+    elements: Vec<Self>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// A byte of the text.
+    Byte(usize),
+    #[cfg_attr(
+        not(any(feature = "config-json", feature = "config-yaml")),
+        allow(dead_code, reason = "those of TOML are bytes")
+    )]
+    Position(Position),
+}
+
+impl Places {
+    fn nearest(&self, path: &Path) -> Place {
+        let mut nearest = self;
+        for segment in path.segments() {
+            let child = match segment {
+                Segment::Key(key) => nearest.fields.get(key),
+                Segment::Index(index) => nearest.elements.get(*index),
+            };
+            let Some(child) = child else { break };
+            nearest = child;
+        }
+        nearest.place
+    }
+}
+
+/// What is wrong with a text, in the words of serde.
+enum Problem<'a> {
+    /// A value of another type, or one that is not valid, as found and expected.
+    Value(String, &'a str),
+    UnknownField(&'a str, Vec<&'a str>),
+    UnknownVariant(&'a str, Vec<&'a str>),
+    MissingField(&'a str),
+}
+
+impl Problem<'_> {
+    /// The mistake in the value at a path.
+    fn mistake(self, path: &serde_path_to_error::Path, position: Option<Position>) -> Mistake {
+        let mut path = path_of(path);
+        let problem = match self {
+            Self::Value(found, expected) => Self::Value(described(&found), expected),
+            other => other,
+        };
+        let is_secret = |path: &Path| {
+            let is_field = |segment: &Segment| matches!(segment, Segment::Key(key) if SECRET_FIELDS.contains(&&**key));
+            let segments = path.segments();
+            segments.iter().any(is_field)
+                || matches!(segments, [Segment::Key(key), Segment::Index(_), ..] if key == "store")
+        };
+        let (found, expected) = match problem {
+            // A value in place of a table may be a secret of one of its fields.
+            Self::Value(found, expected) if is_secret(&path) || plain(expected) == "a table" => {
+                (form(&found), plain(expected).to_owned())
+            }
+            Self::Value(found, expected) => (found, plain(expected).to_owned()),
+            // A secret that is written as a key.
+            Self::UnknownField(..) if path.parent().is_some_and(|parent| is_secret(&parent)) => {
+                path = path.parent().unwrap_or_default();
+                ("an unknown field".to_owned(), "file".to_owned())
+            }
+            Self::UnknownField(field, known) => {
+                ("an unknown field".to_owned(), near(field, &known))
+            }
+            Self::UnknownVariant(variant, known) => (format!("{variant:?}"), near(variant, &known)),
+            Self::MissingField(field) => {
+                path = path.key(field);
+                ("nothing".to_owned(), format!("{field}, which is required"))
+            }
+        };
+        Mistake::new(&path, found, expected).at(position)
+    }
+}
+
+/// What serde found, such as ``integer `5` ``.
+fn described(found: &str) -> String {
+    match found {
+        "sequence" => "an array".to_owned(),
+        "map" => "a table".to_owned(),
+        _ => match found.split_once(' ') {
+            Some(("string", text)) => text.to_owned(),
+            _ => found.split('`').nth(1).unwrap_or(found).to_owned(),
+        },
+    }
+}
+
+/// What kind of value was found.
+fn form(found: &str) -> String {
+    match found.chars().next() {
+        Some('"') => "text".to_owned(),
+        Some(c) if c.is_ascii_digit() || "+-.".contains(c) => "a number".to_owned(),
+        _ if found.starts_with("a") => found.to_owned(),
+        _ => "another value".to_owned(),
+    }
+}
+
+/// What is expected, without the words of Rust.
+fn plain(expected: &str) -> &str {
+    match expected {
+        "a boolean" => "true or false",
+        "a string" | "string scalar" => "text",
+        "a sequence" | "sequence start" => "an array",
+        "a map" | "mapping start" => "a table",
+        "u8" | "u32" | "u64" | "usize" | "a nonzero usize" => "a whole number",
+        expected if expected.starts_with("struct ") => "a table",
+        expected => expected,
+    }
+}
+
+/// The nearest name, and the others.
+fn near(name: &str, known: &[&str]) -> String {
+    let list = known.join(", ");
+    let nearest = known.iter().map(|known| (edits(name, known), known)).min();
+    match nearest {
+        Some((_, nearest)) if known.len() == 1 => (*nearest).to_owned(),
+        Some((0..=2, nearest)) => format!("{nearest}, or another of {list}"),
+        _ => format!("one of {list}"),
+    }
+}
+
+fn path_of(path: &serde_path_to_error::Path) -> Path {
+    let segments = path.iter();
+    segments.fold(Path::default(), |path, segment| match segment {
+        PathSegment::Seq { index } => path.index(*index),
+        PathSegment::Map { key } => path.key(key),
+        PathSegment::Enum { variant } => path.key(variant),
+        PathSegment::Unknown => path,
     })
 }
 
-/// A text that was read, by which mistakes that are found later have positions.
-#[derive(Default)]
-pub(super) struct Source {
-    text: String,
-    /// `None` without a text.
-    format: Option<Format>,
-    /// What the text says, once a mistake was found.
-    root: OnceLock<Option<Node>>,
-}
-
-impl Source {
-    pub(super) fn new(text: &str, format: Format) -> Self {
-        Self {
-            text: text.to_owned(),
-            format: Some(format),
-            root: OnceLock::new(),
-        }
-    }
-
-    pub(super) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The position of the value at a path, or of what would contain it.
-    pub(super) fn position(&self, path: &Path) -> Option<Position> {
-        let text = without_mark(&self.text);
-        let root = self.root.get_or_init(|| read(text, self.format?).ok());
-        Some(position(text, root.as_ref()?.nearest(path)))
-    }
-}
-
-/// The text without a byte-order mark.
-fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
-fn read(text: &str, format: Format) -> Result<Node, Misfit> {
-    if text.len() > MAX_EXPANDED {
-        return Err(too_large(0));
-    }
-    match format {
-        Format::Toml => toml::read(text),
-        #[cfg(feature = "config-yaml")]
-        Format::Yaml => yaml::read(text),
-        #[cfg(feature = "config-json")]
-        Format::Json => json::read(text),
-    }
-}
-
-/// The line and the column, in characters, of a byte of the text.
-fn position(text: &str, at: usize) -> Position {
-    let before = (0..=at).rev().find_map(|at| text.get(..at));
-    let before = before.unwrap_or_default();
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    Position {
-        line: before.matches('\n').count() + 1,
-        column: line.chars().count() + 1,
-    }
-}
-
-/// A whole number, if it has at most 64 bits.
-fn integer(text: &str, radix: u32) -> Option<Value> {
-    let signed = || i64::from_str_radix(text, radix).ok().map(Value::Signed);
-    let unsigned = u64::from_str_radix(text, radix).ok();
-    unsigned.map(Value::Unsigned).or_else(signed)
-}
-
-/// A mistake of syntax. A parser's message does not repeat the text, which may hold a secret.
-fn syntax(message: &str, language: &str, at: usize) -> Misfit {
-    if message.contains("recurs") {
-        return too_deep(at);
-    }
-    // serde_json has the position in its message.
-    let message = message.split(" at line ").next().unwrap_or_default();
-    let found = format!("invalid syntax: {message}");
-    Misfit::new(found, format!("valid {language}")).at_byte(at)
-}
-
-fn too_deep(at: usize) -> Misfit {
+fn too_deep(position: Option<Position>) -> Mistake {
     let found = format!("arrays and tables within each other, more than {MAX_DEPTH} levels");
-    Misfit::new(found, format!("at most {MAX_DEPTH} levels")).at_byte(at)
+    Mistake::of_whole(found, format!("at most {MAX_DEPTH} levels")).at(position)
 }
 
-fn too_large(at: usize) -> Misfit {
-    let found = "more than 4 MiB of text or 2^20 values, with aliases expanded";
-    Misfit::new(found, "a smaller document").at_byte(at)
+fn syntax(language: &str, message: &str, position: Option<Position>) -> Mistake {
+    let found = format!("invalid syntax: {message}");
+    Mistake::of_whole(found, format!("valid {language}")).at(position)
 }

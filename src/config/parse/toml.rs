@@ -1,23 +1,59 @@
 //! TOML.
 
-use ::toml::{
+use std::collections::HashMap;
+
+use serde::de::DeserializeOwned;
+use toml::{
     Spanned,
-    de::{DeTable, DeValue},
+    de::{DeTable, DeValue, Deserializer, Error},
 };
 
-use super::{
-    MAX_DEPTH, integer,
-    node::{Entry, Misfit, Node, Value},
-    syntax, too_deep,
-};
+use super::{MAX_DEPTH, Mistake, Place, Places, Position, Problem, syntax, too_deep};
 
-pub(super) fn read(text: &str) -> Result<Node, Misfit> {
+pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Mistake> {
+    let position = |error: &Error| Some(position(text, error.span()?.start));
     let (table, errors) = DeTable::parse_recoverable(text);
-    let span = table.span();
-    let root = Spanned::new(span, DeValue::Table(table.into_inner()));
-    // A table of dotted keys may be so deep, also one with errors, that neither may be dropped by recursion.
-    let node = node(&root, 0);
-    let mut values = vec![root.into_inner()];
+    // The parser has a bound of its own.
+    if let Some(error) = errors
+        .iter()
+        .find(|error| error.message().contains("recur"))
+    {
+        discard(table.into_inner());
+        return Err(too_deep(position(error)));
+    }
+    if let Some(at) = too_deep_value(table.get_ref()) {
+        discard(table.into_inner());
+        return Err(too_deep(Some(self::position(text, at))));
+    }
+    if let Some(error) = errors.first() {
+        return Err(syntax("TOML", error.message(), position(error)));
+    }
+    serde_path_to_error::deserialize(Deserializer::from(table)).map_err(|error| {
+        let (path, error) = (error.path(), error.inner());
+        problem(error.message()).mistake(path, position(error))
+    })
+}
+
+/// Where a value is that is within too many arrays and tables.
+fn too_deep_value(root: &DeTable<'_>) -> Option<usize> {
+    let mut values: Vec<_> = root.values().map(|value| (value, 1)).collect();
+    while let Some((value, depth)) = values.pop() {
+        let children: Vec<_> = match value.get_ref() {
+            DeValue::Array(array) => array.iter().collect(),
+            DeValue::Table(table) => table.values().collect(),
+            _ => continue,
+        };
+        if depth == MAX_DEPTH {
+            return Some(value.span().start);
+        }
+        values.extend(children.into_iter().map(|child| (child, depth + 1)));
+    }
+    None
+}
+
+/// Drops a table that may be so deep that dropping it by recursion would overflow the stack.
+fn discard(table: DeTable<'_>) {
+    let mut values = vec![DeValue::Table(table)];
     while let Some(value) = values.pop() {
         match value {
             DeValue::Array(array) => values.extend(array.into_iter().map(Spanned::into_inner)),
@@ -27,48 +63,62 @@ pub(super) fn read(text: &str) -> Result<Node, Misfit> {
             _ => {}
         }
     }
-    let node = node?;
-    match errors.first() {
-        None => Ok(node),
-        Some(error) => {
-            let at = error.span().map_or(0, |span| span.start);
-            Err(syntax(error.message(), "TOML", at))
+}
+
+/// The problem of a message, which serde has made.
+fn problem(message: &str) -> Problem<'_> {
+    let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+    let found = what.strip_prefix("invalid type: ");
+    if let Some(found) = found.or_else(|| what.strip_prefix("invalid value: ")) {
+        return Problem::Value(found.to_owned(), expected);
+    }
+    let known = || expected.split('`').skip(1).step_by(2).collect();
+    match what.split_once(" `") {
+        Some(("unknown field", name)) => Problem::UnknownField(name.trim_end_matches('`'), known()),
+        Some(("unknown variant", name)) => {
+            Problem::UnknownVariant(name.trim_end_matches('`'), known())
         }
+        Some(("missing field", name)) => Problem::MissingField(name.trim_end_matches('`')),
+        _ => Problem::Value("a value that is not valid".to_owned(), message),
     }
 }
 
-/// A value within `depth` arrays and tables.
-fn node(spanned: &Spanned<DeValue<'_>>, depth: usize) -> Result<Node, Misfit> {
-    let at = spanned.span().start;
-    let value = spanned.get_ref();
-    if depth == MAX_DEPTH && (value.is_array() || value.is_table()) {
-        return Err(too_deep(at));
+/// The places of all values.
+pub(super) fn places(text: &str) -> Option<Places> {
+    let table = DeTable::parse(text).ok()?;
+    Some(places_in_table(0, table.get_ref()))
+}
+
+fn places_in_table(at: usize, table: &DeTable<'_>) -> Places {
+    let fields = table.iter();
+    let fields = fields.map(|(key, value)| (key.get_ref().to_string(), places_in(value)));
+    Places {
+        place: Place::Byte(at),
+        fields: fields.collect(),
+        elements: Vec::new(),
     }
-    let value = match value {
-        DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(number) => {
-            let float = || Value::Float(number.as_str().parse().unwrap_or(f64::INFINITY));
-            integer(number.as_str(), number.radix()).unwrap_or_else(float)
-        }
-        DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::NAN)),
-        DeValue::Boolean(bool) => Value::Bool(*bool),
-        DeValue::Datetime(_) => Value::Date,
-        DeValue::Array(nodes) => {
-            let nodes = nodes.iter().map(|value| node(value, depth + 1));
-            Value::Array(nodes.collect::<Result<_, _>>()?)
-        }
-        DeValue::Table(table) => {
-            let entries = table.iter().map(|(key, value)| {
-                Ok(Entry {
-                    key: key.get_ref().to_string(),
-                    key_at: key.span().start,
-                    node: node(value, depth + 1)?,
-                })
-            });
-            let mut entries = entries.collect::<Result<Vec<_>, Misfit>>()?;
-            entries.sort_by_key(|entry| entry.key_at);
-            Value::Table(entries)
-        }
+}
+
+fn places_in(value: &Spanned<DeValue<'_>>) -> Places {
+    let at = value.span().start;
+    let elements = match value.get_ref() {
+        DeValue::Table(table) => return places_in_table(at, table),
+        DeValue::Array(array) => array.iter().map(places_in).collect(),
+        _ => Vec::new(),
     };
-    Ok(Node { value, at })
+    Places {
+        place: Place::Byte(at),
+        fields: HashMap::new(),
+        elements,
+    }
+}
+
+/// The line and the column of a byte of the text.
+pub(super) fn position(text: &str, at: usize) -> Position {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    Position {
+        line: before.matches('\n').count() + 1,
+        column: line.chars().count() + 1,
+    }
 }

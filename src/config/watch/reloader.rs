@@ -174,7 +174,7 @@ impl Reloader {
     }
 
     fn not_loaded(&self, found: impl Into<String>, expected: &str) -> LoadError {
-        LoadError::new(Some(&self.path), vec![Mistake::new("", found, expected)])
+        LoadError::new(Some(&self.path), vec![Mistake::of_whole(found, expected)])
     }
 
     /// Loads the document, and puts it in force if that is demanded or it has changed; returns `None` otherwise. Blocks.
@@ -273,7 +273,7 @@ impl Reloader {
             files,
         };
         *content = Some(read(Vec::new()));
-        let document = Document::parse_file_with(&text, &self.path, &self.registry)?;
+        let document = Document::parse_file(&text, &self.path)?;
         // Before they are loaded: a change after that is seen at the next poll.
         *content = Some(read(document.files()));
         if self.is_stopped.load(Ordering::Relaxed) {

@@ -183,13 +183,13 @@ pub enum Exemption {
     SkipMethod(Method),
     /// [`skip_path`](crate::Policy::skip_path) with this path.
     SkipPath(String),
-    /// [`skip_with`](crate::Policy::skip_with): the function's name in configuration files, or `#` and its position, from 1.
+    /// [`skip_with`](crate::Policy::skip_with): the function at this index, which is displayed as `#` and its position, from 1.
     SkipWith(usize),
     /// [`only_method`](crate::Policy::only_method) with these methods, none of which is the request's.
     OnlyMethod(Vec<Method>),
     /// [`only_path`](crate::Policy::only_path) with these paths, none of which is the request's.
     OnlyPath(Vec<String>),
-    /// [`only_with`](crate::Policy::only_with): the function's name in configuration files, or `#` and its position, from 1.
+    /// [`only_with`](crate::Policy::only_with): the function at this index, which is displayed as `#` and its position, from 1.
     OnlyWith(usize),
 }
 

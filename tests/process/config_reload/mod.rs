@@ -56,7 +56,7 @@ impl Watched {
         let folder = folder();
         let file = folder.path().join(NAME);
         fs::write(&file, text).expect("a file");
-        let document = Document::load_with(&file, &registry()).expect("a document");
+        let document = Document::load(&file).expect("a document");
         let limiter = document.limiter(&registry()).expect("a limiter");
         let watch = Watch::new(&file).registry(registry()).every(every);
         let watched = Self {
