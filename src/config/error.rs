@@ -42,12 +42,12 @@ pub struct LoadError {
 /// A mistake in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    path: String,
+    path: Box<str>,
     segments: ValuePath,
     position: Option<Position>,
-    found: String,
-    expected: String,
-    unresolved: Option<Reference>,
+    found: Box<str>,
+    expected: Box<str>,
+    unresolved: Option<Box<Reference>>,
 }
 
 /// A position in a document's text.
@@ -106,18 +106,18 @@ impl Mistake {
         expected: impl Into<String>,
     ) -> Self {
         Self {
-            path: path.to_string(),
+            path: path.to_string().into(),
             segments: path.clone(),
             position: None,
-            found: shortened(without_url(found.into())),
-            expected: expected.into(),
+            found: shortened(without_url(found.into())).into(),
+            expected: expected.into().into(),
             unresolved: None,
         }
     }
 
     /// The same mistake, which is that `reference` can't be resolved, if there is one.
     pub(crate) fn unresolved_as(mut self, reference: Option<Reference>) -> Self {
-        self.unresolved = reference;
+        self.unresolved = reference.map(Box::new);
         self
     }
 
@@ -163,7 +163,7 @@ impl Mistake {
     /// What the document refers to, if the mistake is that it was not found: the document may be valid where the application
     /// runs, with the application's code and environment.
     pub fn unresolved(&self) -> Option<&Reference> {
-        self.unresolved.as_ref()
+        self.unresolved.as_deref()
     }
 }
 
