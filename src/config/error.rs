@@ -106,7 +106,7 @@ impl Mistake {
         expected: impl Into<String>,
     ) -> Self {
         Self {
-            path: path.to_string().into(),
+            path: shortened(path.to_string()).into(),
             segments: path.clone(),
             position: None,
             found: shortened(without_url(found.into())).into(),

@@ -292,8 +292,8 @@ impl<'a> Build<'a> {
     fn found_by_builder(&mut self, error: &ConfigError) {
         if self.mistakes.len() < MAX_MISTAKES {
             let path = self.document.path_of(error);
-            let text = path.to_string();
-            if !self.mistakes.iter().any(|known| known.path() == text) {
+            let mut mistakes = self.mistakes.iter();
+            if !mistakes.any(|known| *known.segments() == path) {
                 self.found(&path, error.value(), error.expected());
             }
         }

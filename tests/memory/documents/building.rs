@@ -236,6 +236,8 @@ fn a_long_text_is_shortened_in_a_mistake() {
             "{field}: {error}"
         );
     }
+    let error = mistakes_in(&format!("[policies.api]\n'{long}' = 1"));
+    assert!(error.len() < 2_000 && error.contains("ää..."), "{error}");
 }
 
 #[test]
