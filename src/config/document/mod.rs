@@ -146,7 +146,7 @@ impl Document {
     ///
     /// [`LoadError`] with the first mistake of syntax or shape: a value of another type, an unknown field, or a missing one. A text
     /// may have values within at most 64 arrays and tables, and at most 4 MiB of texts and 2^19 values, with YAML's aliases
-    /// replaced by what they stand for.
+    /// replaced by what they stand for, which is at most 2^18 of those values.
     /// What the values mean is checked when a limiter is built, which finds all mistakes at once.
     pub fn parse(text: &str, format: Format) -> Result<Self, LoadError> {
         let document = Self::read(text, format, None);

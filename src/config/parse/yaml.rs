@@ -6,7 +6,9 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
-use serde_saphyr::{Error, Location, Options, Spanned, budget, budget::BudgetBreach, options};
+use serde_saphyr::{
+    Error, Location, Options, Spanned, alias_limits, budget, budget::BudgetBreach, options,
+};
 
 use super::{MAX_DEPTH, Mistake, Place, Places, Position, Problem, syntax, too_deep};
 
@@ -15,6 +17,9 @@ const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// The most values that it has then: as many as the largest file without aliases.
 const MAX_VALUES: usize = 1 << 19;
+
+/// The most values, and ends of arrays and tables, that aliases stand for: merge keys keep all of theirs in memory.
+const MAX_OF_ALIASES: usize = 1 << 18;
 
 /// Reads a value from a text in `language`.
 pub(super) fn parse<T: DeserializeOwned>(text: &str, language: &str) -> Result<T, Mistake> {
@@ -39,9 +44,10 @@ fn bounds() -> Options {
             max_total_scalar_bytes: MAX_TEXT_BYTES,
             // An array or a table begins and ends.
             max_events: 2 * MAX_VALUES,
-            max_recorded_anchor_events: 2 * MAX_VALUES,
+            max_recorded_anchor_events: MAX_VALUES,
             enforce_alias_anchor_ratio: false,
         },
+        alias_limits: alias_limits! { max_total_replayed_events: MAX_OF_ALIASES },
         reject_unsupported_tags: true,
         strict_booleans: true,
         with_snippet: false,
@@ -59,7 +65,15 @@ fn mistake(
         .filter(|location| *location != Location::UNKNOWN);
     let position = location.map(position);
     let problem = match error {
-        Error::AliasError { error, .. } => return mistake(error, path, text, language),
+        Error::AliasError { error, .. } => {
+            let mistake = mistake(error, path, text, language);
+            if mistake.path().is_empty() {
+                return mistake;
+            }
+            // What it stands for may be a secret in another place.
+            let (path, expected) = (mistake.segments(), mistake.expected());
+            return Mistake::new(path, "an alias of another value", expected).at(position);
+        }
         Error::Budget {
             breach: BudgetBreach::Depth { .. },
             ..
@@ -67,7 +81,8 @@ fn mistake(
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. } => {
-            let found = "more than 4 MiB of text or 2^19 values, with aliases expanded";
+            let found =
+                "more than 4 MiB of text or 2^19 values with aliases expanded, or 2^18 by aliases";
             return Mistake::of_whole(found, "a smaller document").at(position);
         }
         Error::SerdeInvalidType {

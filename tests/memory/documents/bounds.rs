@@ -100,7 +100,14 @@ fn aliases_that_expand_to_more_than_4_mib_are_a_mistake_that_takes_little_memory
         let aliases = format!("*a{},", level - 1).repeat(10);
         arrays += &format!("a{level}: &a{level} [{aliases}]\n");
     }
-    for text in [scalar, arrays, long] {
+    let mut merged = "a0: &a0 {quota: 1/s, key: peer, shadow: true}\n".to_owned();
+    for level in 1..40 {
+        let aliases = format!("*a{},", level - 1).repeat(9);
+        merged += &format!("a{level}: &a{level} {{<<: [{aliases}]}}\n");
+    }
+    let anchors: String = (0..60).map(|number| format!("&a{number} [")).collect();
+    let anchors = anchors + &ones.repeat(200);
+    for text in [scalar, arrays, long, merged, anchors] {
         let mut shown = String::new();
         let used = allocation_counter::measure(|| shown = error(&text, Format::Yaml));
         // The parser has a bound of its own for arrays.

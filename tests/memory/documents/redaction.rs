@@ -74,6 +74,16 @@ fn no_mistake_shows_what_stands_where_a_secret_is_expected() {
             Format::Json,
         );
     }
+    // What an alias stands for is shown nowhere else either.
+    #[rustfmt::skip]
+    let others = [
+        "enabled: *a", "rejections: *a", "on_store_error: *a", "deny: *a", "deny: [*a]", "store: {connections: *a}",
+        "store: {circuit_breaker_threshold: *a}", "policies: {api: {tiers: *a}}", "headers: *a", "policies: {api: {missing_key: *a}}",
+    ];
+    for other in others {
+        let text = format!("bearer: {{hash_key: &a hunter2}}\n{other}\n");
+        check(text, Format::Yaml);
+    }
     assert!(shown > 300, "{shown}");
 }
 
