@@ -14,24 +14,26 @@ const MAX_FOUND_CHARS: usize = 300;
 /// The most mistakes of a document that are looked for, each at a cost of the document's size.
 pub(crate) const MAX_MISTAKES: usize = 100;
 
-/// The error of a document that can't be loaded, or of which no limiter can be built: all of its mistakes, or the
-/// first hundred or so.
+/// The error of a document that can't be loaded, or of which no limiter can be built: its first mistake of syntax or shape, or else all
+/// mistakes in what it means, or the first hundred or so.
 ///
 /// It displays one line for each, such as
 /// `limits.toml:12:9: policies.api.quota: found "100/mins"; expected a quota such as "100/min"`.
 ///
 /// ```
-/// use tollgate::config::{Document, Format};
+/// use tollgate::config::{Document, Format, Registry};
 ///
 /// let text = "
 /// [policies.api]
 /// quota = '100/mins x'
-/// cost = -1
+/// cost = 'pages'
 /// ";
-/// let error = Document::parse(text, Format::Toml).unwrap_err();
+/// let document = Document::parse(text, Format::Toml)?;
+/// let error = document.limiter(&Registry::new()).unwrap_err();
 /// let paths: Vec<_> = error.mistakes().iter().map(|mistake| mistake.path()).collect();
 /// assert_eq!(paths, ["policies.api.quota", "policies.api.cost"]);
 /// assert!(error.to_string().starts_with(r#"3:9: policies.api.quota: found "100/mins x"; expected a quota such as"#));
+/// # Ok::<(), tollgate::config::LoadError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct LoadError {
