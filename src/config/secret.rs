@@ -73,20 +73,21 @@ impl Secret {
             return false;
         };
         let literal = literal(text).unwrap_or_default();
-        let (scheme, rest) = literal.split_once("://").unwrap_or(("", &literal));
-        let query = rest.split_once('?').map_or("", |(_, query)| query);
-        let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
-        match scheme.ends_with("unix") {
-            true => query.split('&').any(|pair| {
+        let scheme = literal.split(':').next().unwrap_or_default();
+        if scheme.to_ascii_lowercase().ends_with("unix") {
+            let query = literal.split_once('?').map_or("", |(_, query)| query);
+            return query.split('&').any(|pair| {
                 let value = pair.strip_prefix("pass=");
                 value.is_some_and(|value| !value.is_empty())
-            }),
-            false => {
-                let password = user_info.split_once(':');
-                let password = password.map_or(user_info, |(_, password)| password);
-                !password.is_empty()
-            }
+            });
         }
+        let rest = literal
+            .split_once("://")
+            .map_or(&*literal, |(_, rest)| rest);
+        let user_info = rest.rsplit_once('@').map_or("", |(user_info, _)| user_info);
+        let password = user_info.split_once(':');
+        let password = password.map_or(user_info, |(_, password)| password);
+        !password.is_empty()
     }
 
     /// The path of its file, if it is in one.
@@ -312,6 +313,8 @@ mod tests {
             ("${REDIS_URL:-redis://:hunter2@localhost}", true),
             ("user:hunter2@host:6379", true),
             ("redis+unix:///run/redis.sock?pass=hunter2", true),
+            ("unix:/run/redis.sock?db=1&pass=hunter2", true),
+            ("UNIX:///run/redis.sock?pass=hunter2", true),
         ] {
             assert_eq!(Secret::text(text).has_password(), expected, "{text}");
         }
