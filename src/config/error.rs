@@ -11,6 +11,9 @@ use crate::error::Reference;
 /// The most characters of what was found that an error shows: a bad document can be a mebibyte, and each error is logged.
 const MAX_FOUND_CHARS: usize = 300;
 
+/// The most characters that an error shows of what was expected, which may name what the document holds.
+const MAX_EXPECTED_CHARS: usize = 2_000;
+
 /// The most mistakes of a document that are looked for, each at a cost of the document's size.
 pub(crate) const MAX_MISTAKES: usize = 100;
 
@@ -93,8 +96,8 @@ fn without_url(text: String) -> String {
 }
 
 /// The text, without its rest if it is long: it may be a whole document.
-fn shortened(mut text: String) -> String {
-    if let Some((end, _)) = text.char_indices().nth(MAX_FOUND_CHARS) {
+fn shortened(mut text: String, max_chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(max_chars) {
         text.truncate(end);
         text.push_str("...");
     }
@@ -108,11 +111,11 @@ impl Mistake {
         expected: impl Into<String>,
     ) -> Self {
         Self {
-            path: shortened(path.to_string()).into(),
+            path: shortened(path.to_string(), MAX_FOUND_CHARS).into(),
             segments: path.clone(),
             position: None,
-            found: shortened(without_url(found.into())).into(),
-            expected: expected.into().into(),
+            found: shortened(without_url(found.into()), MAX_FOUND_CHARS).into(),
+            expected: shortened(expected.into(), MAX_EXPECTED_CHARS).into(),
             unresolved: None,
         }
     }

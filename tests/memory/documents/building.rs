@@ -238,6 +238,10 @@ fn a_long_text_is_shortened_in_a_mistake() {
     }
     let error = mistakes_in(&format!("[policies.api]\n'{long}' = 1"));
     assert!(error.len() < 2_000 && error.contains("ää..."), "{error}");
+    let variable = "A".repeat(100_000);
+    let api = "[policies.api]\nquota = '1/s'";
+    let error = mistakes_in(&format!("store.url = '${{{variable}}}'\n{api}"));
+    assert!(error.len() < 4_000 && error.contains("AA..."), "{error}");
 }
 
 #[test]
