@@ -42,9 +42,12 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, format: Format) -> Result<T
         Format::Toml => toml::parse(text),
         #[cfg(feature = "config-yaml")]
         Format::Yaml => yaml::parse(text, "YAML"),
-        // JSON is YAML 1.2.
         #[cfg(feature = "config-json")]
-        Format::Json => yaml::parse(text, "JSON"),
+        Format::Json => {
+            check_json(text)?;
+            // It is YAML 1.2, whose reader has positions.
+            yaml::parse(text, "JSON")
+        }
     }
 }
 
@@ -202,6 +205,26 @@ fn path_of(path: &serde_path_to_error::Path) -> Path {
         PathSegment::Enum { variant } => path.key(variant),
         PathSegment::Unknown => path,
     })
+}
+
+/// An error of syntax, which YAML may not be.
+#[cfg(feature = "config-json")]
+fn check_json(text: &str) -> Result<(), Mistake> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) else {
+        return Ok(());
+    };
+    let line = text.split('\n').nth(error.line().saturating_sub(1));
+    let before = line.and_then(|line| line.get(..error.column().saturating_sub(1)));
+    let position = Some(Position {
+        line: error.line().max(1),
+        column: before.map_or(1, |before| before.chars().count() + 1),
+    });
+    let message = error.to_string();
+    match message.split(" at line ").next().unwrap_or_default() {
+        message if message.contains("recursion") => Err(too_deep(position)),
+        message => Err(syntax("JSON", message, position)),
+    }
 }
 
 fn too_deep(position: Option<Position>) -> Mistake {

@@ -72,6 +72,13 @@ fn problem(message: &str) -> Problem<'_> {
     if let Some(found) = found.or_else(|| what.strip_prefix("invalid value: ")) {
         return Problem::Value(found.to_owned(), expected);
     }
+    // The parser's own words.
+    if let Some((expected, found)) = message
+        .strip_prefix("expected ")
+        .and_then(|rest| rest.split_once(", found "))
+    {
+        return Problem::Value(format!("a {found}"), expected);
+    }
     let known = || expected.split('`').skip(1).step_by(2).collect();
     match what.split_once(" `") {
         Some(("unknown field", name)) => Problem::UnknownField(name.trim_end_matches('`'), known()),

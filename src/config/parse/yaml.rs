@@ -50,6 +50,8 @@ fn bounds() -> Options {
         alias_limits: alias_limits! { max_total_replayed_events: MAX_OF_ALIASES },
         reject_unsupported_tags: true,
         strict_booleans: true,
+        leading_zero_numbers_as_strings: true,
+        underscored_numbers_as_strings: true,
         with_snippet: false,
     }
 }

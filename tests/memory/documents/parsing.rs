@@ -134,7 +134,9 @@ fn errors_of_syntax_are_mistakes_with_their_line() {
     let rows = [
         ("[policies.api\nquota = '1/s'", Toml, "1:14: found invalid syntax: unclosed table, expected `]`; expected valid TOML"),
         ("a = 1\n\na = 2", Toml, "3:1: found invalid syntax: duplicate key; expected valid TOML"),
-        ("{\"store\": {},", Json, "found invalid syntax"),
+        ("{\"store\": {},\n}", Json, "2:1: found invalid syntax: key must be a string; expected valid JSON"),
+        ("{\"é\": 'x'}", Json, "1:7: found invalid syntax: expected value; expected valid JSON"),
+        ("{store: {}}", Json, "1:2: found invalid syntax: key must be a string"),
         ("policies:\n  api: [1", Yaml, "found invalid syntax"),
         ("policies:\n  api: !x 1", Yaml, "2:11: found a tag; expected a value without a tag"),
         ("enabled: true\n---\nenabled: true", Yaml, "found a second document; expected one document"),
