@@ -48,6 +48,8 @@ fn one(root: &Path, name: &str, seconds: &str) -> Outcome {
     let found = format!("{FOLDER}/corpus/{name}");
     let mut words = vec![name];
     if let Some((_, seeds)) = SEEDS.iter().find(|(target, _)| *target == name) {
+        // Without other folders cargo-fuzz makes it.
+        fs::create_dir_all(root.join(&found)).map_err(|error| error.to_string())?;
         words.extend([&*found, seeds]);
     }
     words.extend(["--", &limit, "-print_final_stats=1", "-verbosity=0"]);
