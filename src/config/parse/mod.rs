@@ -38,7 +38,7 @@ const SECRET_FIELDS: [&str; 12] = [
 /// Reads a value from a text. The mistake is the first one: of syntax, a bound that the text exceeds, or a value that the type does
 /// not take.
 pub(super) fn parse<T: DeserializeOwned>(text: &str, format: Format) -> Result<T, Mistake> {
-    match format {
+    let value = match format {
         Format::Toml => toml::parse(text),
         #[cfg(feature = "config-yaml")]
         Format::Yaml => yaml::parse(text, "YAML"),
@@ -48,7 +48,12 @@ pub(super) fn parse<T: DeserializeOwned>(text: &str, format: Format) -> Result<T
             // It is YAML 1.2, whose reader has positions.
             yaml::parse(text, "JSON")
         }
-    }
+    };
+    value.map_err(|mut mistake| {
+        // Parsers don't say where some of their bounds are exceeded.
+        mistake.locate(Position { line: 1, column: 1 });
+        mistake
+    })
 }
 
 /// Sets the positions of mistakes that were found in what was read from a text: those of their values, or of what would contain them.
