@@ -27,7 +27,7 @@ use crate::{
     error::{CallError, StoreError},
     extract::Extracted,
     log::without_events,
-    observe::{DecisionOutcome, DecisionSource},
+    observe::DecisionOutcome,
     policy::skip::Exemption,
     store::{Op, OpResult, TOO_FEW_RESULTS, overrides::Override},
     strategy::RetryAfter,
@@ -86,12 +86,6 @@ impl Explanation {
         self.decision.kind()
     }
 
-    /// The source of the decision: a [cached rejection](DecisionSource::RejectionCache), the store, or
-    /// [none](DecisionSource::NotChecked) if no policy is evaluated.
-    pub fn source(&self) -> DecisionSource {
-        self.decision.source()
-    }
-
     /// The access list that the request is on; `None` if it is on none.
     pub fn list(&self) -> Option<&MatchedList> {
         self.list.as_ref()
@@ -126,7 +120,6 @@ impl fmt::Debug for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Explanation")
             .field("outcome", &self.outcome())
-            .field("source", &self.source())
             .field("list", &self.list)
             .field("exemption", &self.exemption)
             .field("policies", &self.policies().collect::<Vec<_>>())
@@ -236,19 +229,11 @@ impl LimiterRef {
         };
         without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         if !builder.entries.is_empty() {
-            let cached = self.with_arrival_ops(&builder, |ops| self.store.cached_rejection(ops));
-            let is_cached = cached.is_some();
-            let result = match cached {
-                Some(rejection) => rejection,
-                None => self.inspect(&builder).await?,
-            };
+            let result = self.inspect(&builder).await?;
             if result.counters.len() < builder.entries.len() {
                 return Err(TOO_FEW_RESULTS.into());
             }
             self.apply_result(&mut builder, &result);
-            if is_cached {
-                builder.kind = DecisionKind::Rejected;
-            }
         }
         let policies = self.policies.iter().enumerate().map(|(index, bound)| {
             let mut entries = builder.entries.iter();

@@ -308,9 +308,9 @@ impl Limiter {
     /// with which key, cost and quota, whether it would be admitted, and when; and why the other policies don't apply.
     ///
     /// The policies are evaluated as for a request, by the same code: access lists, conditions and functions of the application
-    /// included, and a rejection that the store has cached. But nothing is charged, recorded, logged or
-    /// changed: no key, no TTL, no statistics of shadow policies, no ban. Other layers and middlewares of the service are
-    /// not asked.
+    /// included, as the store counts the keys now: a process may reject one from its cache for up to
+    /// `RedisStoreBuilder::rejection_cache_staleness` longer. But nothing is charged, recorded, logged or changed: no key, no TTL,
+    /// no statistics of shadow policies, no ban. Other layers and middlewares of the service are not asked.
     ///
     /// Units that processes hold in [leases](crate::Policy::lease) count as used, as in [`peek`](Limiter::peek). An explanation
     /// spends none of them, and requests no lease: the decision is the store's.

@@ -257,14 +257,6 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the rejection by which [`execute`](Store::execute) would respond to an [`Acquire`](Op::Acquire) of one request with
-    /// these counters without counting it, if it has one. Charges nothing. Default: `None`, for a store without a cache of
-    /// rejections.
-    fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {
-        let _ = counters;
-        None
-    }
-
     /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
     /// can be awaited.
     ///

@@ -326,11 +326,6 @@ impl Store for RedisStore {
         result
     }
 
-    fn cached_rejection(&self, counters: &[CounterOp<'_>]) -> Option<OpResult> {
-        let cache = &self.inner.shared.rejection_cache;
-        cache.get(Op::Acquire(1), counters.iter().map(cache_key))
-    }
-
     fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move { store.find_blocked_keys(&limits, max).await })

@@ -385,7 +385,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Compares what operators are told of an HTTP request with a peek, unless it has a cost or a tier, or may find a cached rejection.
+    /// Compares what operators are told of an HTTP request with a peek, unless it has a cost or a tier.
     async fn explain(
         &self,
         request: &Request,
@@ -396,7 +396,7 @@ impl Run<'_> {
         let mut head = http::Request::get("/");
         for (place, policy) in policies.filter(|(_, policy)| policy.is_present()) {
             let tier = request.tier(policy, place);
-            if self.history.cache || request.cost.is_some() || tier != policy.own(tier) {
+            if request.cost.is_some() || tier != policy.own(tier) {
                 return Ok(());
             }
             head = head.header(policy_name(place), format!("k{}", request.key(place)));
