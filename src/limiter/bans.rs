@@ -241,7 +241,7 @@ impl Blocks {
             });
         }
         let limits: Vec<LimitHandle> = bans.iter().map(|(_, bound)| bound.limit.clone()).collect();
-        let mut found = core.store.blocked_keys(&limits, max).await?;
+        let mut found = core.admin()?.blocked_keys(&limits, max).await?;
         found
             .keys
             .sort_by_key(|found| (found.limit, found.ends_at, found.key));

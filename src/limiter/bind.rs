@@ -2,6 +2,7 @@
 //! from the old ones.
 
 use std::{
+    any::Any,
     borrow::Cow,
     collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicBool},
@@ -18,6 +19,8 @@ use super::{
     other_quotas::OtherQuotas,
     permits::PermitRegistry,
 };
+#[cfg(feature = "redis")]
+use crate::store::redis::RedisStore;
 use crate::{
     access::Lists,
     error::{ConfigError, InvalidValue},
@@ -25,7 +28,7 @@ use crate::{
     log::LogThrottle,
     observe::Observers,
     policy::{Policy, on_store_error::OnStoreError},
-    store::{CounterMode, Store, memory::MemoryStore},
+    store::{CounterMode, Store, StoreAdmin, memory::MemoryStore},
 };
 
 impl<T> LimiterBuilder<T> {
@@ -110,15 +113,26 @@ fn store_of(
     let Some(old) = old else {
         return Ok(store.unwrap_or_else(|| Arc::new(MemoryStore::new())));
     };
-    let is_same_store = |store: &Arc<dyn Store>| {
-        Arc::ptr_eq(store, &old.store) || store.id().is_some() && store.id() == old.store.id()
-    };
+    let is_same_store =
+        |store: &Arc<dyn Store>| Arc::ptr_eq(store, &old.store) || is_clone(&**store, &*old.store);
     match store {
         Some(store) if !is_same_store(&store) => Err(ConfigError::new(
             "another store",
             "the store that the limiter has, or none: a limiter's store can't be replaced",
         )),
         _ => Ok(old.store.clone()),
+    }
+}
+
+/// Whether both are clones of one of the built-in stores.
+fn is_clone(a: &dyn Any, b: &dyn Any) -> bool {
+    #[cfg(feature = "redis")]
+    if let (Some(a), Some(b)) = (a.downcast_ref::<RedisStore>(), b.downcast_ref()) {
+        return a.is_clone_of(b);
+    }
+    match (a.downcast_ref::<MemoryStore>(), b.downcast_ref()) {
+        (Some(a), Some(b)) => a.is_clone_of(b),
+        _ => false,
     }
 }
 
@@ -188,7 +202,7 @@ impl Binder<'_> {
                 limit
             }
         };
-        let overrides = self.store.overrides();
+        let overrides = self.store.admin().and_then(StoreAdmin::overrides);
         let overrides = overrides.map(|table| table.policy(policy.name()));
         let enforcement = match policy.is_shadow() {
             true => Enforcement::Shadow(match old.map(|old| &old.enforcement) {

@@ -206,16 +206,16 @@ impl<T> LimiterBuilder<T> {
             .map(|core| T::from(Limiter::new(core)))
     }
 
-    /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. Nothing is registered, and no
-    /// running limiter is changed. Whether a strategy can count in the store is checked if a store is set.
+    /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. No running limiter and no count
+    /// is changed. Whether a strategy can count in the store is checked if a store is set.
     pub fn mistakes(&self) -> Vec<ConfigError> {
         let mut mistakes = Vec::new();
         self.validate(self.store.as_deref(), &mut |error| mistakes.push(error));
         mistakes
     }
 
-    /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). Nothing is
-    /// registered, and no running limiter is changed. `store` is the one that will count, if it is known.
+    /// Reports each mistake in the settings. The first one reported is the error of [`build`](Self::build). No running limiter and
+    /// no count is changed. `store` is the one that will count, if it is known.
     pub(crate) fn validate(&self, store: Option<&dyn Store>, report: &mut dyn FnMut(ConfigError)) {
         let in_general = |invalid| ConfigError::at("", invalid);
         if let Err(invalid) = self.on_store_error.unwrap_or_default().validate() {

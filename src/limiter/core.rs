@@ -23,7 +23,7 @@ use super::{
 use crate::{
     access::Lists,
     differences::different,
-    error::UnknownPolicy,
+    error::{StoreError, UnknownPolicy},
     log::LogThrottle,
     observe::{LimiterStats, Observers},
     policy::{
@@ -31,7 +31,7 @@ use crate::{
         on_store_error::{OnMisconfiguration, OnStoreError},
         skip::{Conditions, SkipRules},
     },
-    store::{CounterMode, CounterOp, LimitHandle, Store, Units, memory::MemoryStore},
+    store::{CounterMode, CounterOp, LimitHandle, Store, StoreAdmin, Units, memory::MemoryStore},
     sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };
 
@@ -124,6 +124,12 @@ impl Deref for LimiterRef {
 impl LimiterCore {
     pub(crate) fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
         self.policies.iter().map(|bound| &bound.policy)
+    }
+
+    /// What operators ask of the store. An error if the store does not support it.
+    pub(super) fn admin(&self) -> Result<&dyn StoreAdmin, StoreError> {
+        let unsupported = StoreError::Unsupported("listing callers and blocked keys, overrides");
+        self.store.admin().ok_or(unsupported)
     }
 
     /// The index of the policy of that name.

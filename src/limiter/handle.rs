@@ -163,7 +163,7 @@ impl PolicyHandle {
         consume_budget().await;
         let limiter = self.limiter.local_ref();
         let bound = &limiter.policies[limiter.find(&self.name)?];
-        Ok(limiter.store.callers(&bound.limit, &key).await?)
+        Ok(limiter.admin()?.callers(&bound.limit, &key).await?)
     }
 
     /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.

@@ -1,6 +1,7 @@
 //! The health checks of a limiter: tasks of their own, whose reports several callers share.
 
 use std::{
+    future::ready,
     sync::Mutex,
     time::{Duration, Instant},
 };
@@ -99,7 +100,10 @@ impl LimiterCore {
     pub(super) async fn recent_health(&self, max_age: Duration) -> HealthReport {
         let check = || {
             let limits = self.policies.iter().map(|bound| bound.limit.clone());
-            self.store.health_check(&limits.collect::<Vec<_>>())
+            match self.store.admin() {
+                Some(admin) => admin.health_check(&limits.collect::<Vec<_>>()),
+                None => Box::pin(ready(HealthReport::default())),
+            }
         };
         let report = self.health_checks.report(max_age, check).await;
         let report = self.policies.iter().fold(report, |report, bound| {

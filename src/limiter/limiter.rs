@@ -28,7 +28,7 @@ use crate::{
     error::{CallError, ConfigError, UnknownPolicy},
     observe::{Event, LimiterStats, ShadowStats, StatsHandle},
     policy::Policy,
-    store::{Op, health::HealthReport},
+    store::{Op, StoreAdmin, health::HealthReport},
     sync::{Replaceable, lock},
 };
 
@@ -744,7 +744,7 @@ impl Limiter {
         };
         let first = limiter.local_ref();
         limiter.report_policies(first.core());
-        if let Some(table) = first.store.overrides() {
+        if let Some(table) = first.store.admin().and_then(StoreAdmin::overrides) {
             // The queues stay when the policies are replaced.
             let queues = Arc::downgrade(&first.wait_queues);
             table.on_change(move |changed| {

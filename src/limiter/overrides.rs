@@ -203,8 +203,8 @@ impl PolicyHandle {
             let checked = bound.check_override(&*limiter.store, quota);
             checked.map_err(OverrideError::Uncountable)?;
         }
-        let set = limiter.store.set_override(self.name(), &key, Some(setting));
-        set.await
+        let admin = limiter.admin()?;
+        admin.set_override(self.name(), &key, Some(setting)).await
     }
 
     /// Removes the override of a key under this policy, for all processes with the store, as soon as
@@ -235,7 +235,7 @@ impl Limiter {
     pub async fn overrides(&self) -> Result<Vec<ListedOverride>, OverrideError> {
         consume_budget().await;
         let limiter = self.local_ref();
-        let found = limiter.store.list_overrides().await?.into_iter();
+        let found = limiter.admin()?.list_overrides().await?.into_iter();
         let listed =
             found.map(|(policy, key, setting)| limiter.list_override(policy, key, setting));
         Ok(listed.collect())
@@ -245,9 +245,10 @@ impl Limiter {
     #[cfg(feature = "admin")]
     pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
         let limiter = self.local_ref();
-        let table = limiter.store.overrides();
-        let table = table.ok_or(crate::error::StoreError::Unsupported("overrides"))?;
-        Ok(table.now())
+        let table = limiter.admin()?.overrides();
+        Ok(table
+            .ok_or(crate::error::StoreError::Unsupported("overrides"))?
+            .now())
     }
 
     /// Removes an override as [`PolicyHandle::remove_override`] does, also of a policy that this limiter does not have.
@@ -263,7 +264,7 @@ impl Limiter {
         let key = key.into();
         consume_budget().await;
         let limiter = self.local_ref();
-        limiter.store.set_override(policy, &key, None).await
+        limiter.admin()?.set_override(policy, &key, None).await
     }
 }
 

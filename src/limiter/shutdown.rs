@@ -40,7 +40,7 @@ impl LimiterCore {
         if runtime_with_timers().is_some() && timed(timeout, self.flush()).await.is_ok() {
             return Ok(());
         }
-        match self.store.queued() {
+        match self.store.stats().queued_refunds {
             0 => Ok(()),
             operations => Err(ShutdownError::new(operations)),
         }
@@ -50,7 +50,7 @@ impl LimiterCore {
     async fn flush(&self) {
         loop {
             self.store.flush().await;
-            if self.store.queued() == 0 {
+            if self.store.stats().queued_refunds == 0 {
                 return;
             }
         }

@@ -81,7 +81,7 @@ pub struct StoreStats {
     pub leases: Vec<LeaseStats>,
     /// The servers that were called.
     pub nodes: Vec<NodeStats>,
-    /// Refunds, charges and settlements without a waiter that are not done yet.
+    /// Refunds, charges and settlements without a waiter that are not done yet, also refunds of leases.
     pub queued_refunds: u64,
     /// Those that were [dropped](crate::store::HealthReport::dropped_refunds) since the store was built.
     pub dropped_refunds: u64,

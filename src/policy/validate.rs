@@ -57,20 +57,22 @@ impl Policy {
         Ok(rule)
     }
 
-    /// The rule for a quota on a store, if it can be counted there. It shares no refill times with the rules that count, so that
-    /// quotas that are only tried change no debt.
+    /// The rule for a quota on a store, if it can be counted there. The limit that is registered for that is dropped at once. The rule
+    /// shares no refill times with those that count, so that quotas that are only tried change no debt.
     fn trial(
         &self,
         quota: &Quota,
         store: Option<&dyn Store>,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let rule = self.bind(quota, &TierRefills::default())?;
-        store.map_or(Ok(()), |store| store.supports(&*rule))?;
+        if let Some(store) = store {
+            store.register(self.name(), rule.clone())?;
+        }
         Ok(rule)
     }
 
     /// An error if the policy can't count another quota than its own. One whose burst refills within a lease is counted without
-    /// leases. Nothing is registered.
+    /// leases.
     pub(crate) fn validate_other_quota(
         &self,
         quota: Quota,
@@ -85,7 +87,7 @@ impl Policy {
     }
 
     /// Reports each mistake in the settings but the name, with the field that it is in. The first one reported is the error of a
-    /// builder. Nothing is registered.
+    /// builder.
     ///
     /// `store` is the one that will count, if it is known, and `on_store_error` the limiter's setting. In place of a mistake something valid is used from there on: a quota of 1,000 per minute, the default
     /// strategy, no lease.

@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use crate::{clock::Timestamp, error::StoreError, key::Key};
 
-/// The keys that bans block now: from [`Store::blocked_keys`](super::Store::blocked_keys).
+/// The keys that bans block now: from [`StoreAdmin::blocked_keys`](super::StoreAdmin::blocked_keys).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlockedKeys {
@@ -60,5 +60,5 @@ impl BlockedKey {
     }
 }
 
-/// A future of the keys that bans block: see [`Store::blocked_keys`](super::Store::blocked_keys).
+/// A future of the keys that bans block: see [`StoreAdmin::blocked_keys`](super::StoreAdmin::blocked_keys).
 pub type BlockedKeysFuture = Pin<Box<dyn Future<Output = Result<BlockedKeys, StoreError>> + Send>>;

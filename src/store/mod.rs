@@ -24,6 +24,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod admin;
 mod blocks;
 mod fit;
 mod handle;
@@ -35,6 +36,7 @@ pub(crate) mod overrides;
 pub(crate) mod redis;
 mod result;
 
+pub use admin::{CallersFuture, HealthFuture, StoreAdmin};
 pub use blocks::{BlockedKey, BlockedKeys, BlockedKeysFuture, Incomplete};
 pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
@@ -42,7 +44,6 @@ pub use overrides::{OverrideFuture, OverrideListFuture, OverrideTable};
 pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
-use self::overrides::Override;
 #[doc(inline)]
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStoreBuilder;
@@ -66,6 +67,19 @@ pub use deadpool_redis;
 /// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none. Within
 /// [`Check::blocking`](crate::limiter::Check::blocking) the runtime is that of the crate's background thread, which must not be blocked.
 ///
+/// # A store of your own
+///
+/// It counts in process, as the first example does, or wraps another store, as the second one: it counts, delays, changes or fails
+/// operations before it passes them on, and reads their results. A wrapper returns the handles of the store that it wraps, and
+/// passes on each method, since the defaults are those of a store without the feature.
+///
+/// Leases, cached rejections, merged and batched calls, the circuit breaker, repeated refunds and the Lua halves of strategies are
+/// internals of [`RedisStore`](crate::RedisStore). No other store has them, and a wrapper is called before them, whether a call of the
+/// server follows or not.
+///
+/// [`Limiter::reconfigure`](crate::Limiter::reconfigure) knows a clone of a built-in store as the limiter's own store; a store of
+/// your own has to be the same [`Arc`](crate::limiter::LimiterBuilder::shared_store).
+///
 /// A store that counts in a map, for policies without bans, shadows and settlements:
 ///
 /// ```
@@ -76,7 +90,7 @@ pub use deadpool_redis;
 ///
 /// use tollgate::{
 ///     Key, Limiter, Policy, Quota, StoreError, clock::{Clock, SystemClock}, error::InvalidValue,
-///     store::{CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse},
+///     store::{CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse},
 ///     strategy::{ErasedLocalRule, LocalState, Rule},
 /// };
 ///
@@ -145,16 +159,11 @@ pub use deadpool_redis;
 ///
 /// impl Store for MapStore {
 ///     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-///         self.supports(&*rule)?;
-///         Ok(LimitHandle::new(policy, rule, ()))
-///     }
-///
-///     fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
 ///         if rule.local_rule().is_none() {
 ///             let found = format!("{rule:?}, which does not count in process");
 ///             return Err(InvalidValue::new(found, "a strategy that does"));
 ///         }
-///         Ok(())
+///         Ok(LimitHandle::new(policy, rule, ()))
 ///     }
 ///
 ///     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
@@ -174,13 +183,6 @@ pub use deadpool_redis;
 ///         // Done at once, and nothing waits for the result.
 ///         drop(self.execute(op, counters));
 ///     }
-///
-///     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-///         let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-///         let callers = states.get(&id(limit, key)).zip(limit.rule().local_rule());
-///         let callers = callers.map(|(state, rule)| rule.callers(state, SystemClock.now()));
-///         Box::pin(std::future::ready(Ok(callers.unwrap_or_default())))
-///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -199,32 +201,108 @@ pub use deadpool_redis;
 ///
 /// This example never removes a key. A store for production drops states that have
 /// [expired](crate::strategy::ErasedLocalRule::expires_at).
+///
+/// A wrapper that fails the first operations, for a test of an application in an outage:
+///
+/// ```
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering::Relaxed}};
+///
+/// use tollgate::{
+///     Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, StoreError, clock::Timestamp, error::InvalidValue,
+///     observe::{Observer, StoreStats},
+///     store::{CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse},
+///     strategy::Rule,
+/// };
+///
+/// #[derive(Debug)]
+/// struct FailFirst<S> {
+///     store: S,
+///     failures: AtomicU64,
+/// }
+///
+/// impl<S> FailFirst<S> {
+///     fn fail(&self) -> Result<(), StoreError> {
+///         match self.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
+///             Ok(_) => Err(StoreError::Connection("refused".into())),
+///             Err(_) => Ok(()),
+///         }
+///     }
+/// }
+///
+/// impl<S: Store> Store for FailFirst<S> {
+///     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+///         self.store.register(policy, rule)
+///     }
+///
+///     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+///         match self.fail() {
+///             Ok(()) => self.store.execute(op, counters),
+///             Err(error) => StoreResponse::Ready(Err(error)),
+///         }
+///     }
+///
+///     fn execute_now(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<Result<OpResult, StoreError>> {
+///         match self.fail() {
+///             Ok(()) => self.store.execute_now(op, counters),
+///             Err(error) => Some(Err(error)),
+///         }
+///     }
+///
+///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+///         self.store.execute_detached(op, counters);
+///     }
+///
+///     fn shard(&self, key: &Key) -> usize {
+///         self.store.shard(key)
+///     }
+///
+///     fn wall(&self, at: Timestamp) -> Timestamp {
+///         self.store.wall(at)
+///     }
+///
+///     fn observe(&self, observer: &Arc<dyn Observer>) {
+///         self.store.observe(observer);
+///     }
+///
+///     fn stats(&self) -> StoreStats {
+///         self.store.stats()
+///     }
+///
+///     fn flush(&self) -> FlushFuture {
+///         self.store.flush()
+///     }
+///
+///     fn admin(&self) -> Option<&dyn StoreAdmin> {
+///         self.store.admin()
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::builder()
+///     .store(FailFirst { store: MemoryStore::new(), failures: AtomicU64::new(1) })
+///     .on_store_error(OnStoreError::Reject)
+///     .policy(Policy::new("burst", Quota::requests(2).per_second()))
+///     .build()?;
+/// assert!(!limiter.check("alice").await.is_admitted());
+/// assert!(limiter.check("alice").await.is_admitted());
+/// # Ok(())
+/// # }
+/// ```
 pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Registers a limit: `rule`, counted under a policy's name. The returned handle is passed with each
     /// operation on it.
     ///
-    /// It is called when a limiter is built, for each policy and each of its quotas, and on request paths for quotas that
-    /// requests bring along. Limits with the same policy and [state format](crate::strategy::RuleInfo::state_format) share their keys, also across
+    /// It is called when a limiter is built or reconfigured, for each policy and each of its quotas, when overrides are set or listed, and
+    /// on request paths for quotas that requests bring along; several times for one limit, also for settings and quotas that are then
+    /// refused. So it changes no other limit and no count, and a limit whose handle was dropped counts nothing. Limits with the same policy and [state format](crate::strategy::RuleInfo::state_format) share their keys, also across
     /// limiters and processes: all quotas of a policy count the same units.
     ///
     /// # Errors
     ///
-    /// [`InvalidValue`] if the store can't count by that rule. It becomes the limiter's [`ConfigError`](crate::ConfigError);
-    /// for a request's own quota it is logged, and the policy's quota is used.
+    /// [`InvalidValue`] if the store can't count by that rule. It becomes the limiter's [`ConfigError`](crate::ConfigError),
+    /// beside all other mistakes of the settings; for a request's own quota it is logged, and the policy's quota is used.
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
-
-    /// Checks whether the store can count by a rule, and changes nothing: settings are checked by it before any of them is
-    /// registered, so that those that have a mistake leave nothing behind. [`register`](Store::register) returns the same error.
-    ///
-    /// Default: no error, so that a rule that the store can't count by is found when it is registered.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidValue`] if the store can't count by that rule.
-    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
-        let _ = rule;
-        Ok(())
-    }
 
     /// Executes one operation for one request, and returns its result.
     ///
@@ -260,7 +338,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
     /// can be awaited.
     ///
-    /// The store [queues](Store::queued) it, retries it only if it is certain that it was not done, and reports operations
+    /// The store [queues](StoreStats::queued_refunds) it, retries it only if it is certain that it was not done, and reports operations
     /// that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
@@ -275,45 +353,6 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         )))
     }
 
-    /// Returns the callers whose charges under a key count now, oldest first, one for each unit; none if the rule doesn't
-    /// [record them](crate::strategy::RuleInfo::records_caller). Charges nothing.
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
-
-    /// Returns up to `max` keys that these limits block now: the keys of bans whose status is a wait. Charges nothing, and changes
-    /// nothing. It may look through all keys; it is not called on request paths. Default:
-    /// [`StoreError::Unsupported`].
-    fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
-        let _ = (limits, max);
-        let unsupported = StoreError::Unsupported("listing blocked keys");
-        Box::pin(std::future::ready(Err(unsupported)))
-    }
-
-    /// Returns the overrides that this process knows, which the store keeps up to date: see
-    /// [`PolicyHandle::set_override`](crate::limiter::PolicyHandle::set_override). It is read once for each limiter, and returns
-    /// the same table each time. Default: `None`, for a store without overrides.
-    fn overrides(&self) -> Option<&OverrideTable> {
-        None
-    }
-
-    /// Sets (`Some`) or removes (`None`) the override of a key under the policy of that name, for all processes with this store,
-    /// and then in the [table](Store::overrides) of this one. Returns the override that was in force before. The limiter has
-    /// checked that the policy can count it. One that has ended already, or one more than the store may have, is an error.
-    ///
-    /// Dropping the future does not undo the change. Default: [`StoreError::Unsupported`].
-    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
-        let _ = (policy, key, setting);
-        let unsupported = StoreError::Unsupported("overrides");
-        Box::pin(std::future::ready(Err(unsupported.into())))
-    }
-
-    /// Lists the overrides that have not ended, also those of policies that this process does not have. Default: those of the
-    /// [table](Store::overrides), for a store in process.
-    fn list_overrides(&self) -> OverrideListFuture {
-        let all = self.overrides().map(OverrideTable::all);
-        let all = all.ok_or(StoreError::Unsupported("overrides").into());
-        Box::pin(std::future::ready(all))
-    }
-
     /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter
     /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
@@ -321,29 +360,10 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         0
     }
 
-    /// Checks whether the store is reachable and correctly configured, and tries each limit under a key of its own, which it
-    /// removes again. Not called on request paths. Default: a report without issues.
-    fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
-        let _ = limits;
-        Box::pin(std::future::ready(HealthReport::default()))
-    }
-
-    /// Returns a number that identifies this store in this process, the same for its clones, by which
-    /// [`Limiter::reconfigure`](crate::Limiter::reconfigure) knows the limiter's own store. Default: `None`, for an unknown store.
-    fn id(&self) -> Option<u64> {
-        None
-    }
-
     /// Converts the instant `at` of this store's clock into the wall clock's, for dates in responses. Default: `at`, for a
     /// store whose clock is a wall clock.
     fn wall(&self, at: Timestamp) -> Timestamp {
         at
-    }
-
-    /// Returns the number of operations of [`execute_detached`](Store::execute_detached) that are not done yet, or are to be
-    /// repeated. Default: 0, for a store that does them at once.
-    fn queued(&self) -> u64 {
-        0
     }
 
     /// Adds an observer of a limiter with this store, which the store calls for each round trip to a server
@@ -355,15 +375,22 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     }
 
     /// Returns the state of the store in this process, for [`Limiter::stats`](crate::Limiter::stats), without calling a server.
-    /// Default: nothing is known.
+    /// [`Limiter::shutdown`](crate::Limiter::shutdown) reads from it how many operations are queued. Default: nothing is known, and
+    /// nothing is queued.
     fn stats(&self) -> StoreStats {
         StoreStats::default()
     }
 
-    /// Completes when nothing is [queued](Store::queued), and until then retries queued operations.
+    /// Completes when nothing is [queued](StoreStats::queued_refunds), and until then retries queued operations.
     /// [`Limiter::shutdown`](crate::Limiter::shutdown) awaits it, and drops it at its timeout. Default: completes at once.
     fn flush(&self) -> FlushFuture {
         Box::pin(std::future::ready(()))
+    }
+
+    /// Returns what operators ask of the store. Default: `None`. Then a [health check](crate::Limiter::health_check) finds no issues, and calls
+    /// for blocked keys, callers and overrides return [`StoreError::Unsupported`].
+    fn admin(&self) -> Option<&dyn StoreAdmin> {
+        None
     }
 }
 
@@ -446,11 +473,5 @@ impl fmt::Debug for StoreResponse {
     }
 }
 
-/// A future of the callers under a key: see [`Store::callers`].
-pub type CallersFuture = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
-
 /// A future that completes when nothing is queued: see [`Store::flush`].
 pub type FlushFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A future of a store's health: see [`Store::health_check`].
-pub type HealthFuture = Pin<Box<dyn Future<Output = HealthReport> + Send>>;

@@ -123,12 +123,6 @@ impl<'a> CounterOp<'a> {
         }
     }
 
-    /// The same operation under another limit: for a store that wraps another one.
-    #[must_use]
-    pub const fn with_limit<'b>(&self, limit: &'b LimitHandle) -> CounterOp<'b> {
-        CounterOp { limit, ..*self }
-    }
-
     /// This operation with other [units](CounterOp::units).
     #[must_use]
     pub const fn with_units(mut self, units: Units) -> Self {

@@ -8,8 +8,8 @@ use tollgate::{
     limiter::Override,
     observe::StoreStats,
     store::{
-        BlockedKeysFuture, CallersFuture, CounterOp, LimitHandle, Op, OpResult, OverrideFuture,
-        OverrideTable, Store, StoreResponse,
+        CallersFuture, CounterOp, LimitHandle, Op, OpResult, OverrideFuture, OverrideTable, Store,
+        StoreAdmin, StoreResponse,
     },
     strategy::Rule,
 };
@@ -27,7 +27,7 @@ pub struct StubStore {
     /// How long detached operations take.
     detached_delay: Duration,
     stats: Arc<dyn Fn() -> StoreStats + Send + Sync>,
-    has_overrides: bool,
+    has_admin: bool,
 }
 
 impl Default for StubStore {
@@ -46,7 +46,7 @@ impl StubStore {
             pass: Arc::new(|_, result| StoreResponse::Ready(result)),
             detached_delay: Duration::ZERO,
             stats: Arc::new(StoreStats::default),
-            has_overrides: true,
+            has_admin: true,
         }
     }
 
@@ -72,10 +72,10 @@ impl StubStore {
         }
     }
 
-    /// A store without overrides.
-    pub fn without_overrides() -> Self {
+    /// A store that operators can ask nothing of.
+    pub fn without_admin() -> Self {
         Self {
-            has_overrides: false,
+            has_admin: false,
             ..Self::default()
         }
     }
@@ -136,30 +136,29 @@ impl Store for StubStore {
         }
     }
 
+    fn stats(&self) -> StoreStats {
+        (self.stats)()
+    }
+
+    fn admin(&self) -> Option<&dyn StoreAdmin> {
+        self.has_admin.then_some(self)
+    }
+}
+
+impl StoreAdmin for StubStore {
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
         self.counts.callers(limit, key)
     }
 
-    fn blocked_keys(&self, _: &[LimitHandle], _: usize) -> BlockedKeysFuture {
-        Box::pin(ready(Err(StoreError::Unsupported("listing blocked keys"))))
-    }
-
     fn overrides(&self) -> Option<&OverrideTable> {
-        self.counts.overrides().filter(|_| self.has_overrides)
+        self.counts.overrides()
     }
 
     /// Fails as a reset does.
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
         match (self.respond)(Op::Reset) {
             Some(StoreResponse::Ready(Err(error))) => Box::pin(ready(Err(error.into()))),
-            _ if !self.has_overrides => {
-                Box::pin(ready(Err(StoreError::Unsupported("overrides").into())))
-            }
             _ => self.counts.set_override(policy, key, setting),
         }
-    }
-
-    fn stats(&self) -> StoreStats {
-        (self.stats)()
     }
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use self::shards::Shards;
 use super::{
     BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op,
-    OpResult, OverrideFuture, Store, StoreResponse,
+    OpResult, OverrideFuture, Store, StoreAdmin, StoreResponse,
     overrides::{MAX_OVERRIDES, Override, OverrideTable},
 };
 use crate::{
@@ -95,6 +95,11 @@ impl MemoryStore {
         self.shards.dropped()
     }
 
+    /// Whether it is a clone of `other`.
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shards, &other.shards)
+    }
+
     #[inline]
     fn run(&self, op: Op, counters: &[CounterOp<'_>]) -> Result<OpResult, StoreError> {
         if let (Op::Acquire(times), [counter]) = (op, counters)
@@ -128,10 +133,6 @@ impl Store for MemoryStore {
         Ok(LimitHandle::new(policy, rule, table))
     }
 
-    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
-        local_rule(rule).map(drop)
-    }
-
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         StoreResponse::Ready(self.run(op, counters))
     }
@@ -144,6 +145,34 @@ impl Store for MemoryStore {
         Some(self.run(op, counters))
     }
 
+    fn wall(&self, at: Timestamp) -> Timestamp {
+        at.shifted(wall_offset_us(&*self.shards.clock))
+    }
+
+    fn stats(&self) -> StoreStats {
+        StoreStats {
+            memory_keys: Some(self.keys() as u64),
+            memory_evictions: Some(self.dropped()),
+            ..StoreStats::default()
+        }
+    }
+
+    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.execute(op, counters)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        if let Err(error) = self.run(op, counters) {
+            self.shards.log_uncounted(&error);
+        }
+    }
+
+    fn admin(&self) -> Option<&dyn StoreAdmin> {
+        Some(self)
+    }
+}
+
+impl StoreAdmin for MemoryStore {
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
         let callers = self.shards.recorded_callers(limit, key);
         Box::pin(ready(Ok(callers.unwrap_or_default())))
@@ -175,32 +204,6 @@ impl Store for MemoryStore {
             }
         };
         Box::pin(ready(changed))
-    }
-
-    fn wall(&self, at: Timestamp) -> Timestamp {
-        at.shifted(wall_offset_us(&*self.shards.clock))
-    }
-
-    fn id(&self) -> Option<u64> {
-        Some(Arc::as_ptr(&self.shards) as usize as u64)
-    }
-
-    fn stats(&self) -> StoreStats {
-        StoreStats {
-            memory_keys: Some(self.keys() as u64),
-            memory_evictions: Some(self.dropped()),
-            ..StoreStats::default()
-        }
-    }
-
-    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.execute(op, counters)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        if let Err(error) = self.run(op, counters) {
-            self.shards.log_uncounted(&error);
-        }
     }
 }
 

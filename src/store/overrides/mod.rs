@@ -171,12 +171,12 @@ impl fmt::Display for DateText {
 }
 
 /// A future of a change of an override, which returns the one before: see
-/// [`Store::set_override`](super::Store::set_override).
+/// [`StoreAdmin::set_override`](super::StoreAdmin::set_override).
 pub type OverrideFuture =
     Pin<Box<dyn Future<Output = Result<Option<Override>, OverrideError>> + Send>>;
 
 /// A future of the overrides of a store, ordered by policy and key: see
-/// [`Store::list_overrides`](super::Store::list_overrides).
+/// [`StoreAdmin::list_overrides`](super::StoreAdmin::list_overrides).
 pub type OverrideListFuture =
     Pin<Box<dyn Future<Output = Result<Vec<(Arc<str>, Key, Override)>, OverrideError>> + Send>>;
 

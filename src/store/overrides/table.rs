@@ -19,7 +19,7 @@ use crate::{
 /// The overrides that a process knows of one store, by policy and key. Requests read it; the store keeps it up to date.
 ///
 /// A [`Store`](crate::store::Store) of your own that has overrides returns one from
-/// [`overrides`](crate::store::Store::overrides).
+/// [`StoreAdmin::overrides`](crate::store::StoreAdmin::overrides).
 ///
 /// ```
 /// use tollgate::{Key, ManualClock, Quota, limiter::Override, store::OverrideTable};

@@ -12,7 +12,7 @@
 //!
 //! What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
 
-use std::{fmt, future::ready, iter::repeat_n, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use self::{
     key_names::KeyNames,
@@ -26,23 +26,18 @@ use self::{
     },
     script::StrategyScript,
     state::StoreState,
-    topology::Topology,
     worker::pool::WorkerPool,
 };
-use super::{
-    BlockedKeysFuture, CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op,
-    OpResult, OverrideFuture, OverrideListFuture, OverrideTable, Store, StoreResponse,
-    health::HealthWarning, overrides::Override,
-};
+use super::{CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse};
 use crate::{
-    error::{InvalidValue, StoreError, overrides::OverrideError},
+    error::{InvalidValue, StoreError},
     key::Key,
     observe::{Observer, StoreStats},
-    runtime::runtime_with_io,
     strategy::{LuaScript, Rule},
     sync::write,
 };
 
+mod admin;
 mod batch;
 mod blocks;
 pub(crate) mod breaker;
@@ -121,6 +116,11 @@ impl RedisStore {
         &self.inner.settings
     }
 
+    /// Whether it is a clone of `other`.
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Executes an operation by the rejection cache, or else by the server.
     fn execute_without_lease(
         &self,
@@ -172,23 +172,6 @@ impl RedisStore {
         }
     }
 
-    /// Starts `work` on the overrides, on the background thread.
-    fn with_overrides<T: Send + 'static, F>(
-        &self,
-        work: impl FnOnce(Arc<RedisOverrides>, Topology) -> F,
-    ) -> Pin<Box<dyn Future<Output = Result<T, OverrideError>> + Send>>
-    where
-        F: Future<Output = Result<T, OverrideError>> + Send + 'static,
-    {
-        match self.inner.overrides.clone() {
-            Some(overrides) => {
-                let topology = self.inner.shared.topology.clone();
-                Box::pin(overrides::spawn(work(overrides, topology)))
-            }
-            None => Box::pin(ready(Err(OVERRIDES_OFF.into()))),
-        }
-    }
-
     /// The counter operations, owned.
     fn owned(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let is_foreign = |counter: &CounterOp<'_>| counter.limit.context::<RedisLimit>().is_none();
@@ -202,41 +185,9 @@ impl RedisStore {
     }
 }
 
-const OVERRIDES_OFF: StoreError = StoreError::Unsupported("overrides, which are switched off");
-
 /// How often a flush retries what could not be sent, and checks whether it is done. A notification of the end would cost each
 /// refund and settlement a lock, and make a flush shorter by one interval at most.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-
-/// A list of callers without its header. An expired list may still exist during its last millisecond.
-const CALLERS_SCRIPT: &str = "
-    if redis.call('PTTL', KEYS[1]) == 0 then
-        return {}
-    end
-    return redis.call('LRANGE', KEYS[1], 1, -1)
-";
-
-/// How many units of a list are returned at most, whatever a foreign value says: the largest quota that is stored with its callers,
-/// and as deep a debt.
-const MAX_LISTED_UNITS: usize = 200_000;
-
-/// The callers in a list, once for each unit: after a caller that was charged several come `=` and their number.
-fn callers_in(list: &[Vec<u8>]) -> Vec<Key> {
-    let mut callers = Vec::new();
-    for element in list {
-        let units = element
-            .strip_prefix(b"=")
-            .and_then(|units| str::from_utf8(units).ok()?.parse::<usize>().ok());
-        match (units, callers.last().copied()) {
-            (Some(units), Some(last)) => {
-                let room = MAX_LISTED_UNITS.saturating_sub(callers.len());
-                callers.extend(repeat_n(last, units.saturating_sub(1).min(room)));
-            }
-            _ => callers.extend(Key::parse_stored(element)),
-        }
-    }
-    callers
-}
 
 /// The half of a rule that counts on Redis.
 fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
@@ -270,10 +221,6 @@ impl Store for RedisStore {
         let limit = LimitHandle::new(policy, rule, context);
         self.inner.leases.record_limit(&limit);
         Ok(limit)
-    }
-
-    fn supports(&self, rule: &dyn Rule) -> Result<(), InvalidValue> {
-        script_of(rule).map(drop)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
@@ -326,74 +273,8 @@ impl Store for RedisStore {
         result
     }
 
-    fn blocked_keys(&self, limits: &[LimitHandle], max: usize) -> BlockedKeysFuture {
-        let (store, limits) = (self.clone(), limits.to_vec());
-        Box::pin(async move { store.find_blocked_keys(&limits, max).await })
-    }
-
-    fn overrides(&self) -> Option<&OverrideTable> {
-        Some(&self.inner.overrides.as_ref()?.table)
-    }
-
-    fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
-        let (policy, key) = (policy.to_owned(), *key);
-        self.with_overrides(async move |overrides, topology| {
-            overrides.change(&topology, &policy, &key, setting).await
-        })
-    }
-
-    fn list_overrides(&self) -> OverrideListFuture {
-        self.with_overrides(async |overrides, topology| {
-            overrides.read(&topology).await?;
-            Ok(overrides.table.all())
-        })
-    }
-
     fn shard(&self, key: &Key) -> usize {
         self.inner.workers.tags().map_or(0, |tags| tags.of(key))
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        let info = limit.info();
-        let name = limit
-            .context::<RedisLimit>()
-            .filter(|_| info.records_caller && info.permit_ttl.is_none())
-            .map(|limit| limit.names.of(key));
-        let shared = self.inner.shared.clone();
-        let tag = shared.topology.tag_of(key);
-        Box::pin(async move {
-            let Some(name) = name else {
-                return Ok(Vec::new());
-            };
-            let mut range = redis::cmd("EVAL");
-            range.arg(CALLERS_SCRIPT).arg(1).arg(name);
-            shared.breaker(tag).check()?;
-            if runtime_with_io().is_none() {
-                return Err(StoreError::NoRuntime("`callers` waits for the server"));
-            }
-            let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
-            let list = tokio::time::timeout(shared.timeout, list).await;
-            let list = list.map_err(|_| StoreError::Timeout)??;
-            Ok(callers_in(&list))
-        })
-    }
-
-    fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
-        let (store, limits) = (self.clone(), limits.to_vec());
-        Box::pin(async move {
-            let report = store.check_health(&limits).await;
-            let refunds = &store.inner.shared.pending_refunds;
-            let report = report.with_dropped_refunds(refunds.dropped());
-            let report = report.with_unconfirmed(refunds.unconfirmed());
-            match store.inner.shared.take_extended_calls() {
-                0 => report,
-                calls => report.with_warning(HealthWarning::HeldUp { calls }),
-            }
-        })
-    }
-
-    fn id(&self) -> Option<u64> {
-        Some(Arc::as_ptr(&self.inner) as usize as u64)
     }
 
     fn flush(&self) -> FlushFuture {
@@ -412,15 +293,12 @@ impl Store for RedisStore {
     }
 
     fn stats(&self) -> StoreStats {
+        let stats = self.inner.shared.stats();
         StoreStats {
             leases: self.inner.leases.stats(),
-            ..self.inner.shared.stats()
+            queued_refunds: stats.queued_refunds + self.inner.leases.unsettled(),
+            ..stats
         }
-    }
-
-    fn queued(&self) -> u64 {
-        let pending = self.inner.shared.pending_refunds.queued() as u64;
-        pending + self.inner.leases.unsettled()
     }
 
     fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
@@ -450,6 +328,10 @@ impl Store for RedisStore {
         for part in cross_slot::parts(workers, counters.into_iter().enumerate()) {
             workers.execute_detached(op, part.counters);
         }
+    }
+
+    fn admin(&self) -> Option<&dyn StoreAdmin> {
+        Some(self)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
     error::InvalidValue,
     extract,
-    store::{CallersFuture, CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
+    store::{CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
     sync::lock,
 };
@@ -64,10 +64,6 @@ impl Store for ScriptedStore {
             (Poll::Ready(result), _) => result,
             (Poll::Pending, _) => Err(StoreError::Unsupported("a response without a waiter")),
         })
-    }
-
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        self.store.callers(limit, key)
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {

@@ -268,7 +268,7 @@ pub struct RuleInfo {
     /// by the store's monotonic clock. A store that has one clock may ignore it. Default: false.
     pub follows_wall_clock: bool,
 
-    /// Whether the caller's key is stored with each charge, so that [`Store::callers`](crate::store::Store::callers) can list
+    /// Whether the caller's key is stored with each charge, so that [`StoreAdmin::callers`](crate::store::StoreAdmin::callers) can list
     /// it. For a rule without [permits](RuleInfo::permit_ttl), `RedisStore` lists the entries of the key's Redis list after
     /// the first, which is the strategy's own. Default: false.
     pub records_caller: bool,

@@ -188,10 +188,20 @@ async fn all_nodes_of_a_cluster_are_searched() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_list_keys_says_so() {
-    let failed = on(StubStore::default()).blocks(9).await;
-    let unsupported = matches!(failed, Err(CallError::Store(StoreError::Unsupported(_))));
-    assert!(unsupported, "{failed:?}");
+async fn a_store_that_cannot_list_keys_or_callers_says_so() {
+    let without = on(StubStore::without_admin());
+    let callers = without.policy("abuse").expect("a ban").callers(KEY).await;
+    let cannot_list = on(StubStore::default()).blocks(9).await;
+    let errors = [
+        callers.err(),
+        cannot_list.err(),
+        without.blocks(9).await.err(),
+    ];
+    for error in errors {
+        let is_typed = matches!(error, Some(CallError::Store(StoreError::Unsupported(_))));
+        assert!(is_typed, "{error:?}");
+    }
+    assert!(without.health_check().await.is_healthy());
     // Without a ban there is nothing to list.
     let policy = Policy::new("p", Quota::requests(1).per_hour());
     let limiter = limiter(Limiter::builder().store(StubStore::default()), [policy]);

@@ -107,7 +107,7 @@ async fn what_cannot_be_set_is_an_error_and_changes_nothing() {
         assert_eq!(admitted(&limiter, ALICE).await, 2, "{}", world.name());
     }
     let off = World::redis();
-    let without = Limiter::builder().store(StubStore::without_overrides());
+    let without = Limiter::builder().store(StubStore::without_admin());
     for builder in [off.builder(), without] {
         let limiter = limiter(builder, [policy("2/h")]);
         let api = limiter.policy("api").expect("a policy");

@@ -69,6 +69,13 @@ fn invalid_sets() -> Vec<(LimiterBuilder, &'static str)> {
         (and(window("w", "5/h burst 9")), "burst"),
         (and(leased), "with a lease of 200ms"),
         (and(policy("", "5/h")), "name"),
+        // Another strategy for `p`, which the store can count by.
+        (
+            Limiter::builder()
+                .policy(window("p", "10/h"))
+                .policy(policy("", "5/h")),
+            "name",
+        ),
         (one().skip_path("no-slash"), "no-slash"),
         (one().on_store_error(LocalFallback::shared_by(0)), "0"),
         (one().store(MemoryStore::new()), "another store"),

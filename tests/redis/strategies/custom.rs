@@ -193,6 +193,13 @@ async fn a_strategy_that_the_store_cannot_count_by_is_a_config_error() {
         assert_eq!(error.policy(), Some("p"));
         assert!(error.value().contains(value), "{error}");
         assert!(error.expected().contains(expected), "{error}");
+        let nameless = Policy::new("", quota("5/min"));
+        let mistakes = world
+            .builder()
+            .policy(policy.clone())
+            .policy(nameless)
+            .mistakes();
+        assert_eq!((mistakes.len(), &mistakes[0]), (2, &error));
     }
     assert!(redis.builder().policy(on_redis).build().is_ok());
     assert_eq!(send(&memory.limiter([local]), KEY, 3).await, 1);
