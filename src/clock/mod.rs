@@ -15,6 +15,9 @@ use std::{
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// Later than every instant.
+    pub(crate) const MAX: Self = Self(i64::MAX);
+
     /// The instant `micros` microseconds after the Unix epoch; negative for earlier ones.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)

@@ -10,13 +10,20 @@ use std::{fmt, sync::Arc, time::Duration};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store did not respond within the timeout. The request may have been charged.
+    /// The store did not respond within the timeout.
     #[error("the store did not respond within the timeout")]
-    Timeout,
-    /// A connection could not be opened, or broke while a response was awaited: the request may have been charged. Holds the
-    /// text of the client's error.
-    #[error("connection to the store failed: {}", Escaped(.0))]
-    Connection(Arc<str>),
+    Timeout {
+        /// Whether the operation was sent: see [`may_have_run`](Self::may_have_run).
+        may_have_run: bool,
+    },
+    /// A connection could not be opened, or broke while a response was awaited.
+    #[error("connection to the store failed: {}", Escaped(.message))]
+    Connection {
+        /// The text of the client's error.
+        message: Arc<str>,
+        /// Whether the operation was sent: see [`may_have_run`](Self::may_have_run).
+        may_have_run: bool,
+    },
     /// The circuit breaker is open after failed calls: the store was not called, and is probed in the background.
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
     #[non_exhaustive]
@@ -26,18 +33,6 @@ pub enum StoreError {
         /// The error of the last call or probe, if it is known.
         #[source]
         cause: Option<Arc<StoreError>>,
-    },
-    /// A charge or refund by hand could not be sent in time. It is kept, and sent once the store responds: do not repeat it.
-    /// [`Limiter::shutdown`](crate::Limiter::shutdown) waits for it; if the process ends before, it is lost. It is sent at most
-    /// once: if it then has no reply, [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed) counts it.
-    #[error(
-        "the charge or refund is kept, and made once the store responds: do not repeat it ({cause})"
-    )]
-    #[non_exhaustive]
-    Deferred {
-        /// Why it could not be sent.
-        #[source]
-        cause: Arc<StoreError>,
     },
     /// The server responded with an error, and nothing was charged; only after `GARBLED`, a response that could not be decoded,
     /// the request may have been charged.
@@ -57,16 +52,6 @@ pub enum StoreError {
         key: Arc<str>,
         /// What is wrong with it.
         message: Arc<str>,
-    },
-    /// The store did not respond to an earlier charge, refund or settlement of the same request, so that the request's charge
-    /// is unknown. The store was not called. See [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle).
-    #[error(
-        "the request's charge under policy {policy:?} is unknown: the store did not respond to an earlier charge or refund"
-    )]
-    #[non_exhaustive]
-    Unconfirmed {
-        /// The policy's name.
-        policy: Arc<str>,
     },
     /// The call was made outside of a tokio runtime, in one that is ending, or in one without timers or, for Redis, without IO.
     #[error("no suitable tokio runtime: {0}")]
@@ -105,7 +90,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// How many of [`StoreError::CODES`] are of other errors than a server's.
-const OWN_CODES: usize = 10;
+const OWN_CODES: usize = 8;
 
 impl StoreError {
     /// All [codes](Self::code).
@@ -113,9 +98,7 @@ impl StoreError {
         "timeout",
         "connection",
         "circuit_open",
-        "deferred",
         "corrupt_key",
-        "unconfirmed",
         "no_runtime",
         "full",
         "unsupported",
@@ -165,26 +148,47 @@ impl StoreError {
         }
     }
 
-    /// The error of a charge or refund that is kept.
-    #[cfg(feature = "redis")]
-    pub(crate) fn deferred(cause: Self) -> Self {
-        let cause = Arc::new(cause);
-        Self::Deferred { cause }
+    /// A [`Timeout`](Self::Timeout) of an operation that may have run.
+    pub const fn timeout() -> Self {
+        Self::Timeout { may_have_run: true }
     }
 
-    /// The value of a call; `None` if the call is deferred, whose error is put into `deferred`: the calls that belong to it are made
-    /// nevertheless, since none of them may be repeated.
-    pub(crate) fn set_aside<T>(
-        result: Result<T, Self>,
-        deferred: &mut Option<Self>,
-    ) -> Result<Option<T>, Self> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(error @ Self::Deferred { .. }) => {
-                *deferred = Some(error);
-                Ok(None)
-            }
-            Err(error) => Err(error),
+    /// A [`Connection`](Self::Connection) error of an operation that may have run.
+    pub fn connection(message: impl Into<Arc<str>>) -> Self {
+        Self::Connection {
+            message: message.into(),
+            may_have_run: true,
+        }
+    }
+
+    /// The same error of an operation that was sent, or was not.
+    #[cfg(feature = "redis")]
+    pub(crate) fn sent(mut self, is_sent: bool) -> Self {
+        if let Self::Timeout { may_have_run } | Self::Connection { may_have_run, .. } = &mut self {
+            *may_have_run = is_sent;
+        }
+        self
+    }
+
+    /// Whether the operation may have been done, or may still be done: a charge or refund that is repeated could then be made
+    /// twice. `false` proves that nothing was changed.
+    ///
+    /// ```
+    /// use tollgate::StoreError;
+    ///
+    /// assert!(StoreError::timeout().may_have_run());
+    /// assert!(!StoreError::server("OOM", "command not allowed").may_have_run());
+    /// ```
+    pub fn may_have_run(&self) -> bool {
+        match self {
+            Self::Timeout { may_have_run } | Self::Connection { may_have_run, .. } => *may_have_run,
+            // A response that can't be decoded may be that of a script that ran.
+            Self::Server { code, .. } => &**code == "GARBLED",
+            Self::CircuitOpen { .. }
+            | Self::CorruptKey { .. }
+            | Self::NoRuntime(_)
+            | Self::Full { .. }
+            | Self::Unsupported(_) => false,
         }
     }
 
@@ -201,11 +205,8 @@ impl StoreError {
     /// What to do about a [misconfiguration](Self::is_misconfiguration); `None` for an outage.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Timeout | Self::Connection(_) | Self::Unconfirmed { .. } | Self::Full { .. } => {
-                None
-            }
+            Self::Timeout { .. } | Self::Connection { .. } | Self::Full { .. } => None,
             Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
-            Self::Deferred { cause } => cause.remedy(),
             Self::Server { code, message } => remedy(code, message),
             Self::CorruptKey { .. } => Some(
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
@@ -224,41 +225,24 @@ impl StoreError {
     /// ```
     /// use tollgate::StoreError;
     ///
-    /// assert_eq!(StoreError::Timeout.code(), "timeout");
+    /// assert_eq!(StoreError::timeout().code(), "timeout");
     /// assert_eq!(StoreError::server("OOM", "command not allowed").code(), "oom");
     /// assert_eq!(StoreError::server("NEWCODE", "").code(), "server");
     /// ```
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Timeout => "timeout",
-            Self::Connection(_) => "connection",
+            Self::Timeout { .. } => "timeout",
+            Self::Connection { .. } => "connection",
             Self::CircuitOpen { .. } => "circuit_open",
-            Self::Deferred { .. } => "deferred",
             Self::Server { code, .. } => {
                 let mut known = Self::CODES.iter().skip(OWN_CODES);
                 let known = known.find(|known| known.eq_ignore_ascii_case(code));
                 known.copied().unwrap_or("server")
             }
             Self::CorruptKey { .. } => "corrupt_key",
-            Self::Unconfirmed { .. } => "unconfirmed",
             Self::NoRuntime(_) => "no_runtime",
             Self::Full { .. } => "full",
             Self::Unsupported(_) => "unsupported",
-        }
-    }
-
-    /// Whether it proves that nothing was charged or refunded.
-    pub(crate) fn had_no_effect(&self) -> bool {
-        match self {
-            Self::Timeout | Self::Connection(_) | Self::Deferred { .. } => false,
-            // A response that can't be decoded may be that of a script that ran.
-            Self::Server { code, .. } => &**code != "GARBLED",
-            Self::CircuitOpen { .. }
-            | Self::Unconfirmed { .. }
-            | Self::CorruptKey { .. }
-            | Self::NoRuntime(_)
-            | Self::Full { .. }
-            | Self::Unsupported(_) => true,
         }
     }
 }
@@ -341,7 +325,7 @@ mod tests {
         ] {
             assert!(!server(code, message).is_misconfiguration(), "{code}");
         }
-        assert!(!StoreError::Timeout.is_misconfiguration());
+        assert!(!StoreError::timeout().is_misconfiguration());
         let corrupt = StoreError::corrupt_key("tg:f1:p:alice", "no number");
         assert!(corrupt.is_misconfiguration() && corrupt.to_string().contains("tg:f1:p:alice"));
     }
@@ -352,7 +336,7 @@ mod tests {
         let escaped = "a\\u{1b}[2J\\u{7}b\\r\\nc\\u{9b}d é";
         let cause = server("ERR\n", text);
         for error in [
-            StoreError::Connection(text.into()),
+            StoreError::connection(text),
             StoreError::corrupt_key(text, text),
             StoreError::circuit_open(Duration::ZERO, Some(cause.clone())),
             cause,
@@ -367,7 +351,7 @@ mod tests {
     fn an_open_circuit_breaker_is_classified_by_the_error_that_opened_it() {
         let open = |cause| StoreError::circuit_open(Duration::from_millis(50), cause);
         assert!(!open(None).is_misconfiguration());
-        assert!(!open(Some(StoreError::Timeout)).is_misconfiguration());
+        assert!(!open(Some(StoreError::timeout())).is_misconfiguration());
         let wrong = open(Some(server("WRONGPASS", "invalid password")));
         assert_eq!(wrong.remedy(), Some(PASSWORD));
         let source = std::error::Error::source(&wrong)

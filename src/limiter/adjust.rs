@@ -22,16 +22,21 @@ use crate::{
     observe::{Observers, UnitsEvent, UnitsKind},
     outcome::Outcome,
     policy::charging::Charge,
-    store::{CounterOp, Op, OpResult, Store, StoreResponse, TOO_FEW_RESULTS, Units},
+    store::{
+        Completion, CounterMode, CounterOp, LimitHandle, Op, OpResult, Store, TOO_FEW_RESULTS,
+        Units,
+    },
     strategy::{ChargeReceipt, QuotaStatus},
 };
 
-/// A charge to make, or units of a receipt to refund.
+/// Units to charge, or to refund by a receipt.
 pub(crate) struct Adjustment<'a> {
     pub(crate) entry: &'a PolicyEntry,
-    /// The receipt that is refunded; [`ChargeReceipt::NONE`] for a charge.
-    pub(crate) receipt: ChargeReceipt,
+    /// The receipt that is refunded; `None` for a charge.
+    pub(crate) receipt: Option<ChargeReceipt>,
     pub(crate) units: u64,
+    /// What observers are told.
+    pub(crate) kind: UnitsKind,
 }
 
 /// Adjustments in flight.
@@ -52,6 +57,87 @@ pub(crate) struct Adjusted {
     pub(crate) status: QuotaStatus,
 }
 
+/// One call of a store, which makes adjustments in one shard: all of them, or none.
+pub(crate) struct AdjustCall {
+    store: Arc<dyn Store>,
+    counters: SmallVec<[OwnedAdjustment; 1]>,
+    results: AdjustResults,
+}
+
+struct OwnedAdjustment {
+    key: Key,
+    caller: Key,
+    units: Units,
+    receipt: Option<ChargeReceipt>,
+}
+
+/// What makes [`Adjusted`] of a store's result.
+struct AdjustResults {
+    /// Of each adjustment, with the cost of its request.
+    limits: SmallVec<[(LimitHandle, Units); 1]>,
+    report: Option<UnitsReport>,
+}
+
+impl AdjustCall {
+    /// Sends the call, and returns its result. If that is dropped, the adjustments are made nevertheless.
+    pub(crate) fn send(self) -> AdjustFuture {
+        let response = self.with_ops(|store, ops| store.execute(Op::Adjust, ops));
+        Box::pin(async move { self.results.read(response.result().await) })
+    }
+
+    /// Sends the call for nobody who waits, also outside of a runtime, and later if the store can't be reached now. `completion` gets the
+    /// result of the first attempt: an error means only that the result is not known.
+    pub(crate) fn send_detached(
+        mut self,
+        completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,
+    ) {
+        let results = AdjustResults {
+            limits: self.results.limits.clone(),
+            report: self.results.report.take().map(UnitsReport::detached),
+        };
+        let completion = Completion::new(|result| completion(results.read(result)));
+        self.with_ops(|store, ops| store.execute_detached(Op::Adjust, ops, Some(completion)));
+    }
+
+    fn with_ops<T>(&self, call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> T) -> T {
+        let limits = self.results.limits.iter();
+        let ops = self.counters.iter().zip(limits);
+        let ops = ops.map(|(counter, (limit, _))| CounterOp {
+            limit,
+            key: counter.key,
+            units: counter.units,
+            receipt: counter.receipt,
+            caller: counter.caller,
+            mode: CounterMode::Charge,
+        });
+        call(&*self.store, &ops.collect::<SmallVec<[_; 2]>>())
+    }
+}
+
+impl AdjustResults {
+    fn read(self, result: Result<OpResult, StoreError>) -> Result<AllAdjusted, StoreError> {
+        let result = match result {
+            Ok(result) if result.counters.len() < self.limits.len() => Err(TOO_FEW_RESULTS),
+            result => result,
+        };
+        if let Some(report) = self.report {
+            report.finish(result.as_ref());
+        }
+        let result = result?;
+        let counters = result.counters.iter().zip(self.limits);
+        let adjusted = counters.map(|(counter, (limit, cost))| {
+            let at = result.time_of(counter);
+            let window_id = limit.rule().window_id(&counter.snapshot, at);
+            Adjusted {
+                units: counter.units,
+                receipt: ChargeReceipt::new(at, counter.units).with_window_id(window_id),
+                status: limit.status(&counter.snapshot, at, cost),
+            }
+        });
+        Ok(adjusted.collect())
+    }
+}
+
 impl LimiterCore {
     /// Where the counter is: whether this process's local share counts it, and in which shard of its store. Adjustments in one
     /// shard are made together, all or none.
@@ -60,77 +146,32 @@ impl LimiterCore {
         (self.is_local_share(entry), store.shard(&entry.key))
     }
 
-    /// Charges units, also more than are left, or refunds units of receipts: all adjustments, which are in one shard, or none.
-    pub(super) fn adjust(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
-        self.adjust_by(
-            adjustments,
-            UnitsReport::begin(self, op, adjustments),
-            |store, ops| store.execute(op, ops),
-        )
-    }
-
-    /// As [`adjust`](Self::adjust), for adjustments that must be made: also if the future is dropped, also outside of a runtime,
-    /// and later if the store can't be reached now. An error means only that the result is not known.
-    pub(super) fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
-        let report = UnitsReport::begin(self, op, adjustments).map(UnitsReport::detached);
-        self.adjust_by(adjustments, report, |store, ops| {
-            store.execute_detached_with_response(op, ops)
-        })
-    }
-
-    /// Credits units: refunds receipts that belong to no request, and reports them as credits.
-    pub(super) fn credit(&self, op: Op, credits: &[Adjustment<'_>]) -> AdjustFuture {
-        let report = UnitsReport::begin(self, op, credits);
-        let report = report.map(|report| report.of_kind(UnitsKind::Credited));
-        self.adjust_by(credits, report, |store, ops| store.execute(op, ops))
-    }
-
-    /// Makes adjustments by one call of the store.
-    fn adjust_by(
-        &self,
-        adjustments: &[Adjustment<'_>],
-        report: Option<UnitsReport>,
-        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> StoreResponse,
-    ) -> AdjustFuture {
+    /// The call that makes adjustments, which are in one shard; `None` if there are none.
+    pub(super) fn adjust_call(&self, adjustments: &[Adjustment<'_>]) -> Option<AdjustCall> {
+        let first = adjustments.first()?;
+        let counters = adjustments.iter().map(|adjustment| OwnedAdjustment {
+            key: adjustment.entry.key,
+            caller: adjustment.entry.caller(),
+            units: Units::new(adjustment.units),
+            receipt: adjustment.receipt,
+        });
         let entries = adjustments.iter().map(|adjustment| adjustment.entry);
         let limits = entries.map(|entry| (self.limit(entry).clone(), entry.units()));
-        let limits: SmallVec<[_; 1]> = limits.collect();
-        let response = adjustments.first().map(|first| {
-            let ops = adjustments.iter().map(|adjustment| CounterOp {
-                units: Units::new(adjustment.units),
-                receipt: adjustment.receipt,
-                ..self.counter_op(adjustment.entry)
-            });
-            let ops: SmallVec<[_; 2]> = ops.collect();
-            call(self.store_for(first.entry), &ops)
-        });
-        Box::pin(async move {
-            let Some(response) = response else {
-                return Ok(AllAdjusted::new());
-            };
-            let result = match response.result().await {
-                Ok(result) if result.counters.len() < limits.len() => Err(TOO_FEW_RESULTS),
-                result => result,
-            };
-            if let Some(report) = report {
-                report.finish(result.as_ref());
-            }
-            let result = result?;
-            let counters = result.counters.iter().zip(limits);
-            let adjusted = counters.map(|(counter, (limit, cost))| {
-                let at = result.time_of(counter);
-                Adjusted {
-                    units: counter.units,
-                    receipt: ChargeReceipt {
-                        charged_at: at,
-                        remaining: counter.units,
-                        window_id: limit.rule().window_id(&counter.snapshot, at),
-                    },
-                    status: limit.status(&counter.snapshot, at, cost),
-                }
-            });
-            Ok(adjusted.collect())
+        Some(AdjustCall {
+            store: self.shared_store_for(first.entry),
+            counters: counters.collect(),
+            results: AdjustResults {
+                limits: limits.collect(),
+                report: UnitsReport::begin(self, adjustments),
+            },
         })
+    }
+
+    /// Makes one adjustment.
+    pub(super) async fn adjust(&self, adjustment: Adjustment<'_>) -> Result<Adjusted, StoreError> {
+        let call = self.adjust_call(&[adjustment]);
+        let adjusted = call.ok_or(TOO_FEW_RESULTS)?.send().await?;
+        adjusted.into_iter().next().ok_or(TOO_FEW_RESULTS)
     }
 
     /// Refunds all that was charged, without waiting for it; reports it, and updates the statuses.
@@ -154,12 +195,12 @@ impl LimiterCore {
         let receipts = entry.receipts.take();
         for receipt in &receipts {
             let refund = CounterOp {
-                receipt: *receipt,
+                receipt: Some(*receipt),
                 units: Units::new(receipt.remaining),
                 ..self.counter_op(entry)
             };
             self.store_for(entry)
-                .execute_detached(Op::Refund, &[refund]);
+                .execute_detached(Op::Adjust, &[refund], None);
         }
         let left = receipts.iter().map(|receipt| receipt.remaining);
         left.fold(0, u64::saturating_add)
@@ -179,52 +220,36 @@ impl LimiterCore {
         panic::catch_unwind(is_charged).unwrap_or(true)
     }
 
-    /// Charges or refunds at the end of a request, which is charged if `is_charged`, without waiting for it. If the admission
-    /// is still shared, returns the charge in flight, for its receipt.
-    pub(super) fn settle(
-        &self,
-        entry: &mut PolicyEntry,
-        is_charged: bool,
-        is_shared: bool,
-    ) -> Option<AdjustFuture> {
+    /// Refunds at the end of a request, which is charged if `is_charged`, without waiting for it, or returns the call that charges it.
+    pub(super) fn settle(&self, entry: &mut PolicyEntry, is_charged: bool) -> Option<AdjustCall> {
         if entry.is_shadow_rejection() {
             return None;
         }
         match self.bound(entry.policy).policy.charge() {
             Charge::RefundUnless(_) if !is_charged => {
                 self.refund_and_report(slice::from_mut(entry));
+                None
             }
             // What the handler has charged is not charged again.
             Charge::After(_) if is_charged && !entry.receipts.is_settled() => {
                 entry.receipts.add_pending(entry.units());
-                if is_shared {
-                    let charge = Adjustment {
-                        entry,
-                        receipt: ChargeReceipt::NONE,
-                        units: entry.cost,
-                    };
-                    return Some(self.adjust_detached(Op::ForceAcquire, &[charge]));
-                }
-                let charge = CounterOp {
-                    units: entry.units(),
-                    ..self.counter_op(entry)
-                };
-                self.store_for(entry)
-                    .execute_detached(Op::ForceAcquire, &[charge]);
-                self.report_detached(entry, UnitsKind::Charged, entry.cost);
+                self.adjust_call(&[Adjustment {
+                    entry,
+                    receipt: None,
+                    units: entry.cost,
+                    kind: UnitsKind::Charged,
+                }])
             }
-            _ => {}
+            _ => None,
         }
-        None
     }
 }
 
 impl LimiterRef {
     /// Reports a charge by hand that failed, if it may be made nevertheless.
     pub(crate) fn report_failed_charge(&self, builder: &DecisionBuilder, error: &StoreError) {
-        let is_by_hand =
-            builder.op == Op::ForceAcquire && builder.mode.on_failure == OnFailure::Return;
-        if is_by_hand && !error.had_no_effect() {
+        let is_by_hand = builder.op == Op::Adjust && builder.mode.on_failure == OnFailure::Return;
+        if is_by_hand && error.may_have_run() {
             self.report_charge_by_hand(builder, false);
         }
     }
@@ -276,7 +301,7 @@ impl LimiterCore {
 }
 
 /// The report of adjustments in flight. It is made when their result is known, or when this is dropped without one.
-pub(crate) struct UnitsReport {
+struct UnitsReport {
     observers: Arc<Observers>,
     generation: u64,
     units: SmallVec<[PendingUnits; 1]>,
@@ -296,11 +321,7 @@ struct PendingUnits {
 
 impl UnitsReport {
     /// `None` without observers, or without adjustments.
-    pub(crate) fn begin(
-        limiter: &LimiterCore,
-        op: Op,
-        adjustments: &[Adjustment<'_>],
-    ) -> Option<Self> {
+    fn begin(limiter: &LimiterCore, adjustments: &[Adjustment<'_>]) -> Option<Self> {
         let observers = limiter.observers.as_ref()?;
         let units = adjustments.iter().map(|adjustment| {
             let entry = adjustment.entry;
@@ -308,12 +329,7 @@ impl UnitsReport {
                 index: entry.policy,
                 policy: limiter.bound(entry.policy).policy.shared_name(),
                 key: entry.key,
-                kind: match op {
-                    Op::Refund => UnitsKind::Refunded,
-                    Op::Settle if adjustment.receipt.remaining > 0 => UnitsKind::SettledLess,
-                    Op::Settle => UnitsKind::SettledMore,
-                    _ => UnitsKind::Charged,
-                },
+                kind: adjustment.kind,
                 units: adjustment.units,
             }
         });
@@ -325,20 +341,14 @@ impl UnitsReport {
         })
     }
 
-    /// The same, of another kind.
-    pub(crate) fn of_kind(mut self, kind: UnitsKind) -> Self {
-        self.units.iter_mut().for_each(|units| units.kind = kind);
-        self
-    }
-
     /// The same, of operations that the store repeats if they fail.
-    pub(crate) fn detached(mut self) -> Self {
+    fn detached(mut self) -> Self {
         self.is_detached = true;
         self
     }
 
     /// Reports the result. After an error nothing was done, or that is not known.
-    pub(crate) fn finish(mut self, result: Result<&OpResult, &StoreError>) {
+    fn finish(mut self, result: Result<&OpResult, &StoreError>) {
         match result {
             Ok(result) => {
                 let units = std::mem::take(&mut self.units);
@@ -346,7 +356,7 @@ impl UnitsReport {
                     self.report(units, counter.units, true);
                 }
             }
-            Err(error) if error.had_no_effect() && !self.is_detached => self.units.clear(),
+            Err(error) if !error.may_have_run() && !self.is_detached => self.units.clear(),
             Err(_) => {}
         }
     }

@@ -6,7 +6,6 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 
 use super::{
     decision::Decision,
@@ -306,39 +305,37 @@ impl Admission {
             .iter()
             .map(|policy| policy.is_some_and(|policy| limiter.is_charged(policy, outcome)));
         let are_charged: SmallVec<[_; 4]> = are_charged.collect();
-        // A task of the handler may still settle what the response charges.
-        let is_shared = Arc::strong_count(&self.shared) > 1;
-        let handle = Handle::try_current().ok().filter(|_| is_shared);
-        let mut charging = Vec::new();
+        let mut charging: SmallVec<[_; 2]> = SmallVec::new();
         if let Some(decision) = self.lock().get(decision_index) {
             let entries = decision.entries.iter_mut().zip(are_charged);
             for (index, (entry, is_charged)) in entries.enumerate() {
-                let charge = limiter.settle(entry, is_charged, handle.is_some());
+                let charge = limiter.settle(entry, is_charged);
                 charging.extend(charge.map(|charge| (index, entry.units(), charge)));
             }
         }
-        let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
-            return;
-        };
-        // A settlement by the handler waits for this one, unless the handler's is in progress already and holds the lock.
-        let settle_lock = self.settle_lock().try_lock_owned();
-        let admission = self.clone();
-        drop(handle.spawn(async move {
-            let _settle_lock = settle_lock;
-            for (index, units, charge) in charging {
-                let charged = charge.await;
-                admission.with_decision(decision_index, |decision| {
-                    let entry = decision.entries.get_mut(index)?;
-                    // Without a result it stays pending, which counts as charged: it may have been made.
-                    let charged = charged.ok()?;
-                    entry.receipts.clear_pending(units);
-                    charged
-                        .iter()
-                        .for_each(|charged| entry.push_charge(charged));
-                    Some(())
-                });
-            }
-        }));
+        for (index, units, call) in charging {
+            // A settlement by a task of the handler waits for this one, unless it is in progress already and holds the lock.
+            let (settle_lock, admission) = (self.settle_lock().try_lock_owned(), self.downgrade());
+            call.send_detached(move |charged| {
+                // Without a result it stays pending, which counts as charged: it may have been made.
+                if let (Some(admission), Ok(charged)) = (admission.upgrade(), charged) {
+                    admission.with_decision(decision_index, |decision| {
+                        let entry = decision.entries.get_mut(index)?;
+                        entry.receipts.clear_pending(units);
+                        charged
+                            .iter()
+                            .for_each(|charged| entry.push_charge(charged));
+                        Some(())
+                    });
+                }
+                drop(settle_lock);
+            });
+        }
+    }
+
+    /// A reference that holds no permit.
+    pub(super) fn downgrade(&self) -> WeakAdmission {
+        WeakAdmission(Arc::downgrade(&self.shared))
     }
 
     fn lock(&self) -> MutexGuard<'_, AdmissionState> {
@@ -349,6 +346,16 @@ impl Admission {
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.lock().decisions()).finish()
+    }
+}
+
+/// A reference to an admission that does not keep it.
+pub(super) struct WeakAdmission(Weak<Mutex<AdmissionState>>);
+
+impl WeakAdmission {
+    pub(super) fn upgrade(&self) -> Option<Admission> {
+        let shared = self.0.upgrade()?;
+        Some(Admission { shared })
     }
 }
 

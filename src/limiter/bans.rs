@@ -61,7 +61,7 @@ impl LimiterRef {
         let counters = limits.iter();
         let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
         let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
-        let response = self.store.execute(Op::ForceAcquire, &counters);
+        let response = self.store.execute(Op::Adjust, &counters);
         let result = response.result().await?;
         // A ban that was longer already goes on, and none begins.
         let begun = bans.into_iter().zip(&limits).zip(&result.counters);
@@ -158,7 +158,7 @@ impl LimiterRef {
         let Some(observers) = &self.observers else {
             return;
         };
-        if !matches!(builder.op, Op::Acquire(_) | Op::ForceAcquire)
+        if !matches!(builder.op, Op::Acquire(_) | Op::Adjust)
             || result.source != DecisionSource::Store
         {
             return;

@@ -153,17 +153,15 @@ impl LimiterCore {
         self.bound(entry.policy).limit_of(entry)
     }
 
-    /// The operation that refunds, renews or settles the entry's charge on arrival. A later charge has another receipt, which the
-    /// caller puts in its place.
+    /// An operation on what the entry charged on arrival.
     #[inline]
     pub(crate) fn counter_op<'a>(&'a self, entry: &'a PolicyEntry) -> CounterOp<'a> {
-        let receipt = entry.receipts.first();
         CounterOp {
             limit: self.limit(entry),
             key: entry.key,
-            units: Units::new(receipt.remaining),
-            receipt,
-            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            units: Units::new(entry.receipts.first().remaining),
+            receipt: None,
+            caller: entry.caller(),
             mode: CounterMode::Charge,
         }
     }
@@ -173,6 +171,13 @@ impl LimiterCore {
         match &self.local_shares {
             Some(shares) if self.is_local_share(entry) => &**shares,
             _ => &*self.store,
+        }
+    }
+
+    pub(crate) fn shared_store_for(&self, entry: &PolicyEntry) -> Arc<dyn Store> {
+        match &self.local_shares {
+            Some(shares) if self.is_local_share(entry) => shares.clone(),
+            _ => self.store.clone(),
         }
     }
 

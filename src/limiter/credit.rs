@@ -8,21 +8,24 @@ use std::{
 };
 
 use http::request::Parts;
-use smallvec::SmallVec;
+use tokio::task::coop::consume_budget;
 
 use super::{
     adjust::Adjustment,
-    check::Check,
+    check::{CheckOutput, CheckSettings},
     core::{LimiterCore, LimiterRef},
+    decide::DecisionBuilder,
     decision::DecisionKind,
     entry::{PolicyEntry, longest_wait},
     handle::PolicyHandle,
+    keys::Keys,
     mode::Mode,
     policy_decision::LimitStatus,
 };
 use crate::{
     error::CallError,
     key::Key,
+    observe::{DecisionSource, UnitsKind},
     quota::Quota,
     store::Op,
     strategy::{ChargeReceipt, LazyStatus, RetryAfter},
@@ -34,7 +37,8 @@ use crate::{
 pub struct Credit {
     limiter: Arc<LimiterRef>,
     policy: PolicyHandle,
-    peek: Check<Result<LimitStatus, CallError>>,
+    keys: Keys,
+    settings: CheckSettings,
     units: u64,
 }
 
@@ -47,7 +51,7 @@ pub struct Credited {
 
 impl Credited {
     /// The number of units that were added: fewer than requested if fewer were in use. The rest of a unit that has partly
-    /// refilled counts as one. Credits of one key at the same time may each count the same units.
+    /// refilled counts as one.
     pub fn units(&self) -> u64 {
         self.units
     }
@@ -60,94 +64,67 @@ impl Credited {
 
 impl Credit {
     pub(super) fn new(policy: &PolicyHandle, key: Key, units: u64) -> Self {
-        let limiter = policy.limiter().local_ref();
-        let keys = policy.named(key).into();
         Self {
-            peek: Check::new(limiter.clone(), (Op::Peek, Mode::PEEK_KEY), keys),
-            limiter,
+            limiter: policy.limiter().local_ref(),
             policy: policy.clone(),
+            keys: policy.named(key).into(),
+            settings: CheckSettings::default(),
             units,
         }
     }
 
     /// Sets the quota of the caller's tier under the policy of that name, in place of the policy's own: see
-    /// [`Check::quota_for`].
+    /// [`Check::quota_for`](crate::limiter::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.peek = self.peek.quota_for(policy, quota);
+        self.settings.quotas.push((policy.into(), quota));
         self
     }
 
-    /// Sets the head of a request of the caller, from which the policy takes its quota: see [`Check::parts`]. The policy's
-    /// conditions and costs are not evaluated.
+    /// Sets the head of a request of the caller, from which the policy takes its quota: see
+    /// [`Check::parts`](crate::limiter::Check::parts). The policy's conditions and costs are not evaluated.
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.peek = self.peek.parts(parts);
+        self.settings.parts = Some(Arc::new(parts.clone()));
         self
     }
 
     async fn send(self) -> Result<Credited, CallError> {
+        // An in-process store responds at once: without this, a loop of credits would starve other tasks.
+        consume_budget().await;
         let limiter = self.limiter;
         let index = limiter.find(self.policy.name())?;
-        let is_credited = |entry: &PolicyEntry| entry.policy as usize == index;
-        let mut current = self.peek.await?.into_decision();
-        let entry = current.entries.iter().find(|entry| is_credited(entry));
-        if entry
-            .and_then(|entry| limiter.units_in_use(entry))
-            .is_none()
-        {
-            let policy = limiter.policies[index].policy.shared_name();
-            return Err(CallError::CreditUnsupported { policy });
-        }
-        let credited = current.entries.iter().enumerate();
-        let credited = credited.filter_map(|(index, entry)| {
-            let credit = limiter.credit_of(entry, self.units)?;
-            Some((index, credit))
-        });
-        let (indices, credits): (SmallVec<[_; 2]>, SmallVec<[Adjustment<'_>; 2]>) =
-            credited.unzip();
-        // Several credits are made in one call, all or none.
-        let op = match credits.len() {
-            1 => Op::Refund,
-            _ => Op::Settle,
+        let mut builder = DecisionBuilder::new(Op::Peek, Mode::PEEK_KEY);
+        limiter.select_policies_of_call(&mut builder, &self.keys, Some(&self.settings));
+        let found = Result::<LimitStatus, _>::from_decision(builder.finish(limiter.clone()))?;
+        let mut current = found.into_decision();
+        let unsupported = || CallError::CreditUnsupported {
+            policy: limiter.policies[index].policy.shared_name(),
         };
-        let adjusted = limiter.credit(op, &credits);
-        drop(credits);
-        let mut units = 0;
-        for (index, adjusted) in indices.into_iter().zip(adjusted.await?) {
-            let entry = &mut current.entries[index];
-            entry.set_status(&adjusted);
-            if is_credited(entry) {
-                units = adjusted.units;
-            }
+        let mut entries = current.entries.iter_mut();
+        let credited = entries.find(|entry| entry.policy as usize == index);
+        let entry = credited.ok_or_else(unsupported)?;
+        if limiter.units_in_use(entry).is_none() {
+            return Err(unsupported());
         }
-        let entries = current.entries.iter();
-        let keys = entries.map(|entry| (entry.policy, entry.key));
+        let credit = Adjustment {
+            entry,
+            receipt: Some(ChargeReceipt::now(self.units)),
+            units: self.units,
+            kind: UnitsKind::Credited,
+        };
+        let adjusted = limiter.adjust(credit).await?;
+        entry.set_status(&adjusted);
+        let key = (entry.policy, entry.key);
         limiter
             .wait_queues
-            .clear_rejections(limiter.generation, &keys.collect::<SmallVec<[_; 2]>>());
+            .clear_rejections(limiter.generation, &[key]);
+        current.source = DecisionSource::Store;
         current.kind = match longest_wait(&limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,
         };
-        let status = LimitStatus::new(current);
-        Ok(Credited { units, status })
-    }
-}
-
-impl LimiterRef {
-    /// The refund of up to `units` of all that a key has used under a policy; `None` if its strategy can't credit.
-    fn credit_of<'a>(&self, entry: &'a PolicyEntry, units: u64) -> Option<Adjustment<'a>> {
-        // If units refill with time, the store reports as many as it was asked for.
-        let units = units.min(self.units_in_use(entry)?);
-        // The most that can be in use, since a debt is one capacity at most. The receipt is larger than the credit, so that units
-        // that refill meanwhile do not reduce it.
-        let max_in_use = self.limit(entry).info().capacity.saturating_mul(2);
-        Some(Adjustment {
-            entry,
-            receipt: ChargeReceipt {
-                remaining: units.saturating_add(max_in_use),
-                ..entry.receipts.first()
-            },
-            units,
+        Ok(Credited {
+            units: adjusted.units,
+            status: LimitStatus::new(current),
         })
     }
 }

@@ -91,7 +91,7 @@ impl DecisionBuilder {
 
     /// Whether it charges units that no request costs, or that are known only afterwards.
     pub(crate) fn is_charge_by_hand(&self) -> bool {
-        self.op == Op::ForceAcquire
+        self.op == Op::Adjust
     }
 
     /// The number of requests that it decides.

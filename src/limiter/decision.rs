@@ -312,9 +312,9 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds: do not
-    /// repeat it. After any other error policies before the one that failed may have been refunded; the units of that one are not
-    /// refunded later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
+    /// [`StoreError`] if the store fails: policies before the one that failed are refunded. If the call
+    /// [may have run](StoreError::may_have_run), its units count as refunded; else they can be refunded again. A released permit of an
+    /// in-flight limit is released once the store responds.
     ///
     /// # Cancellation
     ///
@@ -343,18 +343,15 @@ impl Decision {
     /// # }
     /// ```
     pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let (mut refunds, mut deferred) = (Vec::with_capacity(self.entries.len()), None);
+        let mut refunds = Vec::with_capacity(self.entries.len());
         for entry in &mut self.entries {
-            let refunded = entry.refund(&self.limiter, units).await;
-            let refunded = StoreError::set_aside(refunded, &mut deferred)?;
-            if let Some(refunded) = refunded.filter(|_| !entry.is_shadow()) {
-                refunds.push(Refund::new(
-                    self.limiter.bound(entry.policy).policy.name(),
-                    refunded,
-                ));
+            let refunded = entry.refund(&self.limiter, units).await?;
+            if !entry.is_shadow() {
+                let policy = &self.limiter.bound(entry.policy).policy;
+                refunds.push(Refund::new(policy.name(), refunded));
             }
         }
-        deferred.map_or(Ok(refunds), Err)
+        Ok(refunds)
     }
 
     /// Whether its charge depends on the outcome of the request.

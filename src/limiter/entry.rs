@@ -16,8 +16,8 @@ use super::{
 use crate::{
     error::StoreError,
     key::Key,
-    observe::PolicyKind,
-    store::{Op, Units},
+    observe::{PolicyKind, UnitsKind},
+    store::Units,
     strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter, Snapshot},
     sync::lock,
 };
@@ -82,8 +82,13 @@ impl PolicyEntry {
             caller,
             other_quota,
             lazy_status: LazyStatus::Snapshot(Snapshot::default()),
-            receipts: ChargeReceipt::NONE.into(),
+            receipts: ChargeReceipt::EMPTY.into(),
         }
+    }
+
+    /// The caller that is stored with a charge: the key, unless the strategy records another one.
+    pub(crate) fn caller(&self) -> Key {
+        self.caller.as_deref().copied().unwrap_or(self.key)
     }
 
     /// The cost, as the store counts.
@@ -166,24 +171,23 @@ impl PolicyEntry {
     ) -> Result<u64, StoreError> {
         // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
         consume_budget().await;
-        let (mut refunded, mut before, mut deferred) = (0, usize::MAX, None);
+        let (mut refunded, mut before) = (0, usize::MAX);
         while let Some(step) = self.receipts.take_refund_step(before, units) {
             (units, before) = (units - step.units, step.index);
-            let adjustment = Adjustment {
+            let refund = Adjustment {
                 entry: self,
-                receipt: step.receipt,
+                receipt: Some(step.receipt),
                 units: step.units,
+                kind: UnitsKind::Refunded,
             };
-            let adjusted = limiter.adjust(Op::Refund, &[adjustment]).await;
-            let adjusted = adjusted.inspect_err(|error| self.receipts.note_failure(error));
-            let adjusted = StoreError::set_aside(adjusted, &mut deferred)?;
-            for adjusted in adjusted.into_iter().flatten() {
-                self.receipts.finish_refund_step(&step, adjusted.units);
-                self.set_status(&adjusted);
-                refunded += adjusted.units;
-            }
+            let adjusted = limiter.adjust(refund).await;
+            let adjusted =
+                adjusted.inspect_err(|error| self.receipts.fail_refund_step(&step, error))?;
+            self.receipts.finish_refund_step(&step, adjusted.units);
+            self.set_status(&adjusted);
+            refunded += adjusted.units;
         }
-        deferred.map_or(Ok(refunded), Err)
+        Ok(refunded)
     }
 
     /// Sets a shadow's status for the `i`th of several requests that were admitted together: it charged the first ones, as
@@ -242,8 +246,6 @@ struct Ledger {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Whether the handler has settled the charge.
     settled: bool,
-    /// Whether the result of a charge or refund is not known.
-    unconfirmed: bool,
     /// Units that are charged without a receipt: by the response, or by a charge in flight.
     pending_units: u64,
 }
@@ -309,7 +311,6 @@ impl Receipts {
             Arc::new(Mutex::new(Ledger {
                 receipts: SmallVec::from_iter([self.first]),
                 settled: false,
-                unconfirmed: false,
                 pending_units: 0,
             }))
         })
@@ -365,6 +366,13 @@ impl Receipts {
         }
     }
 
+    /// Puts back the units of a step that failed, unless they may have been refunded: then they count as refunded.
+    pub(crate) fn fail_refund_step(&self, step: &RefundStep, error: &StoreError) {
+        if !error.may_have_run() {
+            self.finish_refund_step(step, 0);
+        }
+    }
+
     /// Adds a later charge.
     pub(crate) fn add(&self, receipt: ChargeReceipt) {
         self.ledger().receipts.push(receipt);
@@ -376,6 +384,13 @@ impl Receipts {
         ledger.pending_units = ledger.pending_units.saturating_add(units.get());
     }
 
+    /// Removes the pending units of a charge that failed, unless it may have been made: then it counts as made.
+    pub(crate) fn fail_pending(&self, units: Units, error: &StoreError) {
+        if !error.may_have_run() {
+            self.clear_pending(units);
+        }
+    }
+
     /// Removes pending units, since the store has responded to their charge.
     pub(crate) fn clear_pending(&self, units: Units) {
         let mut ledger = self.ledger();
@@ -385,20 +400,6 @@ impl Receipts {
     /// Whether the handler has settled the charge.
     pub(crate) fn is_settled(&self) -> bool {
         self.ledger.get().is_some() && self.ledger().settled
-    }
-
-    /// Whether the result of a charge or refund is not known.
-    pub(crate) fn is_unconfirmed(&self) -> bool {
-        self.ledger.get().is_some() && self.ledger().unconfirmed
-    }
-
-    /// Records the failure of a charge or refund, whose result is not known unless the error proves that it had no effect, or that
-    /// it will be made.
-    pub(crate) fn note_failure(&self, error: &StoreError) {
-        let is_known = error.had_no_effect() || matches!(error, StoreError::Deferred { .. });
-        if !is_known {
-            self.ledger().unconfirmed = true;
-        }
     }
 
     /// Records that the handler has settled the charge.

@@ -229,7 +229,7 @@ impl LimiterRef {
         };
         without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
         if !builder.entries.is_empty() {
-            let result = self.inspect(&builder).await?;
+            let result = self.read(&builder).await?;
             if result.counters.len() < builder.entries.len() {
                 return Err(TOO_FEW_RESULTS.into());
             }
@@ -257,16 +257,9 @@ impl LimiterRef {
         })
     }
 
-    /// The state of each policy's counter. Changes nothing, unless the store can only peek.
-    async fn inspect(&self, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        match self.read(Op::Inspect, builder).await {
-            Err(StoreError::Unsupported(_)) => self.read(Op::Peek, builder).await,
-            result => result,
-        }
-    }
-
-    async fn read(&self, op: Op, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        let response = self.with_arrival_ops(builder, |ops| self.store.execute(op, ops));
+    /// The state of each policy's counter.
+    async fn read(&self, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
+        let response = self.with_arrival_ops(builder, |ops| self.store.execute(Op::Peek, ops));
         response.result().await
     }
 }

@@ -154,7 +154,7 @@ impl LimiterRef {
         };
         for entry in entries {
             if let Some(entry) = self.to_local_entry(shares, entry.clone()) {
-                shares.execute_detached(Op::Reset, &[self.counter_op(&entry)]);
+                shares.execute_detached(Op::Reset, &[self.counter_op(&entry)], None);
             }
         }
     }

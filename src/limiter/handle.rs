@@ -204,8 +204,8 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
-    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). After
-    /// [`StoreError::Deferred`](crate::StoreError::Deferred) in it the units are credited once the store responds.
+    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). Whether the units may
+    /// have been credited nevertheless is said by [`StoreError::may_have_run`](crate::StoreError::may_have_run).
     ///
     /// # Cancellation
     ///

@@ -380,20 +380,14 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. A charge that
-    /// could not be sent is kept, and made once the store responds: its error is [`StoreError::Deferred`](crate::StoreError::Deferred). One that timed out waits
-    /// for its response in the background. So do not repeat a charge after a timeout.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. If the charge
+    /// [may have been made](crate::StoreError::may_have_run), a repetition could charge twice; else nothing was charged.
     pub fn charge(
         &self,
         keys: impl Into<Keys>,
         units: u64,
     ) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(
-            self.local_ref(),
-            (Op::ForceAcquire, Mode::BY_HAND),
-            keys.into(),
-        )
-        .cost(units)
+        Check::new(self.local_ref(), (Op::Adjust, Mode::BY_HAND), keys.into()).cost(units)
     }
 
     /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
@@ -461,8 +455,7 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, a name is unknown, or none of the policies is a ban ([`NotABan`](CallError::NotABan));
     /// [`StoreError::Unsupported`](crate::StoreError::Unsupported) in it if `time` is not between a millisecond and ten years. A
-    /// store error is returned whatever [`OnStoreError`](crate::OnStoreError) says. After
-    /// [`StoreError::Deferred`](crate::StoreError::Deferred) the key is blocked once the store responds.
+    /// store error is returned whatever [`OnStoreError`](crate::OnStoreError) says; the call can be repeated.
     ///
     /// # Cancellation
     ///
@@ -500,8 +493,7 @@ impl Limiter {
     /// # Errors
     ///
     /// Those of [`block`](Limiter::block), which also describes cancellation; `Unsupported` too for a ban of your own whose rule has no
-    /// [`prolonged_ban`](crate::strategy::Rule::prolonged_ban). The time of a [deferred](crate::StoreError::Deferred)
-    /// block begins once the store responds.
+    /// [`prolonged_ban`](crate::strategy::Rule::prolonged_ban).
     pub async fn prolong_block(
         &self,
         keys: impl Into<Keys>,

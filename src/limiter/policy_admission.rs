@@ -8,11 +8,7 @@ use super::{
     decision::Refund,
     settle::{Charges, SettleError},
 };
-use crate::{
-    error::StoreError,
-    store::{Op, Units},
-    strategy::ChargeReceipt,
-};
+use crate::{error::StoreError, observe::UnitsKind, store::Units};
 
 /// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
 ///
@@ -50,21 +46,18 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are charged once it responds; after
-    /// [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is unknown whether they were charged. In none
-    /// of these cases repeat it.
+    /// [`StoreError`] if the store fails. If the call [may have run](StoreError::may_have_run), the units count as charged, and a
+    /// repetition could charge them twice; else nothing was charged.
     ///
     /// # Cancellation
     ///
     /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
-        let mut deferred = None;
         for at in self.admission.charged_entries(&self.policy, Charges::Units) {
-            let charged = self.charge_at(at, Units::new(units)).await;
-            StoreError::set_aside(charged, &mut deferred)?;
+            self.charge_at(at, Units::new(units)).await?;
         }
-        deferred.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
@@ -93,17 +86,16 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. After [`Deferred`](StoreError::Deferred) the units are refunded once it responds. After any
-    /// other error charges of layers before the one that failed may have been refunded; the units of that one are not refunded
-    /// later, unless the error is a `Timeout` or `Connection`: a call that was sent may have run, or still run.
+    /// [`StoreError`] if the store fails: charges of layers before the one that failed are refunded. If the call
+    /// [may have run](StoreError::may_have_run), its units count as refunded; else they can be refunded again. A released permit of an
+    /// in-flight limit is released once the store responds.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
-        let (mut refunds, mut deferred) = (Vec::new(), None);
+        let mut refunds = Vec::new();
         for at in self.admission.charged_entries(&self.policy, Charges::All) {
-            let refunded = self.refund_at(at, units).await;
-            refunds.extend(StoreError::set_aside(refunded, &mut deferred)?.flatten());
+            refunds.extend(self.refund_at(at, units).await?);
         }
-        deferred.map_or(Ok(refunds), Err)
+        Ok(refunds)
     }
 
     /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
@@ -137,12 +129,8 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it
-    /// is unknown whether the settlement was done, so that the request is charged either as before or its true cost. A
-    /// repetition could charge or refund twice: each further settlement under this policy is
-    /// [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or [`refund`](Self::refund) that failed
-    /// so. The application may correct it by [`charge`](Self::charge) or [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit).
-    /// After any other error nothing was done, and the settlement can be repeated.
+    /// [`StoreError`] if the store fails. The settlement can be repeated: what [may have been done](StoreError::may_have_run) counts as
+    /// done, and is not done twice, so that the request is charged either as before or its true cost.
     ///
     /// # Cancellation
     ///
@@ -167,31 +155,28 @@ impl PolicyAdmission {
                 // Pending from now on: if the future is dropped, it is charged nevertheless, and counts for later calls.
                 entry.receipts.add_pending(units);
                 entry.receipts.mark_settled();
-                let charge = Adjustment {
+                limiter.adjust_call(&[Adjustment {
                     entry,
-                    receipt: ChargeReceipt::NONE,
+                    receipt: None,
                     units: units.get(),
-                };
-                limiter.adjust(Op::ForceAcquire, &[charge])
+                    kind: UnitsKind::Charged,
+                }])
             })
         });
-        if let Some(Some(charging)) = charging {
-            let charged = charging.await;
-            self.admission.with_entry(at, |_, entry| {
-                if matches!(charged, Err(StoreError::Deferred { .. })) {
-                    // It stays pending, since it will be charged.
-                    return;
-                }
+        let Some(call) = charging.flatten().flatten() else {
+            return Ok(());
+        };
+        let charged = call.send().await;
+        self.admission.with_entry(at, |_, entry| match &charged {
+            Ok(charged) => {
                 entry.receipts.clear_pending(units);
-                match charged.as_deref() {
-                    Ok([charged]) => entry.push_charge(charged),
-                    Ok(_) => {}
-                    Err(error) => entry.receipts.note_failure(error),
-                }
-            });
-            charged?;
-        }
-        Ok(())
+                charged
+                    .iter()
+                    .for_each(|charged| entry.push_charge(charged));
+            }
+            Err(error) => entry.receipts.fail_pending(units, error),
+        });
+        charged.map(drop)
     }
 
     async fn refund_at(&self, at: EntryPosition, units: u64) -> Result<Option<Refund>, StoreError> {

@@ -113,7 +113,7 @@ impl LimiterRef {
     /// Reports a call that was dropped before it was decided, and after it was sent to the store.
     pub(crate) fn report_dropped(&self, builder: &DecisionBuilder, elapsed: Duration) {
         match builder.op {
-            Op::ForceAcquire => self.report_charge_by_hand(builder, false),
+            Op::Adjust => self.report_charge_by_hand(builder, false),
             _ => self.report_cancelled(builder.requests(), false, Some(elapsed)),
         }
     }

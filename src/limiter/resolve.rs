@@ -26,7 +26,6 @@ use crate::{
     policy::skip::path::RequestPath,
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, PendingResponse, Store, StoreResponse, Units},
-    strategy::ChargeReceipt,
 };
 
 impl LimiterRef {
@@ -196,7 +195,7 @@ impl LimiterRef {
         let (bound, op, settings) = (&self.policies[index], call.op, call.settings);
         let policy = &bound.policy;
         // A charge by hand counts as rejections only under a ban that it names.
-        if bound.is_ban() && op == Op::ForceAcquire && !call.keys.names_policy(policy.name()) {
+        if bound.is_ban() && op == Op::Adjust && !call.keys.names_policy(policy.name()) {
             return;
         }
         let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
@@ -204,7 +203,7 @@ impl LimiterRef {
             return;
         }
         let cost = match self.cost_in_call(bound, entry, settings) {
-            Some(cost) if !bound.is_ban() || op == Op::ForceAcquire => cost,
+            Some(cost) if !bound.is_ban() || op == Op::Adjust => cost,
             _ => bound.cost_of(call.head.filter(|_| call.mode.request_costs)),
         };
         // Entries of one counter follow each other.
@@ -213,7 +212,7 @@ impl LimiterRef {
             && (last.policy, last.key) == (index as u32, key)
         {
             // A ban counts a request as one, whatever the call asks.
-            last.cost = match bound.is_ban() && op != Op::ForceAcquire {
+            last.cost = match bound.is_ban() && op != Op::Adjust {
                 true => last.cost,
                 false => last.cost.saturating_add(cost),
             };
@@ -440,8 +439,8 @@ impl LimiterRef {
             } else {
                 entry.units()
             },
-            receipt: ChargeReceipt::NONE,
-            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            receipt: None,
+            caller: entry.caller(),
             mode: bound.arrival_mode,
         }
     }

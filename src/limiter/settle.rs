@@ -1,25 +1,20 @@
 //! Settling the charges of a request to their true costs, under several policies together.
 
-use std::{
-    mem,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::{runtime::Handle, sync::OwnedMutexGuard};
 
 use super::{
-    adjust::{AdjustFuture, Adjustment, AllAdjusted},
+    adjust::{AdjustCall, Adjustment, AllAdjusted},
     admission::{Admission, EntryPosition},
     core::LimiterCore,
     entry::{PolicyEntry, PolicyRole, RefundStep},
 };
 use crate::{
     error::{StoreError, UnknownPolicy},
-    log::LogThrottle,
-    store::{Op, Units},
-    strategy::ChargeReceipt,
+    observe::UnitsKind,
+    store::Units,
 };
 
 /// The error of [`Admission::settle_each`](crate::Admission::settle_each).
@@ -53,7 +48,7 @@ pub(super) enum Charges {
 const MAX_ADJUSTMENTS: usize = 64;
 
 /// What remains to be charged or refunded to settle one entry.
-pub(super) struct Correction {
+struct Correction {
     at: EntryPosition,
     /// The index of the policy among those that are settled.
     policy: usize,
@@ -86,11 +81,7 @@ impl Admission {
         true_costs: &[(Arc<str>, u64)],
     ) -> Result<(), SettleError> {
         let _lock = self.settle_lock().lock_owned().await;
-        let unknown = |error| {
-            let settled = Vec::new();
-            SettleError::Store { settled, error }
-        };
-        let mut corrections = self.corrections(true_costs).map_err(unknown)?;
+        let mut corrections = self.corrections(true_costs);
         loop {
             let adjustments = self.next_adjustments(&mut corrections);
             if adjustments.is_empty() {
@@ -99,7 +90,7 @@ impl Admission {
             // All calls are sent before the first result is awaited.
             let calls = adjustments.chunk_by(|adjustment, next| adjustment.call == next.call);
             let calls: Vec<_> = calls
-                .filter_map(|call| Some((call, self.send(call, LimiterCore::adjust)?)))
+                .filter_map(|planned| Some((planned, self.call_of(planned)?.send())))
                 .collect();
             let (mut failed, mut error) = (Vec::new(), None);
             for (adjustments, result) in calls {
@@ -139,18 +130,10 @@ impl Admission {
     }
 
     /// The differences between what is charged and each true cost. From now on the response does not change these charges.
-    pub(super) fn corrections(
-        &self,
-        true_costs: &[(Arc<str>, u64)],
-    ) -> Result<Vec<Correction>, StoreError> {
+    fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
             for at in self.charged_entries(name, Charges::Units) {
-                let unconfirmed = self.with_entry(at, |_, entry| entry.receipts.is_unconfirmed());
-                if unconfirmed == Some(true) {
-                    let policy = name.clone();
-                    return Err(StoreError::Unconfirmed { policy });
-                }
                 let net = self.with_entry(at, |_, entry| {
                     entry.receipts.mark_settled();
                     entry.receipts.net_charged()
@@ -165,14 +148,11 @@ impl Admission {
                 });
             }
         }
-        Ok(corrections)
+        corrections
     }
 
     /// Takes the next adjustments of the corrections, ordered by call.
-    pub(super) fn next_adjustments(
-        &self,
-        corrections: &mut [Correction],
-    ) -> Vec<PlannedAdjustment> {
+    fn next_adjustments(&self, corrections: &mut [Correction]) -> Vec<PlannedAdjustment> {
         let mut adjustments = Vec::new();
         for correction in corrections {
             let (at, policy) = (correction.at, correction.policy);
@@ -207,7 +187,7 @@ impl Admission {
         adjustments
     }
 
-    pub(super) fn apply_result(
+    fn apply_result(
         &self,
         adjustments: &[PlannedAdjustment],
         result: &Result<AllAdjusted, StoreError>,
@@ -224,42 +204,37 @@ impl Admission {
                         .finish_refund_step(step, adjusted[index].units);
                     entry.set_status(&adjusted[index]);
                 }
-                (Err(error), None) => {
-                    entry.receipts.clear_pending(adjustment.charge);
-                    entry.receipts.note_failure(error);
-                }
-                (Err(error), Some(step)) if error.had_no_effect() => {
-                    entry.receipts.finish_refund_step(step, 0);
-                }
-                // It may have been refunded, so it is not refunded again.
-                (Err(error), Some(_)) => entry.receipts.note_failure(error),
+                (Err(error), None) => entry.receipts.fail_pending(adjustment.charge, error),
+                (Err(error), Some(step)) => entry.receipts.fail_refund_step(step, error),
             });
         }
     }
 
-    /// Sends the adjustments of one call, by a method of their limiter.
-    fn send(
-        &self,
-        adjustments: &[PlannedAdjustment],
-        adjust: impl FnOnce(&LimiterCore, Op, &[Adjustment<'_>]) -> AdjustFuture,
-    ) -> Option<AdjustFuture> {
+    /// The call that makes these adjustments.
+    fn call_of(&self, adjustments: &[PlannedAdjustment]) -> Option<AdjustCall> {
         let index = adjustments.first()?.at.decision;
-        self.with_decision(index, |decision| {
+        let call = self.with_decision(index, |decision| {
             let adjustments = adjustments.iter().filter_map(|adjustment| {
                 let entry = decision.entries.get(adjustment.at.entry)?;
-                let (receipt, units) = match &adjustment.step {
-                    None => (ChargeReceipt::NONE, adjustment.charge.get()),
-                    Some(step) => (step.receipt, step.units),
-                };
-                Some(Adjustment {
-                    entry,
-                    receipt,
-                    units,
+                Some(match &adjustment.step {
+                    None => Adjustment {
+                        entry,
+                        receipt: None,
+                        units: adjustment.charge.get(),
+                        kind: UnitsKind::SettledMore,
+                    },
+                    Some(step) => Adjustment {
+                        entry,
+                        receipt: Some(step.receipt),
+                        units: step.units,
+                        kind: UnitsKind::SettledLess,
+                    },
                 })
             });
             let adjustments: SmallVec<[_; 4]> = adjustments.collect();
-            adjust(&decision.limiter, Op::Settle, &adjustments)
-        })
+            decision.limiter.adjust_call(&adjustments)
+        });
+        call.flatten()
     }
 
     pub(super) fn with_entry<T>(
@@ -311,17 +286,6 @@ impl Admission {
             (Err(_), Err(_)) => drop(settlement),
         }
     }
-
-    /// Notes what was settled. Without a result it counts as settled: it may be, or will be.
-    fn apply_observed(
-        &self,
-        adjustments: &[PlannedAdjustment],
-        result: Result<AllAdjusted, StoreError>,
-    ) {
-        if result.is_ok() {
-            self.apply_result(adjustments, &result);
-        }
-    }
 }
 
 impl Settlement {
@@ -331,46 +295,28 @@ impl Settlement {
             return;
         }
         let admission = &self.admission;
-        let mut corrections = match admission.corrections(&true_costs) {
-            Ok(corrections) => corrections,
-            Err(error) => return warn(&true_costs, &error),
-        };
-        let mut pending: Vec<(Vec<PlannedAdjustment>, AdjustFuture)> = Vec::new();
+        let lock = lock.map(Arc::new);
+        let mut corrections = admission.corrections(&true_costs);
         loop {
             let mut adjustments = admission.next_adjustments(&mut corrections);
             if adjustments.is_empty() {
-                break;
+                return;
             }
             while let Some(first) = adjustments.first().map(|adjustment| adjustment.call) {
                 let rest = adjustments
                     .split_off(adjustments.partition_point(|adjustment| adjustment.call == first));
-                let call = mem::replace(&mut adjustments, rest);
-                let result = admission.send(&call, LimiterCore::adjust_detached);
-                pending.extend(result.map(|result| (call, result)));
-            }
-        }
-        // Results of an in-process store are ready.
-        pending.retain_mut(|(adjustments, result)| {
-            let mut cx = Context::from_waker(Waker::noop());
-            match result.as_mut().poll(&mut cx) {
-                Poll::Ready(result) => {
-                    admission.apply_observed(adjustments, result);
-                    false
+                let planned = mem::replace(&mut adjustments, rest);
+                let (lock, shared) = (lock.clone(), admission.downgrade());
+                if let Some(call) = admission.call_of(&planned) {
+                    call.send_detached(move |result| {
+                        // Without a result it counts as settled: it may be, or will be.
+                        if let (Some(admission), Ok(_)) = (shared.upgrade(), &result) {
+                            admission.apply_result(&planned, &result);
+                        }
+                        drop(lock);
+                    });
                 }
-                Poll::Pending => true,
             }
-        });
-        if pending.is_empty() {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            let admission = admission.clone();
-            drop(runtime.spawn(async move {
-                let _lock = lock;
-                for (adjustments, result) in pending {
-                    admission.apply_observed(&adjustments, result.await);
-                }
-            }));
         }
     }
 }
@@ -379,16 +325,4 @@ impl Drop for Settlement {
     fn drop(&mut self) {
         self.send(None);
     }
-}
-
-fn warn(true_costs: &[(Arc<str>, u64)], error: &StoreError) {
-    static FAILED: LogThrottle = LogThrottle::new();
-    FAILED.log_with(|suppressed| {
-        tracing::warn!(
-            ?true_costs,
-            %error,
-            suppressed,
-            "a request's true cost may not have been settled"
-        );
-    });
 }

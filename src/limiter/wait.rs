@@ -447,7 +447,7 @@ impl WaitRequest {
     /// A copy of an entry that has charged nothing. A permit has another caller in each attempt, since the refund of one that has
     /// timed out names its caller.
     fn fresh(&self, entry: &PolicyEntry) -> PolicyEntry {
-        let mut fresh = entry.with_receipts(ChargeReceipt::NONE.into());
+        let mut fresh = entry.with_receipts(ChargeReceipt::EMPTY.into());
         let bound = self.limiter.bound(entry.policy);
         if bound.is_permit() {
             fresh.caller = bound.caller_key(|| None);
@@ -549,7 +549,7 @@ impl WaitRequest {
             entry.role == PolicyRole::Ban
                 && !self.limiter.bound(entry.policy).policy.is_block_list()
         };
-        let mut builder = DecisionBuilder::new(Op::ForceAcquire, Mode::BAN_COUNT);
+        let mut builder = DecisionBuilder::new(Op::Adjust, Mode::BAN_COUNT);
         let bans = self.entries.iter().filter(is_counting);
         builder.entries.extend(bans.map(|ban| self.fresh(ban)));
         if is_banned || builder.entries.is_empty() {

@@ -233,8 +233,7 @@ impl Provider {
     ///
     /// Those of [`prolong_block`](Limiter::prolong_block), and [`NoBlockList`](CallError::NoBlockList) if the response blocks the key and
     /// the limiter has no block list, has several of which [`block_list`](Self::block_list) names none, or `keys` has no key
-    /// for it. A block that could not be sent is made once the store responds, and begins then
-    /// ([`StoreError::Deferred`](crate::StoreError::Deferred)).
+    /// for it. While the store fails, no block is set.
     ///
     /// # Cancellation
     ///

@@ -243,7 +243,7 @@ mod tests {
         let failed = |policy: usize| HealthIssue::PolicyFailed {
             policy: format!("p{policy}").into(),
             server: "redis-1".into(),
-            error: StoreError::Timeout,
+            error: StoreError::timeout(),
         };
         let report = (0..3 * MAX_ISSUES).fold(HealthReport::default(), |report, number| {
             report.with_issue(failed(number / 2))

@@ -90,7 +90,7 @@ pub use deadpool_redis;
 ///
 /// use tollgate::{
 ///     Key, Limiter, Policy, Quota, StoreError, clock::{Clock, SystemClock}, error::InvalidValue,
-///     store::{CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse},
+///     store::{Completion, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse},
 ///     strategy::{ErasedLocalRule, LocalState, Rule},
 /// };
 ///
@@ -138,14 +138,13 @@ pub use deadpool_redis;
 ///             let (rule, state) = open(&mut states, counter)?;
 ///             let (cost, caller) = (counter.units.get(), &counter.caller);
 ///             let most = available.saturating_add_unsigned(counter.limit.info().capacity);
-///             let units = match op {
-///                 Op::Acquire(_) => cost * admitted,
-///                 Op::ForceAcquire => cost.min(most.max(0).unsigned_abs()),
-///                 Op::Refund => rule.refund(state, now, &counter.receipt, cost, caller),
-///                 Op::Renew => rule.renew(state, now, caller),
+///             let units = match (op, counter.receipt) {
+///                 (Op::Acquire(_), _) => cost * admitted,
+///                 (Op::Adjust, None) => cost.min(most.max(0).unsigned_abs()),
+///                 (Op::Adjust, Some(receipt)) => rule.refund(state, now, &receipt, cost, caller),
 ///                 _ => 0,
 ///             };
-///             if matches!(op, Op::Acquire(_) | Op::ForceAcquire) && units > 0 {
+///             if units > 0 && counter.receipt.is_none() {
 ///                 rule.charge(state, now, units, caller);
 ///             }
 ///             results.push(CounterResult::new(units, rule.snapshot(state, now, cost)));
@@ -170,7 +169,9 @@ pub use deadpool_redis;
 ///         let charges = |counter: &CounterOp<'_>| counter.mode == CounterMode::Charge;
 ///         let known = match op {
 ///             Op::Acquire(_) => counters.iter().all(charges),
-///             Op::Peek | Op::ForceAcquire | Op::Refund | Op::Reset | Op::Renew => true,
+///             Op::Peek | Op::Reset => true,
+///             // Charges come before refunds, so this store makes one kind in a call.
+///             Op::Adjust => counters.iter().all(|counter| counter.receipt.is_some() == counters[0].receipt.is_some()),
 ///             _ => false,
 ///         };
 ///         StoreResponse::Ready(match known {
@@ -179,9 +180,10 @@ pub use deadpool_redis;
 ///         })
 ///     }
 ///
-///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-///         // Done at once, and nothing waits for the result.
-///         drop(self.execute(op, counters));
+///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
+///         if let (StoreResponse::Ready(result), Some(completion)) = (self.execute(op, counters), completion) {
+///             completion.complete(result);
+///         }
 ///     }
 /// }
 ///
@@ -210,7 +212,7 @@ pub use deadpool_redis;
 /// use tollgate::{
 ///     Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, StoreError, clock::Timestamp, error::InvalidValue,
 ///     observe::{Observer, StoreStats},
-///     store::{CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse},
+///     store::{Completion, CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse},
 ///     strategy::Rule,
 /// };
 ///
@@ -223,7 +225,7 @@ pub use deadpool_redis;
 /// impl<S> FailFirst<S> {
 ///     fn fail(&self) -> Result<(), StoreError> {
 ///         match self.failures.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) {
-///             Ok(_) => Err(StoreError::Connection("refused".into())),
+///             Ok(_) => Err(StoreError::Connection { message: "refused".into(), may_have_run: false }),
 ///             Err(_) => Ok(()),
 ///         }
 ///     }
@@ -248,8 +250,8 @@ pub use deadpool_redis;
 ///         }
 ///     }
 ///
-///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-///         self.store.execute_detached(op, counters);
+///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
+///         self.store.execute_detached(op, counters, completion);
 ///     }
 ///
 ///     fn shard(&self, key: &Key) -> usize {
@@ -335,25 +337,16 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
-    /// can be awaited.
+    /// Executes an operation that no task waits for: an [`Adjust`](Op::Adjust) of a request that has ended, or is dropped where
+    /// nothing can be awaited. It may be called outside of a runtime.
     ///
-    /// The store [queues](StoreStats::queued_refunds) it, retries it only if it is certain that it was not done, and reports operations
-    /// that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
+    /// The store does it again later if it is certain that it was not done ([queued](StoreStats::queued_refunds)), and reports
+    /// operations that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)). The `completion` is
+    /// called with the result of the first attempt, from any thread, or dropped: for counters of several [shards](Store::shard)
+    /// there is not one result.
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>);
 
-    /// Executes an operation as [`execute_detached`](Store::execute_detached) does, and returns its response, for a caller that
-    /// records the result. Dropping the response cancels nothing, and after an error a queued operation is still done later.
-    ///
-    /// Default: calls `execute_detached`, and returns [`StoreError::Unsupported`].
-    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.execute_detached(op, counters);
-        StoreResponse::Ready(Err(StoreError::Unsupported(
-            "responses to detached operations",
-        )))
-    }
-
-    /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]); the limiter
+    /// Returns the shard that counts a key: counters of one shard are adjusted all or nothing ([`Op::Adjust`]); the limiter
     /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
         let _ = key;
@@ -391,6 +384,27 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// for blocked keys, callers and overrides return [`StoreError::Unsupported`].
     fn admin(&self) -> Option<&dyn StoreAdmin> {
         None
+    }
+}
+
+/// What is called with the result of a [detached operation](Store::execute_detached), once.
+pub struct Completion(Box<dyn FnOnce(Result<OpResult, StoreError>) + Send>);
+
+impl Completion {
+    /// A completion that calls `complete`, which must not block.
+    pub fn new(complete: impl FnOnce(Result<OpResult, StoreError>) + Send + 'static) -> Self {
+        Self(Box::new(complete))
+    }
+
+    /// Calls it.
+    pub fn complete(self, result: Result<OpResult, StoreError>) {
+        (self.0)(result);
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completion").finish_non_exhaustive()
     }
 }
 

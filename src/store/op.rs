@@ -8,13 +8,10 @@ use crate::{key::Key, strategy::ChargeReceipt};
 /// | op | charges | when |
 /// |---|---|---|
 /// | [`Acquire`](Op::Acquire) | as many of some equal requests as fit | a request's check |
-/// | [`Peek`](Op::Peek) | nothing | [`Limiter::peek`](crate::Limiter::peek) |
-/// | [`Inspect`](Op::Inspect) | nothing, and changes nothing | [`Limiter::explain`](crate::Limiter::explain) |
-/// | [`ForceAcquire`](Op::ForceAcquire) | into debt, if need be | a charge by a handler or after the response |
-/// | [`Refund`](Op::Refund) | | a refund, a rollback of a cancelled request, the end of a permit |
-/// | [`Settle`](Op::Settle) | into debt, or refunds | a settlement of several policies |
+/// | [`Peek`](Op::Peek) | nothing, and changes nothing | [`Limiter::peek`](crate::Limiter::peek) |
+/// | [`Adjust`](Op::Adjust) | into debt, or refunds | a charge, refund, settlement or credit, a rollback, the end of a permit |
 /// | [`Reset`](Op::Reset) | nothing, and removes the key | [`Limiter::reset`](crate::Limiter::reset) |
-/// | [`Renew`](Op::Renew) | | the heartbeat of a permit |
+/// | [`Renew`](Op::Renew) | nothing, and extends permits | while a permit is held |
 ///
 /// New operations may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
 /// doesn't know.
@@ -24,22 +21,15 @@ pub enum Op {
     /// Charges every counter for as many of this number of equal requests as fit under all of them. The number is at least 1,
     /// and most often 1. The [mode](CounterOp::mode) of a counter may change what is charged.
     Acquire(u32),
-    /// Charges nothing, and reports the state. It may correct a state that no charge would have left, such as a missing TTL.
+    /// Reports the state, and changes nothing.
     Peek,
-    /// Reports the state as a [`Peek`](Op::Peek) does, and changes nothing at all.
+    /// Charges or refunds units after a decision. Counters without a [receipt](CounterOp::receipt) are charged, also more than
+    /// are available: down to a debt of at most one [capacity](crate::strategy::RuleInfo::capacity). Counters with one are
+    /// refunded up to their units, at most what [remains](ChargeReceipt::remaining) of it, as far as they have not refilled
+    /// already, parts of a unit included: nothing by an empty receipt, or by one of a window that has ended.
     ///
-    /// A store that does not know it is sent a [`Peek`](Op::Peek) instead.
-    Inspect,
-    /// Charges every counter its units, also more than are available: down to a debt of at most one
-    /// [capacity](crate::strategy::RuleInfo::capacity).
-    ForceAcquire,
-    /// Refunds up to the counter's units of the charge on its [receipt](CounterOp::receipt), as far as they have not refilled
-    /// already, parts of a unit included.
-    Refund,
-    /// Executes [`Refund`](Op::Refund) for the counters whose receipt has units [remaining](ChargeReceipt::remaining), and
-    /// [`ForceAcquire`](Op::ForceAcquire) for the others: for all counters of one [shard](super::Store::shard), or none of
-    /// them.
-    Settle,
+    /// Within one [shard](super::Store::shard) all charges are made before the first refund, and all counters are adjusted or none.
+    Adjust,
     /// Removes each counter's key, and reports the state before that.
     Reset,
     /// Extends the permits that each counter's [caller](CounterOp::caller) holds by one
@@ -48,31 +38,17 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the operation on one counter: [`Settle`](Op::Settle) is a [`Refund`](Op::Refund) of some counters, and a
-    /// [`ForceAcquire`](Op::ForceAcquire) of others. Every other operation is the same for each.
-    #[must_use]
-    pub const fn for_counter(self, counter: &CounterOp<'_>) -> Self {
-        match self {
-            Self::Settle if counter.receipt.remaining > 0 => Self::Refund,
-            Self::Settle => Self::ForceAcquire,
-            other => other,
-        }
-    }
-
     /// Whether it has no use unless its response is read: it is not sent once its waiter is gone, and what it has charged is
     /// refunded.
     #[cfg(feature = "redis")]
     pub(crate) fn needs_reader(self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::Peek | Self::Inspect)
+        matches!(self, Self::Acquire(_) | Self::Peek)
     }
 
     /// Whether, after it, a rejected key may be admitted before its `Retry-After`: cached rejections of the key are invalid.
     #[cfg(feature = "redis")]
     pub(crate) fn may_admit_sooner(self) -> bool {
-        matches!(
-            self,
-            Self::Refund | Self::Settle | Self::Reset | Self::ForceAcquire
-        )
+        matches!(self, Self::Adjust | Self::Reset)
     }
 }
 
@@ -89,7 +65,9 @@ impl Op {
 /// let counter = CounterOp::new(&limit, Key::new("alice")).with_units(Units::new(3));
 /// assert_eq!(counter.limit.policy(), "daily");
 /// assert_eq!((counter.caller, counter.mode), (counter.key, CounterMode::Charge));
-/// assert_eq!(counter.receipt, ChargeReceipt::NONE);
+/// assert_eq!(counter.receipt, None);
+/// let refund = counter.with_receipt(ChargeReceipt::new(Timestamp::from_micros(7), 3));
+/// assert!(refund.receipt.is_some());
 /// # Ok::<(), tollgate::error::InvalidValue>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +79,8 @@ pub struct CounterOp<'a> {
     pub key: Key,
     /// The units of each request: from 0 to [`Units::MAX`], also more than the capacity.
     pub units: Units,
-    /// The receipt of the charge, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
-    pub receipt: ChargeReceipt,
+    /// The receipt of the charge whose units an [`Op::Adjust`] refunds. `None` for units that it charges, and for other operations.
+    pub receipt: Option<ChargeReceipt>,
     /// The caller to store with the charge, if the rule [records callers](crate::strategy::RuleInfo::records_caller); for a permit,
     /// its unique name.
     pub caller: Key,
@@ -117,7 +95,7 @@ impl<'a> CounterOp<'a> {
             limit,
             key,
             units: Units::ONE,
-            receipt: ChargeReceipt::NONE,
+            receipt: None,
             caller: key,
             mode: CounterMode::Charge,
         }
@@ -130,10 +108,10 @@ impl<'a> CounterOp<'a> {
         self
     }
 
-    /// This operation with a [receipt](CounterOp::receipt).
+    /// This operation as a refund by a [receipt](CounterOp::receipt).
     #[must_use]
     pub const fn with_receipt(mut self, receipt: ChargeReceipt) -> Self {
-        self.receipt = receipt;
+        self.receipt = Some(receipt);
         self
     }
 

@@ -43,13 +43,14 @@ impl Scene {
         }
     }
 
-    fn execute(&self, op: Op, units: u64, receipt: ChargeReceipt) -> OpResult {
+    fn execute(&self, op: Op, units: u64, receipt: Option<ChargeReceipt>) -> OpResult {
         let mode = match self.limit.info().counts_rejections {
             true => CounterMode::CountRejections,
             false => CounterMode::ChargeRejectedToo,
         };
         let counter = CounterOp::new(&self.limit, Key::global()).with_units(Units::new(units));
-        let counter = counter.with_mode(mode).with_receipt(receipt);
+        let mut counter = counter.with_mode(mode);
+        counter.receipt = receipt;
         match self.store.execute(op, &[counter]) {
             StoreResponse::Ready(Ok(result)) => result,
             other => panic!("{other:?}"),
@@ -58,11 +59,12 @@ impl Scene {
 
     /// Charges, and refunds by a receipt; returns the receipt of the last charge.
     fn count(&self, units: u64, refunded: ChargeReceipt) -> ChargeReceipt {
-        self.execute(Op::Acquire(1), units, ChargeReceipt::NONE);
-        self.execute(Op::Acquire(u32::MAX), units, ChargeReceipt::NONE);
-        let charged = self.execute(Op::ForceAcquire, units, ChargeReceipt::NONE);
-        self.execute(Op::Refund, units, refunded);
-        let seen = self.execute(Op::Peek, units, ChargeReceipt::NONE);
+        self.execute(Op::Acquire(1), units, None);
+        self.execute(Op::Acquire(u32::MAX), units, None);
+        let charged = self.execute(Op::Adjust, units, None);
+        self.execute(Op::Adjust, units, Some(refunded));
+        self.execute(Op::Adjust, 1, Some(ChargeReceipt::now(units)));
+        let seen = self.execute(Op::Peek, units, None);
         for cost in UNITS {
             let snapshot = &seen.counters()[0].snapshot;
             self.limit.status(snapshot, seen.at, Units::new(cost));
@@ -82,7 +84,7 @@ fn no_instant_and_no_cost_overflows() {
             for second in INSTANTS {
                 for units in UNITS {
                     let scene = Scene::new(rule.clone(), first);
-                    let receipt = scene.count(units, ChargeReceipt::NONE);
+                    let receipt = scene.count(units, ChargeReceipt::EMPTY);
                     scene.clock.set(Timestamp::from_micros(second));
                     let receipt = scene.count(units, receipt);
                     scene.clock.set(Timestamp::from_micros(first));

@@ -141,7 +141,7 @@ local function refund(key, p, used, far, all, charged_at, window_id, remaining, 
   return min(want, gone), used - gone, far, all - gone
 end
 
-local function renew(key, p, used, far, all, remaining, caller)
+local function renew(key, p, used, far, all, caller)
   local expires_at, units = permit_of(key, caller)
   if not expires_at or expires_at <= now then
     return 0, used, far, all

@@ -8,8 +8,8 @@ use tollgate::{
     limiter::Override,
     observe::StoreStats,
     store::{
-        CallersFuture, CounterOp, LimitHandle, Op, OpResult, OverrideFuture, OverrideTable, Store,
-        StoreAdmin, StoreResponse,
+        CallersFuture, Completion, CounterOp, LimitHandle, Op, OpResult, OverrideFuture,
+        OverrideTable, Store, StoreAdmin, StoreResponse,
     },
     strategy::Rule,
 };
@@ -87,7 +87,7 @@ impl StubStore {
 
     /// A store that cannot be reached.
     pub fn unreachable() -> Self {
-        Self::failing(StoreError::Connection("127.0.0.1:1: refused".into()))
+        Self::failing(StoreError::connection("127.0.0.1:1: refused"))
     }
 
     pub fn with_stats(stats: impl Fn() -> StoreStats + Send + Sync + 'static) -> Self {
@@ -116,12 +116,12 @@ impl Store for StubStore {
         })
     }
 
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
         if (self.respond)(op).is_some() {
             return;
         }
         if self.detached_delay.is_zero() {
-            return self.counts.execute_detached(op, counters);
+            return self.counts.execute_detached(op, counters, completion);
         }
         for counter in counters {
             let (store, delay) = (self.counts.clone(), self.detached_delay);
@@ -129,9 +129,10 @@ impl Store for StubStore {
             let (units, caller, mode) = (counter.units, counter.caller, counter.mode);
             tokio::spawn(async move {
                 tokio::time::sleep(delay).await;
-                let later = CounterOp::new(&limit, key).with_units(units);
-                let later = later.with_receipt(receipt).with_caller(caller);
-                store.execute_detached(op, &[later.with_mode(mode)]);
+                let mut later = CounterOp::new(&limit, key).with_units(units);
+                later.receipt = receipt;
+                let later = later.with_caller(caller).with_mode(mode);
+                store.execute_detached(op, &[later], None);
             });
         }
     }

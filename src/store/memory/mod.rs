@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use self::shards::Shards;
 use super::{
-    BlockedKeysFuture, CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op,
-    OpResult, OverrideFuture, Store, StoreAdmin, StoreResponse,
+    BlockedKeysFuture, CallersFuture, Completion, CounterMode, CounterOp, CounterResult,
+    LimitHandle, Op, OpResult, OverrideFuture, Store, StoreAdmin, StoreResponse,
     overrides::{MAX_OVERRIDES, Override, OverrideTable},
 };
 use crate::{
@@ -157,13 +157,13 @@ impl Store for MemoryStore {
         }
     }
 
-    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        self.execute(op, counters)
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        if let Err(error) = self.run(op, counters) {
-            self.shards.log_uncounted(&error);
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
+        let result = self.run(op, counters);
+        if let Err(error) = &result {
+            self.shards.log_uncounted(error);
+        }
+        if let Some(completion) = completion {
+            completion.complete(result);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
         fit::{admit, fit, rejected_charge},
     },
     strategy::{
-        ChargeReceipt, RetryAfter, Rule, Snapshot,
+        RetryAfter, Rule, Snapshot,
         rule::{
             AnyRule,
             table::{Table, hash},
@@ -292,7 +292,7 @@ impl Shards {
             let now = clocks.of(counter.limit.info().follows_wall_clock);
             let mut balance = || rule.available(shard.get(counter, slot), now);
             let (mut charged, mut reported) = (0, 0);
-            match op.for_counter(counter) {
+            match op {
                 Op::Acquire(_) => {
                     let own_free = free.get(index).copied().unwrap_or(0);
                     reported = match counter.mode {
@@ -315,76 +315,66 @@ impl Shards {
                         charged = charged.saturating_add(rejected_charge(counter, left, wanted));
                     }
                 }
-                Op::ForceAcquire | Op::Settle => {
+                Op::Adjust if counter.receipt.is_none() => {
                     let max = balance().saturating_add_unsigned(counter.limit.info().capacity);
                     charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
                     reported = charged;
                 }
-                Op::Peek | Op::Inspect | Op::Reset | Op::Renew | Op::Refund => {}
+                Op::Adjust | Op::Peek | Op::Reset | Op::Renew => {}
             }
             charges.push(Charge { reported, charged });
         }
         let uncounted = self.make_room((op, admitted), counters, locked, &mut charges)?;
 
+        // All charges come before the first refund.
+        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(&charges) {
+            if charge.charged == 0 {
+                continue;
+            }
+            let rule = local_rule(counter).ok_or(OTHER_STORE)?;
+            let now = clocks.of(counter.limit.info().follows_wall_clock);
+            let state = locked.shards[slot.shard].entry(counter, slot);
+            // Permits that rejected requests are charged have no holder that could renew or release them.
+            let unheld = match counter.limit.info().permit_ttl {
+                Some(_) => charge.charged - charge.reported,
+                None => 0,
+            };
+            if charge.charged > unheld {
+                rule.charge(state, now, charge.charged - unheld, &counter.caller);
+            }
+            if unheld > 0 {
+                rule.charge(state, now, unheld, &Key::unique());
+            }
+        }
         let mut results = SmallVec::new();
-        let charges = charges.into_iter();
         for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(charges) {
             let shard = &mut *locked.shards[slot.shard];
             let rule = local_rule(counter).ok_or(OTHER_STORE)?;
             let now = clocks.of(counter.limit.info().follows_wall_clock);
-            let Charge {
-                charged,
-                mut reported,
-            } = charge;
-            match op.for_counter(counter) {
-                Op::Peek => {
-                    // Also corrects a state that the clock made impossible, so that the reported status comes true.
-                    rule.available(shard.get(counter, slot), now);
-                }
-                Op::Renew => {
-                    reported = shard
-                        .get(counter, slot)
-                        .map_or(0, |state| rule.renew(state, now, &counter.caller));
-                    rule.available(shard.get(counter, slot), now);
-                }
-                Op::Refund => {
-                    let (want, caller) = (counter.units.get(), &counter.caller);
-                    let state = shard.get(counter, slot);
-                    reported = rule.refund(state, now, &counter.receipt, want, caller);
-                    // As for a peek: corrects an impossible state.
-                    rule.available(shard.get(counter, slot), now);
-                    // A key without permits makes room for others at once.
-                    let state = shard.get(counter, slot);
-                    if counter.limit.info().permit_ttl.is_some()
-                        && state.is_some_and(|state| rule.expires_at(state) <= now)
-                    {
-                        shard.remove(counter, slot);
-                    }
-                }
-                Op::Acquire(_) | Op::ForceAcquire | Op::Settle | Op::Inspect | Op::Reset => {}
+            let mut units = charge.reported;
+            if let (Op::Adjust, Some(receipt)) = (op, &counter.receipt) {
+                let (want, caller) = (counter.units.get(), &counter.caller);
+                units = rule.refund(shard.get(counter, slot), now, receipt, want, caller);
             }
-            if charged > 0 {
-                let state = shard.entry(counter, slot);
-                // Permits that rejected requests are charged have no holder that could renew or release them.
-                let unheld = match counter.limit.info().permit_ttl {
-                    Some(_) => charged - reported,
-                    None => 0,
-                };
-                if charged > unheld {
-                    rule.charge(state, now, charged - unheld, &counter.caller);
-                }
-                if unheld > 0 {
-                    rule.charge(state, now, unheld, &Key::unique());
-                }
+            if op == Op::Renew {
+                let state = shard.get(counter, slot);
+                units = state.map_or(0, |state| rule.renew(state, now, &counter.caller));
+            }
+            if matches!(op, Op::Adjust | Op::Renew) {
+                // Corrects a state that the clock made impossible.
+                rule.available(shard.get(counter, slot), now);
             }
             let state = shard.get(counter, slot).map(|state| &*state);
             let snapshot = rule.snapshot(state, now, counter.units.get());
-            if op == Op::Reset {
+            // A key without permits makes room for others at once.
+            let is_over = counter.limit.info().permit_ttl.is_some()
+                && state.is_some_and(|state| rule.expires_at(state) <= now);
+            if op == Op::Reset || op == Op::Adjust && is_over {
                 shard.remove(counter, slot);
             }
             results.push(CounterResult {
                 clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
-                ..CounterResult::new(reported, snapshot)
+                ..CounterResult::new(units, snapshot)
             });
         }
         Ok((OpResult::of(clocks.now, admitted, results), uncounted))
@@ -458,7 +448,7 @@ impl Shards {
             limit,
             key: *key,
             units: Units::ZERO,
-            receipt: ChargeReceipt::NONE,
+            receipt: None,
             caller: *key,
             mode: CounterMode::Charge,
         };

@@ -71,7 +71,7 @@ impl StoreAdmin for RedisStore {
             }
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.timeout, list).await;
-            let list = list.map_err(|_| StoreError::Timeout)??;
+            let list = list.map_err(|_| StoreError::timeout())??;
             Ok(callers_in(&list))
         })
     }

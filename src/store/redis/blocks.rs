@@ -121,7 +121,7 @@ impl RedisStore {
             // One call each, so that a corrupt key fails alone; they are sent as one batch.
             let calls = keys.iter().map(|(limit, key)| {
                 let counter = CounterOp::new(&limits[*limit], *key);
-                (*limit, *key, self.execute(Op::Inspect, &[counter]))
+                (*limit, *key, self.execute(Op::Peek, &[counter]))
             });
             let calls: Vec<_> = calls.collect();
             for (index, key, response) in calls {
@@ -153,5 +153,5 @@ async fn in_time<T>(
     response: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let response = timeout(RESPONSE_TIMEOUT, response).await;
-    response.map_err(|_| StoreError::Timeout)?
+    response.map_err(|_| StoreError::timeout())?
 }

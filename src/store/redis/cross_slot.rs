@@ -27,7 +27,7 @@ use tokio::{
 use super::{
     Inner,
     request::{
-        Followers, RefundRetry,
+        Followers, Retry,
         op::{CounterOps, OwnedCounterOp},
         response_handle::{ResponseHandle, RollbackGuard},
     },
@@ -52,32 +52,27 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
         return execute_acquire(store, times, counters, deadline);
     }
     let count = counters.len();
-    let retry = match op {
-        // What could not be sent to one slot is not made later: the others refund it.
-        Op::ForceAcquire => RefundRetry::Never,
-        _ => RefundRetry::Always,
-    };
     let parts = parts(workers, counters.into_iter().enumerate());
-    let pending = send_parts(workers, op, parts, deadline, retry);
+    let pending = send_parts(workers, op, parts, deadline, Retry::Never);
     let store = store.clone();
     let completed = async move {
         let (mut replies, error) = await_replies(None, pending).await;
         let Some(error) = error else {
             return Ok(merge(&mut replies, count));
         };
-        if op == Op::ForceAcquire {
-            // As if it had not been sent: all or nothing.
+        if op == Op::Adjust {
+            // As if it had not been sent: what the others charged is refunded.
             for PartReply { part, guard } in &mut replies {
                 if let Some(result) = guard.read() {
                     let refund = charged(part, &result, 1, 1).counters;
-                    store.workers.execute_detached(Op::Refund, refund);
+                    store.workers.execute_detached(Op::Adjust, refund, None);
                 }
             }
         }
         Err(error)
     };
     match op {
-        Op::ForceAcquire => StoreResponse::pending(RunToCompletion::new(completed)),
+        Op::Adjust => StoreResponse::pending(RunToCompletion::new(completed)),
         _ => StoreResponse::pending(completed),
     }
 }
@@ -120,7 +115,7 @@ fn execute_acquire(
     let workers = &store.workers;
     let (op, parts) = (Op::Acquire(times), parts(workers, live));
     let acquire = CrossSlotAcquire {
-        pending: send_parts(workers, op, parts, deadline, RefundRetry::Always),
+        pending: send_parts(workers, op, parts, deadline, Retry::Always),
         store: store.clone(),
         deadline,
         times,
@@ -212,8 +207,8 @@ impl CrossSlotAcquire {
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
         let workers = &self.store.workers;
-        let retry = RefundRetry::Always;
-        let refunds = send_parts(workers, Op::Refund, refunds, workers.deadline(), retry);
+        let retry = Retry::Always;
+        let refunds = send_parts(workers, Op::Adjust, refunds, workers.deadline(), retry);
         let (replies, _) = await_replies(Some(self.deadline), refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
@@ -241,7 +236,7 @@ impl CrossSlotAcquire {
             .iter()
             .flat_map(|before| before.rejections(times, admitted));
         let rejections =
-            rejections.map(|(index, counter)| (Op::ForceAcquire, SlotPart::of(index, counter)));
+            rejections.map(|(index, counter)| (Op::Adjust, SlotPart::of(index, counter)));
         let shadows = self.shadows.iter().map(|(index, counter)| {
             let op = match admitted {
                 0 => Op::Peek,
@@ -252,7 +247,7 @@ impl CrossSlotAcquire {
         let followups = rejections.chain(shadows);
         let workers = &self.store.workers;
         let followups = followups.flat_map(|(op, part)| {
-            send_parts(workers, op, [part], workers.deadline(), RefundRetry::Always)
+            send_parts(workers, op, [part], workers.deadline(), Retry::Always)
         });
         followups.collect()
     }
@@ -448,7 +443,7 @@ fn send_parts(
     op: Op,
     parts: impl IntoIterator<Item = SlotPart>,
     deadline: Instant,
-    retry: RefundRetry,
+    retry: Retry,
 ) -> SmallVec<[PendingPart; 2]> {
     let pending = parts.into_iter().map(|part| {
         let counters = match op {
@@ -473,7 +468,7 @@ async fn await_replies(
             // Elsewhere the part's own deadline applies.
             (Ok(response), Some(deadline)) if runtime_with_timers().is_some() => {
                 let guard = timeout_at(deadline, response.into_rollback_guard()).await;
-                guard.unwrap_or(Err(StoreError::Timeout))
+                guard.unwrap_or(Err(StoreError::timeout()))
             }
             (Ok(response), _) => response.into_rollback_guard().await,
             (Err(failed), _) => Err(failed),
@@ -529,7 +524,7 @@ fn charged(part: &SlotPart, result: &OpResult, share: u64, admitted: u64) -> Slo
     };
     let counters = part.counters.iter().zip(&result.counters);
     for ((counter, charged), index) in counters.zip(&part.indices) {
-        if charged.units > 0 {
+        if charged.units > 0 && counter.receipt().is_none() {
             let mut counter = counter.clone();
             counter.set_refund(charged.units, &charged.snapshot, result.at);
             counter.units = Units::new(charged.units / admitted.max(1) * share);

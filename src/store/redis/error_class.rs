@@ -120,7 +120,7 @@ pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
                 message: message.into(),
             }
         }
-        None if error.is_timeout() => StoreError::Timeout,
+        None if error.is_timeout() => StoreError::timeout(),
         // The one error that quotes the script's arguments, which are binary, reports an unknown command.
         None if error.kind() == ErrorKind::Parse && error.to_string().contains("invalid utf-8") => {
             StoreError::Server {
@@ -133,7 +133,7 @@ pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
             code: "WRONGPASS".into(),
             message: error.to_string().into(),
         },
-        None => StoreError::Connection(error.to_string().into()),
+        None => StoreError::connection(error.to_string()),
     }
 }
 
@@ -273,9 +273,12 @@ mod tests {
         let broken = |kind| RedisError::from(std::io::Error::from(kind));
         let cut = broken(std::io::ErrorKind::ConnectionReset);
         assert_eq!(classify(&cut), CONNECTION_LOST);
-        assert!(matches!(to_store_error(&cut), StoreError::Connection(_)));
+        assert!(matches!(
+            to_store_error(&cut),
+            StoreError::Connection { .. }
+        ));
         let late = broken(std::io::ErrorKind::TimedOut);
         assert_eq!(classify(&late), CONNECTION_LOST);
-        assert!(matches!(to_store_error(&late), StoreError::Timeout));
+        assert!(matches!(to_store_error(&late), StoreError::Timeout { .. }));
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     RedisStore,
     batch::{Batch, wire},
-    request::{PendingRequest, RefundRetry, RequestState, ended, op::OwnedCounterOp},
+    request::{PendingRequest, RequestState, Retry, ended, op::OwnedCounterOp},
     topology::Topology,
 };
 use crate::{
@@ -57,7 +57,7 @@ impl RedisStore {
             failed => {
                 let server = "the cluster".into();
                 let error = failed.ok().and_then(Result::err);
-                let error = error.unwrap_or(StoreError::Timeout);
+                let error = error.unwrap_or(StoreError::timeout());
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 return health;
             }
@@ -109,7 +109,7 @@ impl RedisStore {
         match timeout(first, ping).await {
             Ok(Err(error)) if !is_refused(&error) => return Err(error),
             Ok(_) => {}
-            Err(_) => return Err(StoreError::Timeout),
+            Err(_) => return Err(StoreError::timeout()),
         }
         let name = || server.name.clone();
         match self.run::<String>(server.tag, cmd("INFO")).await {
@@ -209,7 +209,7 @@ impl RedisStore {
         let Err(error) = self.charge_and_reset(server, &counter).await else {
             return true;
         };
-        let responds = !matches!(error, StoreError::Timeout);
+        let responds = !matches!(error, StoreError::Timeout { .. });
         let (policy, server) = (limit.policy().into(), server.name.clone());
         health.add_issue(match error {
             StoreError::Server { code, message } if &*code == "NOPERM" => {
@@ -241,7 +241,7 @@ impl RedisStore {
             let (mut request, response) = PendingRequest::with_response(state, None);
             // It is not sent again.
             request.time_synced = true;
-            request.refund_retry = RefundRetry::Never;
+            request.retry = Retry::Never;
             batch.push(request).map_err(|_| ended())?;
             responses.push(response);
         }
@@ -268,7 +268,7 @@ impl RedisStore {
         cmd: Cmd,
     ) -> Result<T, StoreError> {
         let result = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
-        Ok(result.map_err(|_| StoreError::Timeout)??)
+        Ok(result.map_err(|_| StoreError::timeout())??)
     }
 
     /// A key that nothing else uses, on a certain server.

@@ -20,7 +20,7 @@ use self::{
     overrides::RedisOverrides,
     rejection_cache::CacheKey,
     request::{
-        Followers, Recorder, RefundRetry,
+        Followers, OnResponse, Recorder, Retry,
         limit::RedisLimit,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -28,7 +28,9 @@ use self::{
     state::StoreState,
     worker::pool::WorkerPool,
 };
-use super::{CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse};
+use super::{
+    Completion, CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse,
+};
 use crate::{
     error::{InvalidValue, StoreError},
     key::Key,
@@ -149,7 +151,7 @@ impl RedisStore {
             recorder,
             ..Followers::default()
         };
-        match workers.execute(op, counters, deadline, followers, RefundRetry::IfUnread) {
+        match workers.execute(op, counters, deadline, followers, Retry::IfUnread) {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
@@ -301,37 +303,31 @@ impl Store for RedisStore {
         }
     }
 
-    fn execute_detached_with_response(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let workers = &self.inner.workers;
-        match self.owned(counters) {
-            Err(error) => StoreResponse::Ready(Err(error)),
-            // Each slot responds by itself, so there is no one response.
-            Ok(owned) if workers.spans_slots(owned.iter().map(|counter| &counter.key)) => {
-                self.execute_detached(op, counters);
-                StoreResponse::Ready(Err(StoreError::Unsupported(
-                    "one response for several slots",
-                )))
-            }
-            Ok(owned) => {
-                self.inner.leases.invalidate_on(op, counters);
-                StoreResponse::Pending(workers.execute_detached_with_response(op, owned).into())
-            }
-        }
-    }
-
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
         self.inner.leases.invalidate_on(op, counters);
-        let Ok(counters) = self.owned(counters) else {
-            return;
+        let counters = match self.owned(counters) {
+            Ok(counters) => counters,
+            Err(error) => {
+                return completion.map_or((), |completion| completion.complete(Err(error)));
+            }
         };
         let workers = &self.inner.workers;
-        for part in cross_slot::parts(workers, counters.into_iter().enumerate()) {
-            workers.execute_detached(op, part.counters);
+        let parts = cross_slot::parts(workers, counters.into_iter().enumerate());
+        let on_response = completion.filter(|_| parts.len() == 1);
+        let mut on_response = on_response.map(|completion| Box::new(completion) as _);
+        for part in parts {
+            workers.execute_detached(op, part.counters, on_response.take());
         }
     }
 
     fn admin(&self) -> Option<&dyn StoreAdmin> {
         Some(self)
+    }
+}
+
+impl OnResponse for Completion {
+    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
+        self.complete(response);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
     error::InvalidValue,
     extract,
-    store::{CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
+    store::{Completion, CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
     sync::lock,
 };
@@ -66,8 +66,12 @@ impl Store for ScriptedStore {
         })
     }
 
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
-        drop(self.execute(op, counters));
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
+        if let (StoreResponse::Ready(result), Some(completion)) =
+            (self.execute(op, counters), completion)
+        {
+            completion.complete(result);
+        }
     }
 }
 

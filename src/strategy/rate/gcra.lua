@@ -55,8 +55,9 @@ local function charge(key, p, ahead, _, _, units)
 end
 
 -- Refunds the part that time has not refilled already, to the fraction of a unit.
-local function refund(key, p, ahead, found, _, charged_at, _, remaining, want)
-  local ticks = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+local function refund(key, p, ahead, found, _, charged_at, window_id, remaining, want)
+  local left = window_id and remaining * p[2] - max(0, now - charged_at) * 20 or min(remaining * p[2], ahead)
+  local ticks = max(0, min(want * p[2], left))
   if ticks >= ahead and ahead > 0 then
     call('DEL', key)
     ahead, found = 0, 0

@@ -149,12 +149,10 @@ impl LocalRule for GcraRule {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let (ticks, refunded) = self
-            .0
-            .refundable(receipt.charged_at, receipt.remaining, now, want);
         // Writes back a TAT that is capped.
         LocalRule::available(self, state, now);
         let ahead = self.ahead(state, now);
+        let (ticks, refunded) = self.0.refundable(receipt, ahead, now, want);
         if ticks >= ahead {
             // Should the clock step back, nothing is charged either.
             *state = Tat::default();

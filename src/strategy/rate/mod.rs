@@ -6,7 +6,7 @@ use crate::{
     clock::Timestamp,
     error::InvalidValue,
     quota::{DurationText, Quota},
-    strategy::{Lease, QuotaStatus, RetryAfter, RuleInfo, Terms, TierRefills},
+    strategy::{ChargeReceipt, Lease, QuotaStatus, RetryAfter, RuleInfo, Terms, TierRefills},
 };
 
 pub(crate) mod gcra;
@@ -143,20 +143,22 @@ impl RateParams {
         }
     }
 
-    /// How much of a charge made at `charged_at`, of which `remaining` units are not refunded, time has not returned by `now`:
-    /// at most `want` units. In ticks, and in whole units, rounded up.
+    /// How much of a charge time has not returned by `now`, or how much of the `used` ticks by a receipt of now: at most `want` units.
+    /// In ticks, and in whole units, rounded up.
     fn refundable(
         &self,
-        charged_at: Timestamp,
-        remaining: u64,
+        receipt: &ChargeReceipt,
+        used: u64,
         now: Timestamp,
         want: u64,
     ) -> (u64, u64) {
-        let returned = to_ticks(now.since(charged_at));
-        let ticks = remaining
-            .saturating_mul(self.interval)
-            .saturating_sub(returned);
-        let ticks = ticks.min(want.saturating_mul(self.interval));
+        let charged = receipt.remaining.saturating_mul(self.interval);
+        let left = if receipt.is_now() {
+            charged.min(used)
+        } else {
+            charged.saturating_sub(to_ticks(now.since(receipt.charged_at)))
+        };
+        let ticks = left.min(want.saturating_mul(self.interval));
         (ticks, ticks.div_ceil(self.interval))
     }
 

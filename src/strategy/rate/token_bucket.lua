@@ -39,8 +39,9 @@ local function charge(key, p, deficit, _, _, units)
 end
 
 -- Refunds what time has not returned, to the fraction of a unit.
-local function refund(key, p, deficit, off, _, charged_at, _, remaining, want)
-  local ticks = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+local function refund(key, p, deficit, off, _, charged_at, window_id, remaining, want)
+  local left = window_id and remaining * p[2] - max(0, now - charged_at) * 20 or min(remaining * p[2], deficit)
+  local ticks = max(0, min(want * p[2], left))
   if ticks > 0 and deficit > 0 then
     deficit, off = max(0, deficit - ticks), 0
     write(key, deficit)

@@ -119,10 +119,8 @@ impl LocalRule for TokenBucketRule {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let (ticks, refunded) = self
-            .0
-            .refundable(receipt.charged_at, receipt.remaining, now, want);
         let (deficit, _) = self.deficit(state, now);
+        let (ticks, refunded) = self.0.refundable(receipt, deficit, now, want);
         if ticks > 0 && deficit > 0 {
             *state = Bucket {
                 deficit: deficit.saturating_sub(ticks),

@@ -206,12 +206,8 @@ pub struct ChargeReceipt {
 }
 
 impl ChargeReceipt {
-    /// The receipt of no charge.
-    pub const NONE: Self = Self {
-        charged_at: Timestamp::from_micros(0),
-        window_id: 0,
-        remaining: 0,
-    };
+    /// The receipt of no charge: it refunds nothing.
+    pub const EMPTY: Self = Self::new(Timestamp::from_micros(0), 0);
 
     /// The receipt of a charge of `units`, none of which has been refunded, with a window ID of 0.
     pub const fn new(charged_at: Timestamp, units: u64) -> Self {
@@ -220,6 +216,26 @@ impl ChargeReceipt {
             window_id: 0,
             remaining: units,
         }
+    }
+
+    /// A receipt of `units` that count now, whatever charges they are of: for a [credit](crate::limiter::PolicyHandle::credit) under a
+    /// rule that [can make one](super::Rule::units_in_use).
+    pub const fn now(units: u64) -> Self {
+        Self {
+            charged_at: Timestamp::MAX,
+            window_id: 0,
+            remaining: units,
+        }
+    }
+
+    /// Whether it is a receipt of [now](Self::now).
+    pub fn is_now(&self) -> bool {
+        self.charged_at == Timestamp::MAX
+    }
+
+    /// Whether its units were charged in the window or bucket of that ID; a receipt of [now](Self::now) is of the current one.
+    pub fn is_of_window(&self, window_id: i64) -> bool {
+        self.is_now() || self.window_id == window_id
     }
 
     /// This receipt with another [window ID](ChargeReceipt::window_id).
@@ -332,9 +348,9 @@ impl RuleInfo {
 ///   one for each request.
 /// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
 ///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
-///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for a charge of this very call, which went
-///   into the current window.
-/// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
+///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for units of the current window, whenever they
+///   were charged: those of this very call, which are undone, and those of a [receipt of now](ChargeReceipt::now).
+/// - `renew(key, p, a, b, c, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
 /// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
 ///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long

@@ -392,7 +392,7 @@ impl LocalRule for CalendarRule {
         _caller: &Key,
     ) -> u64 {
         let mut current = self.current(state, now);
-        if current.ends != receipt.window_id {
+        if !receipt.is_of_window(current.ends) {
             return 0;
         }
         let refunded = want.min(current.count);

@@ -126,7 +126,7 @@ impl LocalRule for FixedWindowRule {
         _caller: &Key,
     ) -> u64 {
         let (count, ends, fresh) = self.current(state, now);
-        if fresh || ends != receipt.window_id {
+        if fresh || !receipt.is_of_window(ends) {
             return 0;
         }
         let refunded = want.min(count);

@@ -144,7 +144,7 @@ impl LocalRule for ListWindowRule {
         caller: &Key,
     ) -> u64 {
         let (_, ends, fresh) = self.current(state, now);
-        if fresh || ends != receipt.window_id {
+        if fresh || !receipt.is_of_window(ends) {
             return 0;
         }
         let mut left = want;

@@ -195,8 +195,8 @@ impl LocalRule for SlidingWindowRule {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        if receipt.window_id != self.current_bucket(now).0
-            || !self.has_other_width(state) && state.newest != receipt.window_id
+        let current = self.current_bucket(now).0;
+        if !receipt.is_of_window(current) || !self.has_other_width(state) && state.newest != current
         {
             return 0;
         }

@@ -297,7 +297,7 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
 #[tokio::test]
 async fn layers_and_handlers_report_the_same_retry_after_for_a_failed_store() {
     let open = |pause| StoreError::circuit_open(ms(pause), None);
-    for (error, seconds) in [(StoreError::Timeout, 1), (open(4), 1), (open(2_500), 3)] {
+    for (error, seconds) in [(StoreError::timeout(), 1), (open(4), 1), (open(2_500), 3)] {
         let store = StubStore::failing(error.clone());
         let layer = rejecting(store, Policy::new("p", quota("1/h")));
         let by_layer = send(&hello(&layer), to("/")).await.retry_after();

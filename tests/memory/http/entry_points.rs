@@ -273,7 +273,7 @@ async fn a_failed_store_is_handled_as_configured_for_requests_and_returned_to_op
         ] {
             let text = format!("{entry:?} {action:?}");
             let builder = builder(Policy::new("p", hourly(9)))
-                .store(StubStore::failing(StoreError::Timeout))
+                .store(StubStore::failing(StoreError::timeout()))
                 .on_store_error(action);
             assert_eq!(call(entry, builder, &head("/")).await, expected, "{text}");
         }
@@ -306,7 +306,7 @@ async fn a_final_rejection_that_the_store_cannot_count_is_handled_as_configured_
         let text = format!("{action:?}");
         // The store counts no rejection by hand.
         let store = StubStore::responding(|op| {
-            (op == Op::ForceAcquire).then(|| StoreResponse::Ready(Err(StoreError::Timeout)))
+            (op == Op::Adjust).then(|| StoreResponse::Ready(Err(StoreError::timeout())))
         });
         let abuse = Policy::new("abuse", hourly(1)).strategy(Ban::for_duration(HOUR));
         let builder = Limiter::builder().store(store).on_store_error(action);

@@ -236,7 +236,7 @@ pub(crate) fn unreachable() -> Limiter {
 /// A limiter whose store panics at each change by an operator, and whose key `sk_1` has units in use.
 pub(crate) async fn panicking() -> Limiter {
     let store = StubStore::responding(|op| {
-        let changes = [Op::Reset, Op::Refund, Op::Settle, Op::ForceAcquire];
+        let changes = [Op::Reset, Op::Adjust];
         assert!(!changes.contains(&op), "as the test expects: {op:?}");
         None
     });

@@ -309,8 +309,22 @@ impl Model {
     }
 
     pub(crate) fn peek(&mut self, request: &Request, quotas: &Quotas) -> OpResult {
+        let before = self.states.clone();
         let charges = self.charges(request, quotas);
-        self.result(&charges, request.cost.unwrap_or(1), None)
+        let result = self.result(&charges, request.cost.unwrap_or(1), None);
+        self.states = before;
+        result
+    }
+
+    /// A check of which nothing is refunded or settled later.
+    pub(crate) fn check_without_decision(
+        &mut self,
+        request: &Request,
+        quotas: &Quotas,
+    ) -> OpResult {
+        let result = self.check(request, quotas);
+        self.charged.pop();
+        result
     }
 
     /// Credits under the policy at a place; returns the units and the status, if its strategy can credit.

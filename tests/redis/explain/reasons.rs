@@ -195,10 +195,10 @@ async fn an_explanation_counts_requests_and_logs_nothing_and_shows_no_secret() {
 
 #[tokio::test]
 async fn a_store_failure_is_an_error_whatever_the_limiter_does_then() {
-    let store = StubStore::failing(StoreError::Timeout);
+    let store = StubStore::failing(StoreError::timeout());
     let limiter = limiter(Limiter::builder().store(store), [hourly("p")]);
     let failed = limiter.explain(&head(Method::GET, "/")).await;
-    let timeout = matches!(failed, Err(CallError::Store(StoreError::Timeout)));
+    let timeout = matches!(failed, Err(CallError::Store(StoreError::Timeout { .. })));
     assert!(timeout, "{failed:?}");
     assert!(limiter.check(KEY).await.is_admitted());
 }

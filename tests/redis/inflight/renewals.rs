@@ -36,7 +36,7 @@ impl Renewals {
             fails.then(|| {
                 StoreResponse::pending(async move {
                     later(own, 0).await;
-                    Err(StoreError::Timeout)
+                    Err(StoreError::timeout())
                 })
             })
         });

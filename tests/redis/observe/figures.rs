@@ -206,7 +206,7 @@ async fn each_kind_of_units_is_told_as_the_store_counts_it() {
 
 #[tokio::test]
 async fn units_whose_result_is_not_known_are_told_as_asked_for() {
-    let failing = StubStore::failing(StoreError::Timeout);
+    let failing = StubStore::failing(StoreError::timeout());
     let failing = watched(Limiter::builder().store(failing), [units()]);
     assert!(failing.limiter.charge(KEY, 7).await.is_err());
     let (record, _) = failing.figures().await;

@@ -120,7 +120,7 @@ async fn the_failed_call_of_a_request_that_has_left_decides_no_other() {
                 StoreResponse::pending(async move {
                     let failed = fails.wait_for(|fails| *fails).await;
                     failed.map(drop).expect("it outlives the call");
-                    Err(StoreError::Connection("lost".into()))
+                    Err(StoreError::connection("lost"))
                 })
             })
         });

@@ -131,7 +131,7 @@ async fn a_process_that_starts_during_an_outage_has_none_until_the_server_answer
         matches!(
             failed,
             Err(OverrideError::Store(
-                StoreError::Connection(_) | StoreError::Timeout
+                StoreError::Connection { .. } | StoreError::Timeout { .. }
             ))
         ),
         "{failed:?}"

@@ -226,7 +226,7 @@ fn a_check_of_a_runtime_that_stands_still_fails_by_its_deadline_wherever_it_is_a
                 });
             }
             let decision = on_bare_thread(move || awaited(check));
-            assert!(matches!(store_error(&decision), StoreError::Timeout));
+            assert!(matches!(store_error(&decision), StoreError::Timeout { .. }));
             server.resume();
             if !is_sent {
                 // It is not sent when the runtime moves on.
@@ -266,7 +266,7 @@ fn a_check_whose_runtime_is_blocked_past_its_deadline_costs_what_its_decision_sa
         check.await
     });
     match decision.kind() {
-        DecisionKind::StoreFailed(StoreError::Timeout) => {}
+        DecisionKind::StoreFailed(StoreError::Timeout { .. }) => {}
         _ => assert!(admitted_by_store(&decision), "{decision:?}"),
     }
     let charged = u64::from(decision.is_admitted());
@@ -287,7 +287,7 @@ async fn a_server_that_never_replies_holds_no_request_past_its_own_deadline() {
             async move {
                 let start = Instant::now();
                 let decision = limiter.check(key).await;
-                assert!(matches!(store_error(&decision), StoreError::Timeout));
+                assert!(matches!(store_error(&decision), StoreError::Timeout { .. }));
                 start.elapsed()
             }
         });

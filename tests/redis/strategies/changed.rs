@@ -20,6 +20,10 @@ async fn changes(
         let old = world.scene(from.0, from.1);
         old.charge(used).await;
         let new = world.single(to.0, to.1);
+        if !wait.is_zero() {
+            // A debt that the new quota could not have made is cut by a request.
+            assert_eq!(send(&new, old.key, 1).await, 0);
+        }
         let seen = new.peek(old.key).await.expect("a response");
         let found = (seen.left("p"), seen.count("p").retry_after().duration());
         assert_eq!(found, (left, Some(wait)));

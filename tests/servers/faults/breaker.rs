@@ -7,7 +7,7 @@ use tollgate::observe::{BreakerState, Event, Observer};
 const UNITS: u64 = 1_000_000;
 
 fn is_connection_error(decision: &Decision) -> bool {
-    matches!(store_error(decision), StoreError::Connection(_))
+    matches!(store_error(decision), StoreError::Connection { .. })
 }
 
 #[tokio::test]

@@ -78,7 +78,10 @@ async fn a_permit_is_free_after_its_release_failed_although_nothing_else_is_sent
     time.time_out().await;
     time.end();
     let behind = behind.await.expect("a response");
-    assert!(matches!(behind, Err(CallError::Store(StoreError::Timeout))));
+    assert!(matches!(
+        behind,
+        Err(CallError::Store(StoreError::Timeout { .. }))
+    ));
     proxy.cut();
     proxy.pass();
     until("it is free", async || left(&other).await == 1).await;

@@ -15,9 +15,13 @@ use self::deadline_timer::DeadlineTimer;
 use super::{
     breaker::confirmation::Confirmation,
     rejection_cache::CacheKey,
-    request::{PendingRequest, Sent, limit::RedisLimit, op::OwnedCounterOp},
+    request::{
+        PendingRequest, Sent,
+        limit::RedisLimit,
+        op::{CounterTerms, OwnedCounterOp},
+    },
 };
-use crate::store::{CounterMode, LimitHandle, Op, Units};
+use crate::store::{LimitHandle, Op};
 
 pub(crate) mod deadline_timer;
 pub(crate) mod wire;
@@ -71,7 +75,7 @@ pub(crate) struct Batch {
 struct OpGroup {
     op: Op,
     limits: SmallVec<[LimitHandle; 2]>,
-    units: SmallVec<[(Units, CounterMode); 2]>,
+    terms: SmallVec<[CounterTerms; 2]>,
     entries: Vec<MergedRequests>,
     /// The entries, by the hash of their keys.
     index: HashTable<u32>,
@@ -113,7 +117,9 @@ impl Batch {
             let mut group = self.spare.pop().unwrap_or_default();
             group.begin(&request);
             // Refunds first: a request that follows a refund of its key may be in a group that is there already.
-            let is_refund = |group: &OpGroup| matches!(group.op, Op::Refund);
+            let is_refund = |group: &OpGroup| {
+                group.op == Op::Adjust && group.terms.iter().all(|terms| terms.refunds)
+            };
             let position = if is_refund(&group) {
                 groups.iter().take_while(|group| is_refund(group)).count()
             } else {
@@ -231,20 +237,15 @@ impl Batch {
         self.earliest_deadline = earliest_deadline;
     }
 
-    /// Removes the acquires and peeks past their deadline before the batch is sent. Other operations are always sent.
+    /// Removes the requests whose waiter has timed out, before the batch is sent.
     pub(super) fn remove_overdue(&mut self) {
         if !mem::take(&mut self.has_expired) {
             return;
         }
-        let now = Instant::now();
-        let is_overdue = |request: &mut PendingRequest| {
-            // One that is awaited for longer has a waiter.
-            request.op.needs_reader() && !request.has_waiter() && request.deadline <= now
-        };
         for group in &mut self.groups {
             let keys = group.limits.len();
             group.entries.retain_mut(|entry| {
-                entry.requests.retain(|request| !is_overdue(request));
+                entry.requests.retain(|request| !request.is_withdrawn);
                 let is_kept = !entry.requests.is_empty();
                 self.keys -= if is_kept { 0 } else { keys };
                 is_kept
@@ -295,7 +296,7 @@ impl Default for OpGroup {
         Self {
             op: Op::Peek,
             limits: SmallVec::new(),
-            units: SmallVec::new(),
+            terms: SmallVec::new(),
             entries: Vec::with_capacity(MAX_BATCH_KEYS),
             index: HashTable::with_capacity(MAX_BATCH_KEYS),
         }
@@ -308,12 +309,11 @@ impl OpGroup {
         let counters = request.counters.iter();
         self.op = request.op;
         self.limits.clear();
-        self.units.clear();
+        self.terms.clear();
         self.index.clear();
         self.limits
             .extend(counters.clone().map(|counter| counter.limit.clone()));
-        self.units
-            .extend(counters.map(|counter| (counter.units, counter.mode)));
+        self.terms.extend(counters.map(OwnedCounterOp::terms));
     }
 
     /// The entry of requests equal to this.
@@ -349,9 +349,9 @@ impl OpGroup {
             && request
                 .counters
                 .iter()
-                .zip(self.limits.iter().zip(&self.units))
-                .all(|(counter, (limit, units))| {
-                    counter.limit.id() == limit.id() && (counter.units, counter.mode) == *units
+                .zip(self.limits.iter().zip(&self.terms))
+                .all(|(counter, (limit, terms))| {
+                    counter.limit.id() == limit.id() && counter.terms() == *terms
                 })
     }
 }
@@ -411,7 +411,6 @@ fn until(deadline: Instant, awaited_until: Option<Instant>, timeout: Duration) -
 fn count(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),
-        Op::Peek | Op::Inspect => 0,
-        Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
+        Op::Adjust | Op::Peek | Op::Reset | Op::Renew => 1,
     }
 }

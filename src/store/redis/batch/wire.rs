@@ -92,25 +92,30 @@ type ParamPositions = SmallVec<[(u64, usize); 4]>;
 impl OpGroup {
     fn write(&self, positions: &ParamPositions, args: &mut MsgPackWriter) {
         let has_counts = self.entries.iter().any(|entry| entry.count() != 1);
-        let has_receipts = matches!(self.op, Op::Refund | Op::Renew | Op::Settle);
+        let adjusts = self.op == Op::Adjust;
+        let receipts = |entry: &MergedRequests| {
+            let counters = entry.counters().iter().filter(|_| adjusts);
+            counters
+                .filter_map(OwnedCounterOp::receipt)
+                .collect::<SmallVec<[_; 1]>>()
+        };
         let own = |entry: &MergedRequests| {
-            let receipts = if has_receipts {
-                3 * self.limits.len()
-            } else {
-                0
-            };
-            usize::from(has_counts) + receipts + entry.callers().count()
+            usize::from(has_counts) + 3 * receipts(entry).len() + entry.callers().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
         args.uint(number(self.op));
         args.uint(self.entries.len() as u64);
         args.uint(self.limits.len() as u64);
-        for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
+        for (limit, terms) in self.limits.iter().zip(&self.terms) {
             let mut positions = positions.iter();
             let position = positions.find(|(number, _)| *number == limit.id());
             args.uint(position.map_or(0, |(_, position)| *position as u64));
-            args.uint(units.get());
-            args.uint(mode_number(*mode, limit.info()));
+            args.uint(terms.units.get());
+            args.uint(if adjusts {
+                terms.refunds.into()
+            } else {
+                mode_number(terms.mode, limit.info())
+            });
         }
         args.uint(has_counts.into());
         if own == 0 {
@@ -122,28 +127,28 @@ impl OpGroup {
             if has_counts {
                 args.uint(entry.count());
             }
-            if has_receipts {
-                for counter in entry.counters() {
-                    args.int(counter.receipt().charged_at.as_micros());
-                    args.int(counter.receipt().window_id);
-                    args.uint(Units::new(counter.receipt().remaining).get());
+            for receipt in receipts(entry) {
+                args.int(receipt.charged_at.as_micros().min(MAX_EXACT));
+                if receipt.is_now() {
+                    args.nil();
+                } else {
+                    args.int(receipt.window_id);
                 }
+                args.uint(Units::new(receipt.remaining).get());
             }
             entry.callers().for_each(|caller| args.text(caller));
         }
     }
 }
 
-/// The script's number of an operation. A peek is an acquire of nothing.
+/// The script's number of an operation.
 fn number(op: Op) -> u64 {
     match op {
-        Op::Acquire(_) | Op::Peek => 1,
-        Op::ForceAcquire => 2,
-        Op::Refund => 3,
-        Op::Reset => 4,
-        Op::Renew => 5,
-        Op::Settle => 6,
-        Op::Inspect => 7,
+        Op::Acquire(_) => 1,
+        Op::Adjust => 2,
+        Op::Peek => 3,
+        Op::Renew => 4,
+        Op::Reset => 5,
     }
 }
 
@@ -163,6 +168,9 @@ fn mode_number(mode: CounterMode, info: &RuleInfo) -> u64 {
 /// The largest number that a reply may hold: a time in microseconds, plus a window, until the year 2540. Lua represents
 /// integers exactly up to half of it, and then even ones.
 const MAX_NUMBER: u64 = 1 << 54;
+
+/// The largest integer that Lua computes with exactly.
+const MAX_EXACT: i64 = (1 << 53) - 1;
 
 /// What remains to be done after a batch's requests were completed.
 pub(crate) struct BatchReply {
@@ -234,7 +242,7 @@ pub(crate) fn decode_and_complete(
                         done.error = Some(error.clone());
                     }
                     let passes = action.counts_as_failure || action.is_unwritable;
-                    if passes && request.retries_refunds() {
+                    if passes && request.op == Op::Adjust {
                         done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());
@@ -242,7 +250,7 @@ pub(crate) fn decode_and_complete(
                 }
             }
             admitted => {
-                let is_acquire = matches!(entry.op(), Op::Acquire(_) | Op::Peek);
+                let is_acquire = matches!(entry.op(), Op::Acquire(_));
                 let counters = entry
                     .counters()
                     .iter()

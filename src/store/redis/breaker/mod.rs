@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = (Breaker::new(None), Instant::now());
-        assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));
+        assert!((0..1_000).all(|_| !breaker.on_failure(now, StoreError::timeout)));
         assert!(!breaker.is_open());
     }
 

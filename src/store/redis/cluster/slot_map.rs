@@ -247,7 +247,7 @@ impl Cluster {
         }
         let begun = Instant::now();
         let slots = timeout(REFRESH_TIMEOUT, self.query_nodes()).await;
-        let slots = slots.unwrap_or(Err(StoreError::Timeout));
+        let slots = slots.unwrap_or(Err(StoreError::timeout()));
         let error = slots.as_ref().err().cloned();
         *lock(&self.last) = Some((begun, error));
         self.apply_slots(&slots?);
@@ -272,7 +272,7 @@ impl Cluster {
         for node in nodes.by_ref().take(REFRESH_FANOUT) {
             queries.spawn(async move { node.slots().await });
         }
-        let mut error = StoreError::Connection("no node of the cluster answers".into());
+        let mut error = StoreError::connection("no node of the cluster answers");
         while let Some(reply) = queries.join_next().await {
             match reply {
                 Ok(Ok(slots)) => return Ok(slots),
@@ -349,7 +349,7 @@ impl Cluster {
                 }
             }
         }
-        Err(RunError::Failed(StoreError::Timeout))
+        Err(RunError::Failed(StoreError::timeout()))
     }
 }
 

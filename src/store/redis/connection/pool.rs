@@ -15,7 +15,7 @@ use crate::{error::StoreError, store::redis::error_class};
 pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
     pool.get().await.map_err(|error| match error {
         PoolError::Backend(error) => error_class::to_store_error(&error),
-        error => StoreError::Connection(error.to_string().into()),
+        error => StoreError::connection(error.to_string()),
     })
 }
 

@@ -128,7 +128,7 @@ impl Sentinel {
             // The sentinels may be down while the master is well.
             (None, Some(pool)) => open(pool).await,
             (None, None) => {
-                Err(unnamed.unwrap_or_else(|| StoreError::Connection("no sentinel answers".into())))
+                Err(unnamed.unwrap_or_else(|| StoreError::connection("no sentinel answers")))
             }
         }
     }
@@ -139,7 +139,7 @@ impl Sentinel {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
             async move {
                 let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name, via)).await;
-                reply.unwrap_or(Err(StoreError::Timeout))
+                reply.unwrap_or(Err(StoreError::timeout()))
             }
         });
         queries.collect()
@@ -156,7 +156,7 @@ impl Sentinel {
         let info = self.template.clone();
         let info = info.set_addr(with_address(self.template.addr(), host, *port));
         let pool = (self.open)(info);
-        pool.map_err(|error| StoreError::Connection(error.to_string().into()))
+        pool.map_err(|error| StoreError::connection(error.to_string()))
     }
 
     fn last_master(&self) -> MutexGuard<'_, Option<(Address, Pool)>> {

@@ -26,7 +26,7 @@ impl OnResponse for DueLease {
         match response {
             Ok(result) => self.record(&result),
             Err(error) => {
-                if !error.had_no_effect() {
+                if error.may_have_run() {
                     self.leases.totals.lose(&self.request);
                 }
                 self.fail();
@@ -121,7 +121,7 @@ impl Leases {
         let counters = unspent.counters.clone();
         let unsettled = UnsettledGuard::new(self);
         let refund = Box::new(Refund { unspent, unsettled });
-        workers.execute_in_background(Op::Refund, counters, refund);
+        workers.execute_in_background(Op::Adjust, counters, refund);
     }
 }
 

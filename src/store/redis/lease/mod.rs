@@ -33,11 +33,16 @@ impl Leases {
     /// Ends leases when a key is reset or banned; lifting a ban changes no lease.
     pub(super) fn invalidate_on(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) {
         let is_used = self.is_used.load(Ordering::Relaxed);
-        if !is_used || !matches!(op, Op::Reset | Op::ForceAcquire) {
+        if !is_used {
             return;
         }
         let is_invalidated = |counter: &&CounterOp<'_>| {
-            (op == Op::ForceAcquire) == counter.limit.info().counts_rejections
+            let counts_rejections = counter.limit.info().counts_rejections;
+            match op {
+                Op::Reset => !counts_rejections,
+                Op::Adjust => counts_rejections && counter.receipt.is_none(),
+                Op::Acquire(_) | Op::Peek | Op::Renew => false,
+            }
         };
         let now = ClockReading::read().monotonic;
         let _unsettled = UnsettledGuard::new(self);

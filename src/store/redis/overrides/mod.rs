@@ -153,7 +153,7 @@ impl RedisOverrides {
     /// Waits for other readings and changes, no longer than for a reply.
     async fn lock_known(&self) -> Result<MutexGuard<'_, KnownVersion>, StoreError> {
         let locked = timeout(self.reply_timeout, self.known.lock()).await;
-        locked.map_err(|_| StoreError::Timeout)
+        locked.map_err(|_| StoreError::timeout())
     }
 
     /// Runs a command.
@@ -163,7 +163,7 @@ impl RedisOverrides {
         cmd: &Cmd,
     ) -> Result<T, StoreError> {
         let reply = timeout(self.reply_timeout, topology.run(OVERRIDES_TAG, cmd)).await;
-        Ok(reply.map_err(|_| StoreError::Timeout)??)
+        Ok(reply.map_err(|_| StoreError::timeout())??)
     }
 
     fn log_unreadable(&self, field: &[u8]) {

@@ -46,7 +46,7 @@ pub(crate) struct PendingRefunds {
 /// The queues of each hash tag: one node of a cluster may respond while another does not.
 #[derive(Debug, Default)]
 struct RefundsByTag {
-    by_tag: HashMap<usize, VecDeque<(Op, CounterOps)>>,
+    by_tag: HashMap<usize, VecDeque<CounterOps>>,
     len: usize,
     /// Refunds dropped so far.
     dropped: u64,
@@ -59,14 +59,7 @@ struct RefundsByTag {
 impl PendingRequest {
     /// Whether a part of it that was sent may be lost: it can't be sent again.
     pub(crate) fn is_lost_if_sent(&self) -> bool {
-        let unsettled = Unsettled::of(self, &StoreError::Timeout, Sent::Maybe);
-        matches!(
-            unsettled,
-            Unsettled::Kept {
-                is_unconfirmed: true,
-                ..
-            }
-        )
+        Unsettled::of(self, Sent::Maybe).is_unconfirmed
     }
 }
 
@@ -87,27 +80,18 @@ impl PendingRefunds {
         error: StoreError,
         sent: Sent,
     ) -> StoreError {
-        let (mut error, is_by_hand) = (error, request.is_by_hand());
-        match Unsettled::of(&request, &error, sent) {
-            Unsettled::Nothing => {}
-            Unsettled::Unsendable => {
-                log_failed(&request, &error);
-                lock(&self.refunds).dropped += 1;
-                self.report_dropped();
+        let error = error.sent(sent == Sent::Maybe);
+        let unsettled = Unsettled::of(&request, sent);
+        if fails_again(&error) && !unsettled.counters.is_empty() {
+            log_failed(&request, &error);
+            lock(&self.refunds).dropped += 1;
+            self.report_dropped();
+        } else {
+            if unsettled.is_unconfirmed {
+                lock(&self.refunds).unconfirmed += 1;
+                log_unconfirmed(&request, &error);
             }
-            Unsettled::Kept {
-                retry,
-                is_unconfirmed,
-            } => {
-                let is_kept = retry.is_some_and(|retry| self.push(tag, retry));
-                if is_kept && is_by_hand {
-                    error = StoreError::deferred(error);
-                }
-                if is_unconfirmed {
-                    lock(&self.refunds).unconfirmed += 1;
-                    log_unconfirmed(&request, &error);
-                }
-            }
+            self.push(tag, unsettled);
         }
         // Last, since the request counts as undelivered until it is dropped.
         request.fail(error.clone());
@@ -116,13 +100,7 @@ impl PendingRefunds {
 
     /// Keeps what can be sent again of a request that was sent, and may still have a reply.
     pub(crate) fn keep_idempotent(&self, tag: usize, request: &PendingRequest) {
-        let unsettled = Unsettled::of(request, &StoreError::Timeout, Sent::Maybe);
-        if let Unsettled::Kept {
-            retry: Some(retry), ..
-        } = unsettled
-        {
-            self.push(tag, retry);
-        }
+        self.push(tag, Unsettled::of(request, Sent::Maybe));
     }
 
     /// Drops what is kept for counters that were reset since: made now, it would charge the fresh quota, or refund charges of it.
@@ -138,7 +116,7 @@ impl PendingRefunds {
         };
         let mut refunds = lock(&self.refunds);
         refunds.by_tag.retain(|_, of_tag| {
-            of_tag.retain_mut(|(_, kept)| {
+            of_tag.retain_mut(|kept| {
                 kept.retain(|own| !is_reset(own));
                 !kept.is_empty()
             });
@@ -166,26 +144,27 @@ impl PendingRefunds {
         lock(&self.refunds).by_tag.keys().copied().collect()
     }
 
-    /// Keeps it, if there is room.
-    fn push(&self, tag: usize, retry: Retry) -> bool {
-        let Retry {
-            op,
-            counters,
-            always,
-        } = retry;
+    /// Keeps what is left, if there is room.
+    fn push(&self, tag: usize, unsettled: Unsettled) {
+        let counters = unsettled.counters;
+        if counters.is_empty() {
+            return;
+        }
+        // A permit that this process held or requested is always released.
+        let is_kept_always = counters.iter().any(releases_permit);
         let mut refunds = lock(&self.refunds);
-        if always || refunds.len < MAX_PENDING_REFUNDS {
+        if is_kept_always || refunds.len < MAX_PENDING_REFUNDS {
             let store = store_of(&counters);
             refunds.len += 1;
             let queue = refunds.by_tag.entry(tag).or_default();
-            queue.push_back((op, counters));
+            queue.push_back(counters);
             self.any.store(true, Ordering::Relaxed);
             drop(refunds);
             // Without other requests, no response would send it.
             if let Some(store) = store {
                 store.workers.begin_watch();
             }
-            return true;
+            return;
         }
         refunds.dropped += 1;
         let begins = !mem::replace(&mut refunds.is_dropping, true);
@@ -197,7 +176,6 @@ impl PendingRefunds {
                 "charges and refunds dropped: too many were queued while the store failed"
             );
         }
-        false
     }
 
     /// Refunds and charges so far that were sent without a response, and are not sent again.
@@ -231,16 +209,16 @@ impl PendingRefunds {
             return;
         }
         let _sending = self.undelivered();
-        for (op, counters) in self.take(tag) {
-            // A refund that cannot be sent is queued here again.
+        for counters in self.take(tag) {
+            // One that cannot be sent is queued here again.
             if let Some(store) = store_of(&counters) {
-                store.workers.execute_detached(op, counters);
+                store.workers.execute_detached(Op::Adjust, counters, None);
             }
         }
     }
 
     /// Removes the oldest refunds of a tag, at most a batch of them.
-    fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
+    fn take(&self, tag: usize) -> Vec<CounterOps> {
         let mut refunds = lock(&self.refunds);
         let Some(of_tag) = refunds.by_tag.get_mut(&tag) else {
             return Vec::new();
@@ -288,93 +266,51 @@ fn policy_of(request: &PendingRequest) -> &str {
 
 /// What is left to send of a failed request.
 ///
-/// Kept are refunds and charges without a waiter, or whose retry was requested, if it is safe to send them again: if they did
-/// not run, or refund permits, each of which is refunded once only. One by hand is kept if the server did not respond, and its
-/// caller gets [`StoreError::Deferred`]. A request for a permit that was sent, and may have taken one, leaves a refund of it.
+/// An adjustment that did not run is sent again if nobody waits for it. Releases of permits are sent again in any case: each names its
+/// permit, and is done once. A request for a permit that was sent, and may have taken one, leaves a release of it.
 #[derive(Debug)]
-enum Unsettled {
-    Nothing,
-    /// It would fail each time that it is sent.
-    Unsendable,
-    Kept {
-        retry: Option<Retry>,
-        /// Whether some of it was sent, may have run, and is not sent again.
-        is_unconfirmed: bool,
-    },
-}
-
-/// What is sent later.
-#[derive(Debug)]
-struct Retry {
-    op: Op,
+struct Unsettled {
     counters: CounterOps,
-    /// Whether it is kept however much is kept already.
-    always: bool,
+    /// Whether some of it was sent, may have run, and is not sent again, and nobody waits for it.
+    is_unconfirmed: bool,
 }
 
 impl Unsettled {
-    fn of(request: &PendingRequest, error: &StoreError, sent: Sent) -> Self {
-        let (op, sent) = (request.op, sent == Sent::Maybe);
-        let is_kept = match op {
-            Op::Refund | Op::ForceAcquire | Op::Settle => {
-                let is_deferred = !sent && request.is_by_hand() && is_unreached(error);
-                request.retries_refunds() || is_deferred
-            }
-            Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
-            _ => false,
+    fn of(request: &PendingRequest, sent: Sent) -> Self {
+        let is_sent = sent == Sent::Maybe;
+        let mut counters = match request.op {
+            Op::Adjust => request.counters.clone(),
+            Op::Acquire(_) if is_sent => request.counters.clone(),
+            _ => CounterOps::new(),
         };
-        if !is_kept {
-            return Self::Nothing;
+        if let Op::Acquire(times) = request.op {
+            counters.retain(|counter| is_permit(counter));
+            let permits = counters.iter_mut();
+            permits.for_each(|counter| counter.set_permit_refund(times));
+        } else if is_sent || !request.is_retried() {
+            counters.retain(|counter| releases_permit(counter));
         }
-        // Only this request fails, and would each time that it is sent.
-        let fails_again = matches!(
-            error,
-            StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
-        );
-        if op != Op::Refund && !sent && fails_again {
-            return Self::Unsendable;
-        }
-        let mut counters = request.counters.clone();
-        if sent {
-            let is_refund =
-                |counter: &OwnedCounterOp| op != Op::Settle || counter.receipt().remaining > 0;
-            counters.retain(|counter| {
-                is_permit(counter) && is_refund(counter) && op != Op::ForceAcquire
-            });
-        }
-        let is_unconfirmed =
-            !matches!(op, Op::Acquire(_)) && counters.len() < request.counters.len();
-        match op {
-            Op::Acquire(times) => counters
-                .iter_mut()
-                .for_each(|counter| counter.set_permit_refund(times)),
-            // The rest of a permit's receipt names the permits that are refunded.
-            _ => {
-                let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
-                by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
-            }
-        }
-        let retry = (!counters.is_empty()).then(|| Retry {
-            op: match op {
-                Op::ForceAcquire | Op::Settle if !sent => op,
-                _ => Op::Refund,
-            },
-            always: matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit),
+        // The rest of a permit's receipt names the permits that are refunded.
+        let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
+        by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
+        let is_unread = is_sent && request.op == Op::Adjust && request.is_retried();
+        Self {
+            is_unconfirmed: is_unread && counters.len() < request.counters.len(),
             counters,
-        });
-        Self::Kept {
-            retry,
-            is_unconfirmed,
         }
     }
 }
 
-/// Whether the server was not reached. An error reply is a result, after which a call by hand may be repeated.
-fn is_unreached(error: &StoreError) -> bool {
+/// Whether only this request fails, and would each time that it is sent.
+fn fails_again(error: &StoreError) -> bool {
     matches!(
         error,
-        StoreError::Timeout | StoreError::Connection(_) | StoreError::CircuitOpen { .. }
+        StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
     )
+}
+
+fn releases_permit(counter: &OwnedCounterOp) -> bool {
+    is_permit(counter) && counter.receipt().is_some()
 }
 
 fn is_permit(counter: &OwnedCounterOp) -> bool {
@@ -421,16 +357,16 @@ mod tests {
             limit,
             key,
             units: Units::ONE,
-            receipt: ChargeReceipt::NONE,
+            receipt: Some(ChargeReceipt::EMPTY),
             caller: Key::global(),
             mode: CounterMode::Charge,
         };
         let counters = [OwnedCounterOp::of(&counter)].into();
-        PendingRequest::detached(RequestState::new(Op::Refund, counters, Instant::now(), 0))
+        PendingRequest::detached(RequestState::new(Op::Adjust, counters, Instant::now(), 0))
     }
 
     fn fail(refunds: &PendingRefunds, tag: usize, request: PendingRequest, sent: Sent) {
-        refunds.fail_and_keep(tag, request, StoreError::Timeout, sent);
+        refunds.fail_and_keep(tag, request, StoreError::timeout(), sent);
     }
 
     #[test]
@@ -483,7 +419,7 @@ mod tests {
         let counters = [OwnedCounterOp::of(&counter)].into();
         let reset = RequestState::new(Op::Reset, counters, Instant::now(), 0);
         PendingRequest::detached(reset).succeed(OpResult::new(Timestamp::default(), 0, []));
-        let left: Vec<_> = refunds.take(0).iter().map(|(_, own)| own[0].key).collect();
+        let left: Vec<_> = refunds.take(0).iter().map(|own| own[0].key).collect();
         assert_eq!(left, [Key::new("another")]);
         assert!(!refunds.any.load(Ordering::Relaxed));
     }
@@ -495,35 +431,29 @@ mod tests {
             limit: &limit,
             key: Key::global(),
             units: Units::ONE,
-            receipt: ChargeReceipt {
-                remaining: 5,
-                ..ChargeReceipt::NONE
-            },
+            receipt: Some(ChargeReceipt::new(Timestamp::default(), 5)),
             caller: Key::global(),
             mode: CounterMode::Charge,
         };
         let counters = [OwnedCounterOp::of(&counter)].into();
-        let state = RequestState::new(Op::Refund, counters, Instant::now(), 0);
+        let state = RequestState::new(Op::Adjust, counters, Instant::now(), 0);
         let request = PendingRequest::detached(state);
-        let unsettled = Unsettled::of(&request, &StoreError::Timeout, sent);
-        request.fail(StoreError::Timeout);
-        match unsettled {
-            Unsettled::Kept {
-                retry: Some(retry), ..
-            } => retry.counters[0].clone(),
-            unsettled => panic!("{unsettled:?}"),
-        }
+        let unsettled = Unsettled::of(&request, sent);
+        request.fail(StoreError::timeout());
+        unsettled.counters[0].clone()
     }
 
     #[test]
     fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
-        assert_eq!(retry_of(Gcra, "9/min", Sent::No).receipt().remaining, 1);
+        let refund = retry_of(Gcra, "9/min", Sent::No);
+        assert_eq!(refund.receipt().map(|receipt| receipt.remaining), Some(1));
     }
 
     #[test]
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
         // The fifth of five.
         let refund = retry_of(Concurrency::new(), "9 concurrent", Sent::Maybe);
-        assert_eq!((refund.receipt().remaining, refund.units.get()), (5, 1));
+        let remaining = refund.receipt().map(|receipt| receipt.remaining);
+        assert_eq!((remaining, refund.units.get()), (Some(5), 1));
     }
 }

@@ -57,7 +57,7 @@ pub(crate) trait Recorder: fmt::Debug + Send + Sync {
 }
 
 /// Gets the response to a request in place of a task, once: a result, an error, or that the request is lost with its runtime.
-pub(crate) trait OnResponse: fmt::Debug + Send + Sync {
+pub(crate) trait OnResponse: fmt::Debug + Send {
     /// Called where the reply is decoded. No lock of a key or a queue is held.
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
 }
@@ -70,8 +70,6 @@ enum Waiter {
     None,
     /// A task, by a [`ResponseHandle`].
     Task,
-    /// An observer, by a [`ResponseHandle`] on which no request depends.
-    Observer,
     /// The request's [`OnResponse`].
     Callback,
 }
@@ -85,16 +83,18 @@ pub(crate) struct PendingRequest {
     /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
     pub(crate) send_alone: bool,
     waiter: Waiter,
-    pub(crate) refund_retry: RefundRetry,
+    pub(crate) retry: Retry,
     /// Whether it may have run, if it is lost.
     pub(crate) sent: Sent,
+    /// Whether its waiter was told that it did not run: it is not sent any more.
+    pub(crate) is_withdrawn: bool,
     /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
     done: bool,
 }
 
-/// Whether a refund that has failed is sent again, if it is certain that it was not done.
+/// Whether an adjustment that has failed is sent again, if it did not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RefundRetry {
+pub(crate) enum Retry {
     /// If no waiter gets the error.
     #[default]
     IfUnread,
@@ -120,35 +120,50 @@ impl PendingRequest {
             time_synced: false,
             send_alone: false,
             waiter: Waiter::None,
-            refund_retry: RefundRetry::default(),
+            retry: Retry::default(),
             sent: Sent::No,
+            is_withdrawn: false,
             done: false,
         }
     }
 
-    /// A request whose [`OnResponse`] gets the response. Its refund is not retried.
-    pub(crate) fn with_callback(state: Arc<RequestState>) -> Self {
+    /// A request whose [`OnResponse`] gets the response.
+    pub(crate) fn with_callback(state: Arc<RequestState>, retry: Retry) -> Self {
         let mut request = Self::detached(state);
         request.waiter = Waiter::Callback;
-        request.refund_retry = RefundRetry::Never;
+        request.retry = retry;
         request
     }
 
-    /// Whether its refund is to be retried later if it fails.
-    pub(crate) fn retries_refunds(&self) -> bool {
-        match self.refund_retry {
-            RefundRetry::Never => false,
-            RefundRetry::Always => true,
-            RefundRetry::IfUnread => !self.has_waiter() || self.cancelled.get().is_some(),
+    /// Whether it is sent again if it fails and did not run.
+    pub(crate) fn is_retried(&self) -> bool {
+        match self.retry {
+            _ if self.is_withdrawn => false,
+            Retry::Never => false,
+            Retry::Always => true,
+            Retry::IfUnread => !self.has_waiter() || self.cancelled.get().is_some(),
         }
     }
 
-    /// Whether it has a waiter without a response; a task may have dropped its handle. An observer does not count.
+    /// Whether it has a waiter without a response, for which its deadline holds; a task may have dropped its handle.
     pub(crate) fn has_waiter(&self) -> bool {
-        matches!(self.waiter, Waiter::Task | Waiter::Callback)
+        match self.waiter {
+            Waiter::None => false,
+            Waiter::Task => true,
+            Waiter::Callback => self.retry == Retry::Never,
+        }
     }
 
-    /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
+    /// Takes what gets the response, for the request that is sent in place of this one.
+    pub(crate) fn take_callback(&mut self) -> Option<Box<dyn OnResponse>> {
+        let on_response = lock(&self.state.on_response).take();
+        if on_response.is_some() {
+            self.waiter = Waiter::None;
+        }
+        on_response
+    }
+
+    /// Whether the waiter has dropped its handle and the operation need not be sent any more. Adjustments are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.has_waiter() && self.cancelled.get().is_some() && self.op.needs_reader()
     }
@@ -159,7 +174,7 @@ impl PendingRequest {
         let mut result = Some(result);
         match mem::take(&mut self.waiter) {
             Waiter::None => {}
-            Waiter::Task | Waiter::Observer => {
+            Waiter::Task => {
                 let waker = lock(&self.state.slot).put(&mut result);
                 if let Some(waker) = waker {
                     waker.wake();
@@ -177,22 +192,11 @@ impl PendingRequest {
         }
     }
 
-    /// Whether it is a charge or refund by hand, which is kept and sent later if it was not sent.
-    pub(crate) fn is_by_hand(&self) -> bool {
-        self.has_waiter()
-            && self.refund_retry == RefundRetry::IfUnread
-            && matches!(self.op, Op::ForceAcquire | Op::Refund)
-    }
-
-    /// Completes the waiter with a timeout.
+    /// Completes the waiter with a timeout. A request that was not sent by then never is.
     pub(crate) fn expire(&mut self, is_sent: bool) {
         if self.has_waiter() {
-            let error = if !is_sent && self.is_by_hand() {
-                StoreError::deferred(StoreError::Timeout)
-            } else {
-                StoreError::Timeout
-            };
-            self.complete(Err(error));
+            self.is_withdrawn = !is_sent && self.retry != Retry::Always;
+            self.complete(Err(StoreError::timeout().sent(is_sent)));
         }
     }
 
@@ -232,9 +236,6 @@ impl Drop for PendingRequest {
         if !self.done {
             self.fail_lost();
         }
-        if self.waiter == Waiter::Observer {
-            self.complete(Err(ended()));
-        }
         if let Some(undelivered) = &self.undelivered {
             undelivered.end();
         }
@@ -242,19 +243,12 @@ impl Drop for PendingRequest {
 }
 
 impl PendingRequest {
-    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent later: charges, refunds and settlements with a
-    /// waiter too, if they were not sent.
+    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent later.
     #[cold]
     fn fail_lost(&mut self) {
         let (sent, mut lost) = (self.sent, Self::detached(self.state.clone()));
         lost.waiter = mem::take(&mut self.waiter);
-        lost.refund_retry = match self.refund_retry {
-            // A task may wait for the result that has ended with the runtime.
-            RefundRetry::IfUnread if self.op == Op::Settle && sent == Sent::No => {
-                RefundRetry::Always
-            }
-            retry => retry,
-        };
+        (lost.retry, lost.is_withdrawn) = (self.retry, self.is_withdrawn);
         let Some(store) = store_of(&lost.counters) else {
             return lost.fail(ended());
         };
@@ -313,7 +307,7 @@ impl RequestState {
         for (counter, charged) in counters.iter_mut().zip(&result.counters) {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
-        store.workers.execute_detached(Op::Refund, counters);
+        store.workers.execute_detached(Op::Adjust, counters, None);
     }
 
     /// Drops what is kept for the keys that it has reset.
@@ -337,7 +331,7 @@ impl RequestState {
 
     /// Completes the waiter with a timeout, unless it has a result.
     pub(crate) fn expire(&self) {
-        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::Timeout)));
+        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::timeout())));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -386,7 +380,7 @@ impl Drop for UndeliveredGuard {
 }
 
 pub(crate) fn ended() -> StoreError {
-    StoreError::Connection("the worker of this runtime has ended".into())
+    StoreError::connection("the worker of this runtime has ended")
 }
 
 #[cfg(test)]
@@ -423,7 +417,7 @@ mod tests {
         let (request, mut response) = with_response(Op::Acquire(1));
         drop(request);
         let response = read(&mut response);
-        assert!(matches!(response, Some(Err(StoreError::Connection(_)))));
+        assert!(matches!(response, Some(Err(StoreError::Connection { .. }))));
     }
 
     #[test]
@@ -434,7 +428,7 @@ mod tests {
         request.succeed(admitted());
         assert!(matches!(
             read(&mut response),
-            Some(Err(StoreError::Timeout))
+            Some(Err(StoreError::Timeout { .. }))
         ));
     }
 
@@ -443,8 +437,7 @@ mod tests {
         for (op, abandoned) in [
             (Op::Acquire(1), true),
             (Op::Peek, true),
-            (Op::ForceAcquire, false),
-            (Op::Refund, false),
+            (Op::Adjust, false),
         ] {
             let (request, response) = with_response(op);
             assert!(!request.is_cancelled());

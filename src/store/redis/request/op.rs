@@ -24,13 +24,22 @@ pub(crate) struct OwnedCounterOp {
 
 #[derive(Clone, Debug)]
 struct Extras {
-    receipt: ChargeReceipt,
+    receipt: Option<ChargeReceipt>,
     caller: Key,
+}
+
+/// What the counters of all requests in a segment of a call have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CounterTerms {
+    pub(crate) units: Units,
+    pub(crate) mode: CounterMode,
+    /// Whether an adjustment refunds the units.
+    pub(crate) refunds: bool,
 }
 
 impl OwnedCounterOp {
     pub(crate) fn of(counter: &CounterOp<'_>) -> Self {
-        let plain = counter.receipt == ChargeReceipt::NONE && counter.caller == counter.key;
+        let plain = counter.receipt.is_none() && counter.caller == counter.key;
         let extras = || Extras {
             receipt: counter.receipt,
             caller: counter.caller,
@@ -41,6 +50,14 @@ impl OwnedCounterOp {
             units: counter.units,
             mode: counter.mode,
             extras: (!plain).then(|| Box::new(extras())),
+        }
+    }
+
+    pub(crate) fn terms(&self) -> CounterTerms {
+        CounterTerms {
+            units: self.units,
+            mode: self.mode,
+            refunds: self.receipt().is_some(),
         }
     }
 
@@ -77,16 +94,18 @@ impl OwnedCounterOp {
             .map_or(&self.key, |extras| &extras.caller)
     }
 
-    pub(crate) fn receipt(&self) -> ChargeReceipt {
-        self.extras
-            .as_ref()
-            .map_or(ChargeReceipt::NONE, |extras| extras.receipt)
+    pub(crate) fn receipt(&self) -> Option<ChargeReceipt> {
+        self.extras.as_ref()?.receipt
     }
 
     /// Lowers the receipt's remaining units to those refunded here: other units of it may be refunded before these.
     pub(crate) fn limit_receipt_to_units(&mut self) {
-        if let Some(extras) = &mut self.extras {
-            extras.receipt.remaining = extras.receipt.remaining.min(self.units.get());
+        let receipt = self
+            .extras
+            .as_mut()
+            .and_then(|extras| extras.receipt.as_mut());
+        if let Some(receipt) = receipt {
+            receipt.remaining = receipt.remaining.min(self.units.get());
         }
     }
 
@@ -106,7 +125,7 @@ impl OwnedCounterOp {
     ) {
         self.units = Units::new(units);
         let caller = *self.caller();
-        let receipt = ChargeReceipt::new(at, charged).with_window_id(window_id);
+        let receipt = Some(ChargeReceipt::new(at, charged).with_window_id(window_id));
         self.extras = Some(Box::new(Extras { receipt, caller }));
     }
 

@@ -51,16 +51,6 @@ impl PendingRequest {
         request.waiter = Waiter::Task;
         (request, response)
     }
-
-    /// A request without a waiter, and a handle to its response, which cancels nothing when it is dropped.
-    pub(crate) fn detached_with_response(
-        state: Arc<RequestState>,
-        worker: Option<runtime::Id>,
-    ) -> (Self, ResponseHandle) {
-        let (mut request, response) = Self::with_response(state, worker);
-        request.waiter = Waiter::Observer;
-        (request, response)
-    }
 }
 
 impl ResponseHandle {

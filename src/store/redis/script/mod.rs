@@ -23,16 +23,17 @@
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
 //! 4. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
 //!    one policy is a counter op.
-//!    - The operation: 1 acquire or peek, 2 force-acquire, 3 refund, 4 reset, 5 renew, 6 settle, 7 inspect.
+//!    - The operation: 1 acquire, 2 adjust, 3 peek, 4 renew, 5 reset.
 //!    - How many entries there are, and how many policies.
-//!    - For each policy: its place, the units that one request costs, and the mode: 0 charges what is admitted; 1 only checks
-//!      that there are enough units; 2 charges rejected requests too, into debt; 3 the same without debt; 4 counts the
-//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8.
+//!    - For each policy: its place, the units, which are those that one request costs, and the mode. To adjust: 0 charges the
+//!      units, 1 refunds them. To acquire: 0 charges what is admitted; 1 only checks that there are enough units; 2 charges rejected
+//!      requests too, into debt; 3 the same without debt; 4 counts the requests that the other policies reject. A shadow, which
+//!      rejects nothing, adds 8.
 //!    - 1 if each entry begins with the number of requests that it stands for, else 0: each stands for one.
-//!    - A list of what the entries have of their own, or 0 if they have nothing. Of each entry: that number (0 to peek or
-//!      inspect); to refund, renew or settle, a receipt for each policy, which is when it was charged, in µs since the epoch, its window,
-//!      and how many units are left of it (to settle, 0: it is charged by force); and for each policy that records callers,
-//!      the caller of each request, at most as many as the quota has units.
+//!    - A list of what the entries have of their own, or 0 if they have nothing. Of each entry: that number; for each policy
+//!      whose units are refunded a receipt, which is when it was charged, in µs since the epoch, its window (nil for the current one),
+//!      and how many units are left of it; and for each policy that records callers, the caller of each request, at most as many
+//!      as the quota has units.
 //!
 //! # What is replied
 //!
@@ -48,7 +49,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "4b6da10cd8d062fdb56f57acff96bf3e19c1923f" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "4df75f57c050eb0f0557b1ab56dfb950fba37dd6" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

@@ -46,6 +46,10 @@ impl MsgPackWriter {
         written(encode::write_sint(&mut self.0, number));
     }
 
+    pub(crate) fn nil(&mut self) {
+        written(encode::write_nil(&mut self.0));
+    }
+
     pub(crate) fn text(&mut self, text: &str) {
         written(encode::write_str(&mut self.0, text));
     }

@@ -3,23 +3,25 @@
 -- luacheck: globals call now KEYS args op policy_count seg seg_tail seg_first_key request_counts keys_done reply reply_len repairs pcall floor ceil min max policy_at leave
 
 -- The segment whose counters these are; what its entries have of their own, and where that is read next.
-local counted_seg, counters, has_receipts, has_callers, values, next_value
+local counted_seg, counters, has_charges, has_receipts, has_callers, values, next_value
 -- How many counters of the entry have been charged or left.
 local done = 0
 
 local function read_segment()
-  counters, has_receipts, has_callers = {}, op == 3 or op == 5 or op == 6, false
+  counters, has_charges, has_receipts, has_callers = {}, false, false, false
   values, next_value = args[seg_tail + 1], 1
   for i = 1, policy_count do
     local policy, units = args[seg + 3 * i], args[seg + 3 * i + 1]
     local strategy, p = policy_at(policy)
-    local records_caller = args[policy + 1] == 1 and units > 0
+    local mode, records_caller = args[seg + 3 * i + 2], args[policy + 1] == 1 and units > 0
+    local refunds = op == 2 and mode == 1
+    has_charges, has_receipts = has_charges or not refunds, has_receipts or refunds
     has_callers = has_callers or records_caller
-    -- Modes: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
+    -- Modes of an adjustment: 0 charges, 1 refunds. Those of an acquisition: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
     -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow.
     counters[i] = {
-      strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = args[seg + 3 * i + 2],
-      records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0, remaining = 0,
+      strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = mode, refunds = refunds,
+      records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0,
     }
   end
   counted_seg = seg
@@ -29,9 +31,11 @@ end
 local function read_values(n)
   for i = 1, has_receipts and policy_count or 0 do
     local counter = counters[i]
-    counter.charged_at, counter.window_id, counter.remaining =
-      values[next_value], values[next_value + 1], values[next_value + 2]
-    next_value = next_value + 3
+    if counter.refunds then
+      counter.charged_at, counter.window_id, counter.remaining =
+        values[next_value], values[next_value + 1], values[next_value + 2]
+      next_value = next_value + 3
+    end
   end
   for i = 1, has_callers and policy_count or 0 do
     local counter = counters[i]
@@ -145,65 +149,55 @@ end
 local function refund(i)
   local counter, key = counters[i], KEYS[keys_done + i]
   local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
-  local _, refunded, a, b, c
-  _, a, b, c = counter.available(key, p)
-  refunded, a, b, c = strategy.refund(
-    key, p, a, b, c, counter.charged_at, counter.window_id, counter.remaining, counter.units, caller)
+  if policy_count > 1 then
+    -- Another counter may have the same key.
+    read(i)
+  end
+  local refunded, a, b, c = strategy.refund(key, p, counter.a, counter.b, counter.c,
+    counter.charged_at, counter.window_id, counter.remaining, counter.units, caller)
   counter.a, counter.b, counter.c = a, b, c
   leave(key, strategy, p, a, b, c)
   return refunded
 end
 
--- All keys are read before the first write: a refund that fails with STALE is sent again, and must have refunded nothing.
-local function refund_all()
-  for i = 1, policy_count > 1 and policy_count or 0 do
-    read(i)
+-- Charges, down to a debt of one capacity, and refunds by receipts. All keys are read before the first write: an entry that
+-- fails with STALE is sent again, and must have changed nothing. What is charged can be undone: so nothing is refunded before
+-- all is charged.
+local function adjust()
+  for i = 1, policy_count do
+    local counter, free = read(i)
+    counter.moved = counter.refunds and 0 or max(0, min(counter.units, free + counter.p[1]))
+  end
+  if has_charges then
+    charge_all()
+  end
+  local refunded = {}
+  for i = 1, has_receipts and policy_count or 0 do
+    refunded[i] = counters[i].refunds and refund(i)
   end
   for i = 1, policy_count do
-    counters[i].moved = refund(i)
+    counters[i].moved = refunded[i] or counters[i].moved
   end
 end
 
--- Only reads, and leaves nothing to be repaired.
-local function inspect_all()
+-- Only reads, and leaves nothing to be repaired. A reset deletes the keys after the reply is made.
+local function peek()
   for i = 1, policy_count do
     read(i).moved = 0
   end
 end
 
--- The keys are deleted after the reply is made.
-local function reset_all()
-  inspect_all()
-end
-
 -- Extends permits by one TTL.
-local function renew_all()
+local function renew()
   for i = 1, policy_count do
     local counter, key = read(i), KEYS[keys_done + i]
-    local renew = counter.strategy.renew
+    local extend = counter.strategy.renew
     counter.moved = 0
-    if renew and counter.callers then
+    if extend and counter.callers then
       counter.moved, counter.a, counter.b, counter.c =
-        renew(key, counter.p, counter.a, counter.b, counter.c, counter.remaining, counter.callers[1])
+        extend(key, counter.p, counter.a, counter.b, counter.c, counter.callers[1])
     end
     leave(key, counter.strategy, counter.p, counter.a, counter.b, counter.c)
-  end
-end
-
--- Charges where there is no receipt, down to a debt of one capacity, and refunds where there is one. All keys are read
--- before the first write, and what is charged can be undone: so nothing is refunded before all is charged.
-local function settle_all()
-  for i = 1, policy_count do
-    local counter, free = read(i)
-    counter.moved = counter.remaining > 0 and 0 or max(0, min(counter.units, free + counter.p[1]))
-  end
-  charge_all()
-  local refunded = {}
-  for i = 1, policy_count do
-    refunded[i] = counters[i].remaining > 0 and refund(i)
-  end
-  for i = 1, policy_count do
-    counters[i].moved = refunded[i] or counters[i].moved
   end
 end
 
@@ -238,7 +232,7 @@ local function undo()
   end
 end
 
-local operations = { acquire, settle_all, refund_all, reset_all, renew_all, settle_all, inspect_all }
+local operations = { acquire, adjust, peek, renew, peek }
 
 -- Evaluates entries until so many keys are done, and replies for each. Raises an error at the first that fails.
 local function evaluate_counters(last_key)
@@ -278,7 +272,7 @@ local function evaluate_counters(last_key)
       end
       len = len + snapshot_len
     end
-    for i = 1, operation == reset_all and policy_count or 0 do
+    for i = 1, op == 5 and policy_count or 0 do
       local key = KEYS[keys_done + i]
       call('DEL', key)
       if repairs then

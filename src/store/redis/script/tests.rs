@@ -292,16 +292,17 @@ fn a_batch_may_have_as_many_policies_as_keys() {
 }
 
 #[test]
-fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charges_it() {
+fn a_key_that_a_free_request_finds_without_a_ttl_gets_one_also_if_a_later_request_charges_it() {
     let mut scene = Scene::new();
-    let request = |scene: &Scene, op, number| {
-        let counter = CounterOp::new(&scene.limits[0], key(number));
-        (op, CounterOps::from_iter([OwnedCounterOp::of(&counter)]))
+    let request = |scene: &Scene, units, number| {
+        let counter = CounterOp::new(&scene.limits[0], key(number)).with_units(units);
+        let counters = CounterOps::from_iter([OwnedCounterOp::of(&counter)]);
+        (Op::Acquire(1), counters)
     };
     for others in [1, 5] {
         scene.command(&["FLUSHDB"]);
-        let acquire = |scene: &Scene, number| request(scene, Op::Acquire(1), number);
-        let peek = request(&scene, Op::Peek, 0);
+        let acquire = |scene: &Scene, number| request(scene, Units::ONE, number);
+        let free = request(&scene, Units::ZERO, 0);
         let (first, second) = (acquire(&scene, 0), acquire(&scene, 0));
         scene.send(0, 0, &[first]);
         scene.send(0, 0, &[second]);
@@ -309,7 +310,7 @@ fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charge
         scene.command(&["PERSIST", &name]);
         assert_eq!(scene.immortal(), [name]);
         let acquisitions = (0..=others).map(|number| acquire(&scene, number));
-        let batch: Vec<_> = [peek].into_iter().chain(acquisitions).collect();
+        let batch: Vec<_> = [free].into_iter().chain(acquisitions).collect();
         scene.send(0, 0, &batch);
         assert_eq!(scene.immortal(), [""; 0]);
     }
@@ -358,8 +359,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ];
     let op = prop_oneof![
         12 => (1..4_u32).prop_map(Op::Acquire),
-        1 => Just(Op::Peek), 1 => Just(Op::ForceAcquire),
-        1 => Just(Op::Refund), 1 => Just(Op::Reset),
+        1 => Just(Op::Peek), 2 => Just(Op::Adjust), 1 => Just(Op::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
     let mode = prop_oneof![
@@ -452,8 +452,15 @@ fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
             match event {
                 Event::Batch(full, all) => {
                     let op = |asked: &Asked| match asked.op {
-                        Op::Refund if charged.is_empty() => (Op::Peek, scene.counters(asked)),
-                        Op::Refund => (Op::Refund, asked.of.get(&charged).clone()),
+                        // A refund, a charge, or both.
+                        Op::Adjust if !charged.is_empty() && asked.cost != 1 => {
+                            let mut counters = asked.of.get(&charged).clone();
+                            counters.truncate(asked.cost as usize + 1);
+                            if asked.cost > 1 {
+                                counters.extend(scene.counters(asked));
+                            }
+                            (Op::Adjust, counters)
+                        }
                         op => (op, scene.counters(asked)),
                     };
                     let requests: Vec<_> = all.iter().map(op).collect();

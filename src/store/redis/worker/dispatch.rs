@@ -97,7 +97,7 @@ pub(crate) async fn send_batch(
     if let Some(mut connection) = outcome.connection.filter(|_| outcome.action.reconnect) {
         connection.close();
     }
-    let error = outcome.error.unwrap_or(StoreError::Timeout);
+    let error = outcome.error.unwrap_or(StoreError::timeout());
     let refunds = &shared.pending_refunds;
     let unanswered = batch.drain();
     unanswered.for_each(|request| {
@@ -106,7 +106,7 @@ pub(crate) async fn send_batch(
     if batch.is_late {
         // The worker has given it up.
         for request in outcome.retry.drain(..) {
-            refunds.fail_and_keep(tag, request, StoreError::Timeout, Sent::No);
+            refunds.fail_and_keep(tag, request, StoreError::timeout(), Sent::No);
         }
     }
     batch.clear();
@@ -191,7 +191,7 @@ impl StoreCall {
 impl BatchOutcome {
     /// The error of its requests.
     fn error(&self) -> StoreError {
-        self.error.clone().unwrap_or(StoreError::Timeout)
+        self.error.clone().unwrap_or(StoreError::timeout())
     }
 
     /// No connection could be opened; nothing was sent.
@@ -449,7 +449,7 @@ async fn reply_of<T>(
                     return Poll::Ready(None);
                 }
                 if counts_as_failure(worker, batch) {
-                    let error = || StoreError::Timeout;
+                    let error = || StoreError::timeout();
                     probe::note_failure(&worker.shared, worker.tag, error);
                 }
                 closer.close();

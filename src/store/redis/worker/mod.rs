@@ -109,7 +109,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// [`StoreError::CircuitOpen`] while the circuit breaker is open; for a charge or refund by hand [`StoreError::Deferred`].
+    /// [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
         if self.enqueue(request)? {
             match self.last_waiting.load(Ordering::Relaxed) {
@@ -238,7 +238,7 @@ impl Worker {
                     && self.note_if_held_up(until, now)
             };
             if until <= now && !is_late() {
-                self.fail(request, StoreError::Timeout);
+                self.fail(request, StoreError::timeout());
             } else if !request.is_cancelled() {
                 return batch.push(request);
             }
@@ -256,7 +256,7 @@ impl Worker {
         let now = Instant::now();
         let is_overdue = |first: &PendingRequest| self.awaited_until(first.deadline, now) <= now;
         while let Some(late) = schedule.take_first_if(is_overdue) {
-            self.fail(late, StoreError::Timeout);
+            self.fail(late, StoreError::timeout());
         }
     }
 

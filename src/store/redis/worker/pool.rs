@@ -30,8 +30,8 @@ use crate::{
             cluster::hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                Followers, OnResponse, PendingRequest, RefundRetry, RequestState, Sent,
-                UndeliveredGuard, ended,
+                Followers, OnResponse, PendingRequest, RequestState, Retry, Sent, UndeliveredGuard,
+                ended,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
@@ -164,8 +164,7 @@ impl WorkerPool {
     /// # Errors
     ///
     /// [`StoreError::NoRuntime`] outside of a tokio runtime with timers and IO, [`StoreError::CircuitOpen`] while the circuit breaker is
-    /// open, [`StoreError::Connection`] in a runtime that is shutting down; in place of the last two, for a charge or refund by hand
-    /// [`StoreError::Deferred`].
+    /// open, [`StoreError::Connection`] in a runtime that is shutting down.
     #[inline]
     pub(crate) fn execute(
         self: &Arc<Self>,
@@ -173,7 +172,7 @@ impl WorkerPool {
         counters: CounterOps,
         deadline: Instant,
         mut followers: Followers,
-        refund_retry: RefundRetry,
+        retry: Retry,
     ) -> Result<ResponseHandle, StoreError> {
         let no_runtime = || {
             StoreError::NoRuntime(
@@ -185,7 +184,7 @@ impl WorkerPool {
         followers.undelivered = self.undelivered(op);
         let state = RequestState::with_followers(op, counters, deadline, hash, followers);
         let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
-        request.refund_retry = refund_retry;
+        request.retry = retry;
         let sets = self.workers(&here);
         let Some(worker) = worker_of(&sets, here.id(), worker_index) else {
             let error = match runtime_with_io() {
@@ -212,14 +211,25 @@ impl WorkerPool {
         (self.worker_index(counters, hash), hash)
     }
 
-    /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on the background thread's.
-    /// If there is none either, a refund is kept for the next one.
-    pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
-        let (worker_index, state) = self.detached(op, counters, None);
-        self.push_detached(worker_index, PendingRequest::detached(state));
+    /// Executes an operation without a waiter on this runtime or, if there is none or it is shutting down, on the background thread's, and
+    /// calls back with the response. An adjustment that did not run is sent again, without a callback.
+    pub(crate) fn execute_detached(
+        self: &Arc<Self>,
+        op: Op,
+        counters: CounterOps,
+        on_response: Option<Box<dyn OnResponse>>,
+    ) {
+        let has_callback = on_response.is_some();
+        let (worker_index, state) = self.detached(op, counters, on_response);
+        let request = if has_callback {
+            PendingRequest::with_callback(state, Retry::Always)
+        } else {
+            PendingRequest::detached(state)
+        };
+        self.push_detached(worker_index, request);
     }
 
-    /// Executes an operation as [`execute_detached`](Self::execute_detached) does, and calls back with its response. It is sent once.
+    /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does, but sends it once.
     pub(crate) fn execute_with_callback(
         self: &Arc<Self>,
         op: Op,
@@ -227,7 +237,8 @@ impl WorkerPool {
         on_response: Box<dyn OnResponse>,
     ) {
         let (worker_index, state) = self.detached(op, counters, Some(on_response));
-        self.push_detached(worker_index, PendingRequest::with_callback(state));
+        let request = PendingRequest::with_callback(state, Retry::Never);
+        self.push_detached(worker_index, request);
     }
 
     /// Executes an operation by the background thread's worker, and calls back with its response. It is sent once.
@@ -238,21 +249,10 @@ impl WorkerPool {
         on_response: Box<dyn OnResponse>,
     ) {
         let (worker_index, state) = self.detached(op, counters, Some(on_response));
-        self.push_to_background(worker_index, PendingRequest::with_callback(state));
-    }
-
-    /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does. Returns a handle to its
-    /// response, on which no request depends.
-    pub(crate) fn execute_detached_with_response(
-        self: &Arc<Self>,
-        op: Op,
-        counters: CounterOps,
-    ) -> ResponseHandle {
-        let (worker_index, state) = self.detached(op, counters, None);
-        let here = Handle::try_current().ok().map(|here| here.id());
-        let (request, response) = PendingRequest::detached_with_response(state, here);
-        self.push_detached(worker_index, request);
-        response
+        self.push_to_background(
+            worker_index,
+            PendingRequest::with_callback(state, Retry::Never),
+        );
     }
 
     /// The index of the worker, and the state of a request that no task waits for.
@@ -328,8 +328,9 @@ impl WorkerPool {
                     drop(mem::take(&mut watch.0));
                     return;
                 }
-                for request in pool.take_stalled(here) {
-                    pool.execute_detached(request.op, request.counters.clone());
+                for mut request in pool.take_stalled(here) {
+                    let on_response = request.take_callback();
+                    pool.execute_detached(request.op, request.counters.clone(), on_response);
                     request.discard();
                 }
                 pool.shared.pending_refunds.resume();
@@ -371,10 +372,8 @@ impl WorkerPool {
     #[inline]
     fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
         match op {
-            Op::Acquire(_) | Op::Peek | Op::Inspect | Op::Renew => None,
-            Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
-                Some(self.shared.pending_refunds.undelivered())
-            }
+            Op::Acquire(_) | Op::Peek | Op::Renew => None,
+            Op::Adjust | Op::Reset => Some(self.shared.pending_refunds.undelivered()),
         }
     }
 

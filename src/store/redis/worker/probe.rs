@@ -109,7 +109,7 @@ impl Drop for ProbeResult {
     fn drop(&mut self) {
         let is_failure = self.confirmation.decide(self.is_answered);
         if is_failure && let Some(store) = self.store.upgrade() {
-            note_failure(&store, self.tag, || StoreError::Timeout);
+            note_failure(&store, self.tag, StoreError::timeout);
         }
     }
 }

@@ -344,7 +344,7 @@ impl<'a> Run<'a> {
     /// Removes from all what is over: a store may or may not have, and if the clock steps back it shows.
     async fn forget_what_is_over(&mut self) -> Outcome {
         for key in self.keys.unknown(self.now) {
-            self.peek(&Request::of(key)).await?;
+            self.touch(&Request::of(key)).await?;
         }
         self.check_keys().await?;
         for place in self.keys.remove_over(self.server, self.now) {
@@ -390,14 +390,15 @@ impl<'a> Run<'a> {
                 self.keys.change((place, key), self.now);
                 continue;
             };
-            let repairs = alone && result.admitted.is_none_or(|admitted| admitted == 0);
+            let is_free = request.cost == Some(0);
+            let repairs = alone && (is_free || result.admitted == Some(0));
             match result.under.get(&policy_name(place)) {
                 Some(under) => self.keys.record(
                     (place, key),
                     policy,
                     tier,
                     under,
-                    (self.now, repairs, result.admitted.is_some()),
+                    (self.now, repairs, !is_free),
                 ),
                 None => self.keys.change((place, key), self.now),
             }

@@ -157,7 +157,7 @@ impl Run<'_> {
         // A quota is registered before the first of several requests at once.
         let overridden: BTreeSet<_> = self.overrides.keys().map(|(_, key)| *key).collect();
         for key in overridden {
-            self.peek(&Request::of(key)).await?;
+            self.touch(&Request::of(key)).await?;
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Run<'_> {
                 None => drop(self.overrides.remove(&(place, key))),
             }
         }
-        self.peek(&Request::of(key)).await
+        self.touch(&Request::of(key)).await
     }
 
     pub(super) async fn credit(&mut self, place: usize, request: &Request, units: u64) -> Outcome {
@@ -352,7 +352,30 @@ impl Run<'_> {
         self.redis.decisions.push(Held::Nothing);
         self.memory.decisions.push(Held::Nothing);
         compare(&by_redis, &by_memory, None)?;
-        self.peek(request).await
+        self.touch(request).await
+    }
+
+    /// Peeks, and sends a request of no cost, which writes what is repaired of the keys.
+    pub(super) async fn touch(&mut self, request: &Request) -> Outcome {
+        self.peek(request).await?;
+        let free = Request {
+            cost: Some(0),
+            times: 1,
+            ..request.clone()
+        };
+        let [redis, memory] = self.limiters(&free);
+        let (redis, memory) = (self.asked(&redis, &free), self.asked(&memory, &free));
+        let (redis, memory) = (redis.await, memory.await);
+        if is_cached(&redis) {
+            return Ok(());
+        }
+        let quotas = self.quotas(&free, false);
+        let model = self.model.as_mut();
+        let model = model.map(|model| model.check_without_decision(&free, &quotas));
+        let (by_redis, by_memory) = (OpResult::of(&redis, true)?, OpResult::of(&memory, true)?);
+        let by_store = redis.source() == DecisionSource::Store;
+        self.record(&free, &by_redis, by_store);
+        compare(&by_redis, &by_memory, model.as_ref())
     }
 
     pub(super) async fn peek(&mut self, request: &Request) -> Outcome {
@@ -368,7 +391,6 @@ impl Run<'_> {
         let quotas = self.quotas(request, false);
         let model = self.model.as_mut();
         let model = model.map(|model| model.peek(request, &quotas));
-        self.record(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
         for (place, policy) in self.policies.iter().enumerate() {
             if policy.is_present() && policy.strategy == Plain::List.into() {

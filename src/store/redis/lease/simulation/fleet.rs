@@ -189,7 +189,7 @@ impl World {
     /// Refunds an admitted request, as its decision does: it counts as admitted no more, as far as the store refunds it.
     pub(super) fn refund(&mut self, at: i64, admission: usize) {
         let counters = self.admissions[admission].refund.clone();
-        let result = self.execute_owned(at, Op::Refund, &counters);
+        let result = self.execute_owned(at, Op::Adjust, &counters);
         let units = &mut self.admissions[admission].units;
         for (units, counter) in units.iter_mut().zip(&result.counters) {
             *units -= (counter.units as i64).min(*units);

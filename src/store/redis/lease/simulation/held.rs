@@ -104,7 +104,7 @@ fn run_within(
             }
             Event::Reclaim(number) => {
                 if let Some(unspent) = process.key.reclaim(number) {
-                    world.execute_owned(at, Op::Refund, &unspent.counters);
+                    world.execute_owned(at, Op::Adjust, &unspent.counters);
                 }
             }
         }

@@ -146,7 +146,7 @@ impl Ledger {
                 for unspent in std::mem::take(&mut self.unspent) {
                     let _ = self
                         .world
-                        .execute_owned(self.at, Op::Refund, &unspent.counters);
+                        .execute_owned(self.at, Op::Adjust, &unspent.counters);
                 }
             }
             Step::Others(requests) => {

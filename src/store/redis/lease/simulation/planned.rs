@@ -198,7 +198,7 @@ fn a_refund_takes_back_what_has_not_refilled_of_the_whole_lease_to_the_fraction(
                 process.key.reclaim(1).is_none(),
                 "units are reclaimed twice"
             );
-            world.execute_owned(refunded_at, Op::Refund, &unspent.counters);
+            world.execute_owned(refunded_at, Op::Adjust, &unspent.counters);
             let reset = world.status(refunded_at, 0).reset_after;
             assert_eq!(
                 reset.as_micros() as i64,
@@ -219,7 +219,7 @@ fn a_refund_after_most_has_drained_frees_what_is_left() {
         let at = 17 * 17_100 - 8_550;
         // Another process leases the rest before, and one more after it, and spends both at the last instant.
         let mut other = Process::hoarding(&mut world, (at - 1, at - 1, at - 1), 99, Clocks::EXACT);
-        world.execute_owned(at, Op::Refund, &unspent.counters);
+        world.execute_owned(at, Op::Adjust, &unspent.counters);
         let mut third = Process::hoarding(&mut world, (at, at, at), 99, Clocks::EXACT);
         let last = at + 50 * MS - 2;
         assert_eq!(other.spend(&mut world, last), 16);
@@ -243,7 +243,7 @@ fn refunds_of_requests_are_not_refunded_with_the_rest_of_their_lease() {
         let unspent = process.key.reclaim(1).expect("unspent units");
         let at = 2 * 17_100 + 6;
         let mut other = Process::hoarding(&mut world, (at, at, at), 99, Clocks::EXACT);
-        world.execute_owned(at + 1, Op::Refund, &unspent.counters);
+        world.execute_owned(at + 1, Op::Adjust, &unspent.counters);
         let mut third = Process::hoarding(&mut world, (at + 1, at + 1, at + 1), 99, Clocks::EXACT);
         let last = at + 50 * MS - 1;
         let admitted = other.spend(&mut world, last) + third.spend(&mut world, last);
@@ -332,14 +332,14 @@ fn a_refund_goes_into_the_window_of_its_charge() {
         let unspent = process.key.reclaim(1).expect("unspent units");
         assert!(other.spend(&mut world, next) > 0);
         ask_at(&mut world, [next]);
-        world.execute_owned(next, Op::Refund, &unspent.counters);
+        world.execute_owned(next, Op::Adjust, &unspent.counters);
         assert_eq!(ask_at(&mut world, [next]), 0, "{setting:?}");
         // Into its own window it goes.
         let mut world = World::new(std::slice::from_ref(&setting));
         let mut process = Process::hoarding(&mut world, (0, 0, 0), 20, Clocks::EXACT);
         assert_eq!(ask_at(&mut world, [1]), 20);
         let unspent = process.key.reclaim(1).expect("unspent units");
-        world.execute_owned(2, Op::Refund, &unspent.counters);
+        world.execute_owned(2, Op::Adjust, &unspent.counters);
         assert_eq!(ask_at(&mut world, [3]), 20, "{setting:?}");
         assert_tight(&world, 0.0);
     }
@@ -377,7 +377,7 @@ fn a_process_that_blocks_a_key_spends_nothing_of_it_and_leases_nothing_until_tha
                 }
             }
             for unspent in unspent {
-                world.execute_owned(4, Op::Refund, &unspent.counters);
+                world.execute_owned(4, Op::Adjust, &unspent.counters);
             }
             for at in (5..1_000 * MS).step_by(1_000) {
                 let (admitted, request) = process.decide(&mut world, at, &[1]);

@@ -232,7 +232,7 @@ impl Run {
             }
             Event::Refund(tier, counters) => {
                 self.refunds += 1;
-                let _ = self.worlds[tier].execute_owned(at, Op::Refund, &counters);
+                let _ = self.worlds[tier].execute_owned(at, Op::Adjust, &counters);
             }
             Event::Ask(leaser, sent, costs) => {
                 let result = self.worlds[leaser.tier].response(at, &costs);
