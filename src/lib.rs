@@ -208,7 +208,7 @@
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
 //! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
-//! | background thread | one for each process, `tollgate`: it sends probes, calls that block a thread and what no runtime sends, and renews permits that were taken outside of one |
+//! | background thread | one for each process, `tollgate`: it sends probes, calls that block a thread and what no runtime sends, and renews permits on Redis |
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, staleness | remembered rejections; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |

@@ -6,10 +6,7 @@ use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
 };
-
-use tokio::sync::watch;
 
 use super::{
     bound_policy::{BoundPolicy, Enforcement},
@@ -17,7 +14,6 @@ use super::{
     core::LimiterCore,
     fallback::LocalShare,
     other_quotas::OtherQuotas,
-    permits::PermitRegistry,
 };
 #[cfg(feature = "redis")]
 use crate::store::redis::RedisStore;
@@ -65,10 +61,6 @@ impl<T> LimiterBuilder<T> {
         }
         policies.sort_by_key(|bound| bound.role);
         share_extractors(&mut policies, &self.lists);
-        let permit_ttls = policies
-            .iter()
-            .filter_map(|bound| bound.limit.info().permit_ttl);
-        let permit_ttl = permit_ttls.min().unwrap_or(Duration::MAX);
         let observers = match (Observers::new(&self.observers), old) {
             (None, Some(old)) => old.observers.clone(),
             (observers, _) => observers,
@@ -80,6 +72,7 @@ impl<T> LimiterBuilder<T> {
             has_outcome_charges: policies
                 .iter()
                 .any(|bound| !bound.policy.charges_on_arrival()),
+            has_permits: policies.iter().any(BoundPolicy::is_permit),
             reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
             misuse_log: LogThrottle::default(),
             health_checks: old.map_or_else(Arc::default, |old| old.health_checks.clone()),
@@ -92,15 +85,8 @@ impl<T> LimiterBuilder<T> {
             counts_preflights: self.counts_preflights,
             outage_log: LogThrottle::default(),
             misconfiguration_log: LogThrottle::default(),
-            permits: PermitRegistry::default(),
             generation: old.map_or(0, |old| old.generation + 1),
             wait_queues: old.map_or_else(Arc::default, |old| old.wait_queues.clone()),
-            has_permits: permit_ttl < Duration::MAX,
-            permit_ttl_in_force: match old {
-                Some(old) => old.permit_ttl_in_force.clone(),
-                None => Arc::new(watch::Sender::new(permit_ttl)),
-            },
-            permit_ttl,
         })
     }
 }

@@ -5,19 +5,16 @@ use std::{
     fmt,
     ops::Deref,
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use http::HeaderValue;
-use tokio::sync::watch;
 
 use super::{
     bound_policy::{BoundPolicy, Enforcement},
     entry::PolicyEntry,
     health_checks::HealthChecks,
     other_quotas::OtherQuota,
-    permits::PermitRegistry,
     wait_queue::WaitQueues,
 };
 use crate::{
@@ -57,12 +54,6 @@ pub(crate) struct LimiterCore {
     pub(crate) has_outcome_charges: bool,
     /// Whether any policy is an in-flight limit.
     pub(crate) has_permits: bool,
-    /// The shortest permit TTL of any policy.
-    pub(crate) permit_ttl: Duration,
-    /// The permit TTL of the limiter's policies in force. A core that was replaced reads the new TTL here, since permits that are
-    /// still held under its policies expire by it.
-    pub(crate) permit_ttl_in_force: Arc<watch::Sender<Duration>>,
-    pub(crate) permits: PermitRegistry,
     pub(crate) wait_queues: Arc<WaitQueues>,
     pub(crate) health_checks: Arc<HealthChecks>,
     pub(crate) outage_log: LogThrottle,

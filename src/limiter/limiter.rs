@@ -790,7 +790,6 @@ impl Limiter {
         // From here on nothing calls code of the application.
         publish(&new);
         self.shared.refs.replace(new);
-        old.permit_ttl_in_force.send_replace(new_core.permit_ttl);
         old.wait_queues.replaced_by(new_core.generation);
         Ok(changes)
     }

@@ -43,7 +43,7 @@ pub(crate) struct WaitQueue {
 
 #[derive(Default)]
 pub(crate) struct QueueState {
-    list: WaitList<Waiter, Box<MergedCheck>, Turn>,
+    list: WaitList<Waiter, Box<MergedCheck>, Decision>,
     /// The last rejection: out of date while a call of the store is in flight.
     rejection: Option<Arc<LastRejection>>,
     /// Whether units or permits were refunded since the first request has looked.
@@ -75,12 +75,6 @@ struct MergedCheck {
     decision: MaybePending,
 }
 
-/// The decision of a request, and the runtime on which it was charged.
-struct Turn {
-    decision: Decision,
-    runtime: Option<Handle>,
-}
-
 impl WaiterLimits {
     /// Whether waiting behind `ahead` requests cannot succeed, by the queue's last rejection.
     fn cannot_succeed(&self, ahead: usize, rejection: &LastRejection, now: Instant) -> bool {
@@ -100,21 +94,6 @@ impl Waiter {
 
     fn wake(self) {
         self.waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Turn {
-    fn of(decision: Decision) -> Self {
-        Self {
-            decision,
-            runtime: Handle::try_current().ok(),
-        }
-    }
-
-    /// The decision, for the task that waits for it.
-    fn claim(self) -> Decision {
-        self.decision.permit.renew_here();
-        self.decision
     }
 }
 
@@ -240,13 +219,13 @@ impl WaitQueue {
             if by == Some(number) {
                 own = Some(share);
             } else {
-                state.list.decided.insert(number, Turn::of(share));
+                state.list.decided.insert(number, share);
             }
         }
         drop(state);
         decided.into_iter().for_each(Waiter::wake);
         // Those of requests that have left.
-        shares.for_each(|share| self.refund(Turn::of(share)));
+        shares.for_each(|share| self.refund(share));
         Ok(own)
     }
 
@@ -259,17 +238,12 @@ impl WaitQueue {
     }
 
     /// Refunds what a request was charged that has left.
-    fn refund(&self, turn: Turn) {
-        let mut decision = turn.decision;
+    fn refund(&self, mut decision: Decision) {
         if !decision.is_admitted() {
             return;
         }
         // Not dropped by the application: nothing to log.
         let _permit = decision.permit.take();
-        // On a thread without a runtime nothing could be sent.
-        let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
-        let runtime = turn.runtime.as_ref().filter(|_| outside);
-        let _entered = runtime.map(Handle::enter);
         decision.limiter.refund_unreported(&mut decision.entries);
         self.queues.notify(&self.key);
     }
@@ -317,14 +291,13 @@ impl Place {
     /// Waits until no request is ahead of it, or until it is decided.
     pub(crate) async fn until_first(&self) -> ControlFlow<Decision> {
         let find = |state: &mut QueueState| match state.list.decided.remove(&self.number) {
-            Some(turn) => Some(ControlFlow::Break(turn)),
+            Some(decision) => Some(ControlFlow::Break(decision)),
             None => {
                 let is_first = state.list.is_first(self.number);
                 is_first.then_some(ControlFlow::Continue(()))
             }
         };
-        let found = poll_fn(|cx| self.poll_queue(cx, find)).await;
-        found.map_break(Turn::claim)
+        poll_fn(|cx| self.poll_queue(cx, find)).await
     }
 
     /// Waits until units or permits were refunded, or the policies replaced.
@@ -358,7 +331,7 @@ impl Place {
         let decided = poll_fn(|cx| {
             let step = self.poll_queue(cx, |state| state.list.step(self.number));
             let call = match ready!(step) {
-                Step::Return(turn) => return Poll::Ready(Ok(Some(turn.claim()))),
+                Step::Return(decision) => return Poll::Ready(Ok(Some(decision))),
                 Step::Poll(call) => Some(*call),
                 Step::Begin => None,
             };
@@ -387,8 +360,7 @@ impl Place {
         let mut rejected = Vec::with_capacity(hopeless.len());
         for number in hopeless {
             rejected.extend(state.list.waiters.remove(&number));
-            let turn = Turn::of(rejection.at(now));
-            state.list.decided.insert(number, turn);
+            state.list.decided.insert(number, rejection.at(now));
         }
         drop(state);
         rejected.into_iter().for_each(Waiter::wake);
@@ -433,8 +405,8 @@ impl Drop for Place {
             before.into_iter().for_each(|(_, waker)| waker.wake());
             Finisher::start(self.queue.clone(), number);
         }
-        if let Some(turn) = unread {
-            self.queue.refund(turn);
+        if let Some(decision) = unread {
+            self.queue.refund(decision);
         }
     }
 }
@@ -466,7 +438,7 @@ impl<'a> TakenCall<'a> {
                 let is_own = |place: &Place| Arc::ptr_eq(&place.request, &call.request);
                 // The runtime of a request that has left may have ended, or stand still, which fails no other request.
                 if decision.source == DecisionSource::Fallback && !self.by.is_some_and(is_own) {
-                    self.queue.refund(Turn::of(decision));
+                    self.queue.refund(decision);
                     return Poll::Ready(Ok(None));
                 }
                 let merged = (&call.request, call.n);

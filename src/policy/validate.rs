@@ -67,6 +67,12 @@ impl Policy {
         let rule = self.bind(quota, &TierRefills::default())?;
         if let Some(store) = store {
             store.register(self.name(), rule.clone())?;
+            if rule.info().permit_ttl.is_some() && store.keep_alive(&[]).is_none() {
+                return Err(InvalidValue::new(
+                    "an in-flight limit on a store that does not keep permits alive",
+                    "a MemoryStore, a RedisStore or another store with Store::keep_alive",
+                ));
+            }
         }
         Ok(rule)
     }

@@ -60,8 +60,7 @@ pub use deadpool_redis;
 ///
 /// A store counts by the [`Rule`] of each limit, and by one clock of its own. It must be exact for concurrent calls: an
 /// [`Acquire`](Op::Acquire) reads and charges all its counters at one instant. The limiter does the rest: it finds keys and
-/// costs, handles store failures, makes responses, queues waiting requests, and renews permits. Clones of a built-in store
-/// share its counts.
+/// costs, handles store failures, makes responses and queues waiting requests. Clones of a built-in store share its counts.
 ///
 /// The methods are called on request paths, from any thread, inside and outside of tokio runtimes: they must not block.
 /// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none. Within
@@ -80,7 +79,7 @@ pub use deadpool_redis;
 /// [`Limiter::reconfigure`](crate::Limiter::reconfigure) knows a clone of a built-in store as the limiter's own store; a store of
 /// your own has to be the same [`Arc`](crate::limiter::LimiterBuilder::shared_store).
 ///
-/// A store that counts in a map, for policies without bans, shadows and settlements:
+/// A store that counts in a map, for policies without bans, shadows, settlements and in-flight limits:
 ///
 /// ```
 /// use std::{
@@ -212,7 +211,7 @@ pub use deadpool_redis;
 /// use tollgate::{
 ///     Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, StoreError, clock::Timestamp, error::InvalidValue,
 ///     observe::{Observer, StoreStats},
-///     store::{Completion, CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse},
+///     store::{Completion, CounterOp, FlushFuture, KeepAlive, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse},
 ///     strategy::Rule,
 /// };
 ///
@@ -252,6 +251,10 @@ pub use deadpool_redis;
 ///
 ///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
 ///         self.store.execute_detached(op, counters, completion);
+///     }
+///
+///     fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+///         self.store.keep_alive(counters)
 ///     }
 ///
 ///     fn shard(&self, key: &Key) -> usize {
@@ -346,6 +349,19 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// there is not one result.
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>);
 
+    /// Keeps the permits of these counters from expiring until the returned value is dropped, for as long as the store can be
+    /// reached. The counters are those of an [`Acquire`](Op::Acquire) that was admitted, one for each in-flight limit.
+    ///
+    /// It must not block. Dropping the value does not release the permits: an [`Adjust`](Op::Adjust) with their receipts does.
+    ///
+    /// Without counters it says whether the store can do this: a limiter asks when it is built or reconfigured, and
+    /// policies with a [permit TTL](crate::strategy::RuleInfo::permit_ttl) are a [`ConfigError`](crate::ConfigError) on a store that returns
+    /// `None`. Default: `None`.
+    fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+        let _ = counters;
+        None
+    }
+
     /// Returns the shard that counts a key: counters of one shard are adjusted all or nothing ([`Op::Adjust`]); the limiter
     /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
@@ -384,6 +400,27 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// for blocked keys, callers and overrides return [`StoreError::Unsupported`].
     fn admin(&self) -> Option<&dyn StoreAdmin> {
         None
+    }
+}
+
+/// Keeps permits of in-flight limits from expiring until it is dropped: see [`Store::keep_alive`].
+#[must_use = "dropping it lets the permits expire"]
+pub struct KeepAlive {
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl KeepAlive {
+    /// A value that drops `guard` when it is dropped.
+    pub fn new(guard: impl Send + Sync + 'static) -> Self {
+        Self {
+            _guard: Box::new(guard),
+        }
+    }
+}
+
+impl fmt::Debug for KeepAlive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeepAlive").finish_non_exhaustive()
     }
 }
 

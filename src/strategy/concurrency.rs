@@ -15,14 +15,14 @@ use crate::{
 /// A strategy that limits the number of requests in flight at once, for [`Quota::concurrent`].
 ///
 /// A request takes a permit per unit on arrival. It is released when the response's body has been sent or dropped, the handler
-/// panics or the client disconnects. While a request runs, its permit is renewed three times per TTL, and a failed renewal is
-/// repeated. The permits of a process that dies expire after one TTL.
+/// panics or the client disconnects. In process a permit does not expire while it is held. On Redis it is renewed three times per
+/// TTL, and a failed renewal is repeated; the permits of a process that dies expire after one TTL.
 ///
 /// - **Rule**: a request of n units is admitted if, including them, no more units than the quota are in flight.
-/// - **Exact** with a TTL of 20 s or more, as long as no process is paused, and no outage of the store lasts, for longer than half a TTL, and the store
-///   loses no writes (a failover of an asynchronously replicated Redis may). After a longer pause the permits of the process
-///   have expired, and other requests may hold permits in addition; the same holds for all processes if the server's clock
-///   steps forward by more than a TTL.
+/// - **Exact** in process; on Redis with a TTL of 20 s or more, as long as no process is paused, and no outage of the store lasts, for
+///   longer than half a TTL, and the store loses no writes (a failover of an asynchronously replicated Redis may). After a longer pause
+///   the permits of the process have expired, and other requests may hold permits in addition; the same holds for all processes if
+///   the server's clock steps forward by more than a TTL.
 /// - **By hand** the permit belongs to the admission: bind it to a name for as long as the work takes. A permit that is dropped
 ///   at once limits nothing:
 ///
@@ -142,8 +142,11 @@ struct Permits(Vec<Permit>);
 struct Permit {
     caller: Key,
     units: u64,
+    /// [`HELD`] while a request of this process holds it.
     expires_at: Timestamp,
 }
+
+const HELD: Timestamp = Timestamp::from_micros(i64::MAX);
 
 impl State for Permits {
     fn expires_at(&self) -> Timestamp {
@@ -162,8 +165,10 @@ impl LocalRule for ConcurrencyRule {
 
     fn available(&self, state: &mut Permits, now: Timestamp) -> i64 {
         state.0.retain_mut(|permit| {
-            // The clock stepped back: permits that would live for longer than one TTL live for one.
-            permit.expires_at = permit.expires_at.min(now + self.ttl);
+            if permit.expires_at != HELD {
+                // The clock stepped back: permits that would live for longer than one TTL live for one.
+                permit.expires_at = permit.expires_at.min(now + self.ttl);
+            }
             permit.expires_at > now
         });
         let [used] = LocalRule::snapshot(self, state, now, 0).values();
@@ -202,9 +207,16 @@ impl LocalRule for ConcurrencyRule {
         let mut live = state.0.iter_mut().filter(|permit| permit.expires_at > now);
         live.find(|permit| permit.caller == *caller)
             .map_or(0, |permit| {
-                permit.expires_at = now + self.ttl;
+                permit.expires_at = permit.expires_at.max(now + self.ttl);
                 permit.units
             })
+    }
+
+    fn hold(&self, state: &mut Permits, now: Timestamp, caller: &Key, is_held: bool) {
+        let mut permits = state.0.iter_mut();
+        if let Some(permit) = permits.find(|permit| permit.caller == *caller) {
+            permit.expires_at = if is_held { HELD } else { now + self.ttl };
+        }
     }
 
     fn snapshot(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {

@@ -5,7 +5,7 @@ use std::{
     panic::Location,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, Ordering},
         mpsc,
     },
     thread,
@@ -127,13 +127,11 @@ impl StillTime {
     }
 }
 
-/// A monotonic clock and a wall clock, set by hand. It counts how often it is read: a store reads it once for each call, and nothing else
-/// shows that it was called.
+/// A monotonic clock and a wall clock, set by hand.
 #[derive(Clone, Debug, Default)]
 pub struct TwoClocks {
     now: Arc<AtomicI64>,
     wall: Arc<AtomicI64>,
-    reads: Arc<AtomicU64>,
 }
 
 impl TwoClocks {
@@ -159,15 +157,10 @@ impl TwoClocks {
     pub fn micros(&self) -> i64 {
         self.now.load(Ordering::SeqCst)
     }
-
-    pub fn reads(&self) -> u64 {
-        self.reads.load(Ordering::SeqCst)
-    }
 }
 
 impl Clock for TwoClocks {
     fn now(&self) -> Timestamp {
-        self.reads.fetch_add(1, Ordering::SeqCst);
         Timestamp::from_micros(self.micros())
     }
 

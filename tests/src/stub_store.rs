@@ -8,7 +8,7 @@ use tollgate::{
     limiter::Override,
     observe::StoreStats,
     store::{
-        CallersFuture, Completion, CounterOp, LimitHandle, Op, OpResult, OverrideFuture,
+        CallersFuture, Completion, CounterOp, KeepAlive, LimitHandle, Op, OpResult, OverrideFuture,
         OverrideTable, Store, StoreAdmin, StoreResponse,
     },
     strategy::Rule,
@@ -135,6 +135,10 @@ impl Store for StubStore {
                 store.execute_detached(op, &[later], None);
             });
         }
+    }
+
+    fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+        self.counts.keep_alive(counters)
     }
 
     fn stats(&self) -> StoreStats {

@@ -13,6 +13,7 @@ use tollgate::{
     Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore,
     limiter::{Keys, LimiterBuilder},
     observe::DecisionSource,
+    store::Store,
 };
 
 pub use crate::until::TEST_TIMEOUT;
@@ -124,6 +125,13 @@ impl World {
         }
     }
 
+    pub fn store(&self) -> &dyn Store {
+        match &self.store {
+            Backing::Memory(store) => store,
+            Backing::Redis(store, _) => store,
+        }
+    }
+
     /// A limiter on this store that reports store failures.
     #[track_caller]
     pub fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
@@ -149,15 +157,6 @@ impl World {
     pub fn no_key_is_immortal(&self) {
         if let Some(server) = self.redis_server() {
             assert_eq!(server.immortal_keys(), Vec::<String>::new());
-        }
-    }
-
-    /// How many permits were renewed and released; in process, how many calls were made.
-    pub fn renewals(&self) -> u64 {
-        match (&self.time, self.redis_server()) {
-            (Time::Local(clock), _) => clock.reads(),
-            // The server's own count of what is done to each permit.
-            (_, server) => server.map_or(0, |server| server.calls("zmscore")),
         }
     }
 

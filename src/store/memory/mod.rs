@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use self::shards::Shards;
 use super::{
-    BlockedKeysFuture, CallersFuture, Completion, CounterMode, CounterOp, CounterResult,
+    BlockedKeysFuture, CallersFuture, Completion, CounterMode, CounterOp, CounterResult, KeepAlive,
     LimitHandle, Op, OpResult, OverrideFuture, Store, StoreAdmin, StoreResponse,
     overrides::{MAX_OVERRIDES, Override, OverrideTable},
 };
@@ -117,6 +117,38 @@ impl MemoryStore {
     }
 }
 
+/// Permits that a request holds. Dropping it lets them expire.
+struct Held {
+    shards: Arc<Shards>,
+    /// The limit, key and caller of each.
+    permits: SmallVec<[(LimitHandle, Key, Key); 1]>,
+}
+
+impl Held {
+    fn new(shards: &Arc<Shards>, counters: &[CounterOp<'_>]) -> Self {
+        let permits = counters.iter();
+        let permits = permits.map(|permit| (permit.limit.clone(), permit.key, permit.caller));
+        let held = Self {
+            shards: shards.clone(),
+            permits: permits.collect(),
+        };
+        held.set(true);
+        held
+    }
+
+    fn set(&self, is_held: bool) {
+        for (limit, key, caller) in &self.permits {
+            self.shards.hold(limit, key, caller, is_held);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
 /// The half of a rule that counts in process.
 pub(crate) fn local_rule(rule: &dyn Rule) -> Result<ErasedLocalRule<'_>, InvalidValue> {
     rule.local_rule().ok_or_else(|| {
@@ -143,6 +175,10 @@ impl Store for MemoryStore {
         counters: &[CounterOp<'_>],
     ) -> Option<Result<OpResult, StoreError>> {
         Some(self.run(op, counters))
+    }
+
+    fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+        Some(KeepAlive::new(Held::new(&self.shards, counters)))
     }
 
     fn wall(&self, at: Timestamp) -> Timestamp {

@@ -442,6 +442,19 @@ impl Shards {
         Some((now, admitted, snapshot))
     }
 
+    /// Keeps a permit from expiring (`is_held`), or has it expire one TTL from now.
+    pub(super) fn hold(&self, limit: &LimitHandle, key: &Key, caller: &Key, is_held: bool) {
+        let Some((slot, rule)) = self.slot(limit, key).zip(limit.rule().local_rule()) else {
+            return;
+        };
+        let mut shard = lock(&self.shards[slot.shard]);
+        let now = now_of(&*self.clock, limit);
+        let table = shard.table(slot.table);
+        if let Some(state) = table.and_then(|table| table.get(slot.hash, key)) {
+            rule.0.hold(state, now, caller, is_held);
+        }
+    }
+
     /// The callers recorded under a key; `None` if there is no such key.
     pub(super) fn recorded_callers(&self, limit: &LimitHandle, key: &Key) -> Option<Vec<Key>> {
         let counter = CounterOp {

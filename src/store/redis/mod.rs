@@ -10,11 +10,14 @@
 //!    about an error, the circuit breaker (`breaker`) when to stop calling.
 //! 4. The response slot of each request wakes its waiter. Refunds that could not be sent are kept (`pending_refunds`).
 //!
+//! The permits of requests in flight are renewed by `keep_alive`.
+//!
 //! What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::{
+    keep_alive::PermitRegistry,
     key_names::KeyNames,
     lease::{LeaseDecision, Leases},
     overrides::RedisOverrides,
@@ -29,7 +32,8 @@ use self::{
     worker::pool::WorkerPool,
 };
 use super::{
-    Completion, CounterOp, FlushFuture, LimitHandle, Op, OpResult, Store, StoreAdmin, StoreResponse,
+    Completion, CounterOp, FlushFuture, KeepAlive, LimitHandle, Op, OpResult, Store, StoreAdmin,
+    StoreResponse,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -50,6 +54,7 @@ pub(crate) mod connection;
 pub(crate) mod cross_slot;
 pub(crate) mod error_class;
 pub(crate) mod health;
+mod keep_alive;
 pub(crate) mod key_names;
 mod lease;
 mod overrides;
@@ -104,6 +109,7 @@ struct Inner {
     shared: Arc<StoreState>,
     workers: Arc<WorkerPool>,
     leases: Arc<Leases>,
+    permits: Arc<PermitRegistry>,
     /// `None` if they are switched off.
     overrides: Option<Arc<RedisOverrides>>,
     /// Compared with those of a document that is put in force.
@@ -222,6 +228,9 @@ impl Store for RedisStore {
         let context = RedisLimit::new(names, script_index, &*rule, &script, store);
         let limit = LimitHandle::new(policy, rule, context);
         self.inner.leases.record_limit(&limit);
+        if let Some(ttl) = limit.info().permit_ttl {
+            self.inner.permits.shorten_ttl(ttl);
+        }
         Ok(limit)
     }
 
@@ -273,6 +282,11 @@ impl Store for RedisStore {
             due.send_in_background();
         }
         result
+    }
+
+    fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+        let counters = self.owned(counters).ok()?;
+        Some(KeepAlive::new(self.inner.permits.add(counters)))
     }
 
     fn shard(&self, key: &Key) -> usize {

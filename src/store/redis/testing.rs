@@ -25,7 +25,9 @@ use crate::{
     RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
     error::InvalidValue,
     extract,
-    store::{Completion, CounterOp, HealthReport, LimitHandle, Op, Store, StoreResponse},
+    store::{
+        Completion, CounterOp, HealthReport, KeepAlive, LimitHandle, Op, Store, StoreResponse,
+    },
     strategy::Rule,
     sync::lock,
 };
@@ -64,6 +66,10 @@ impl Store for ScriptedStore {
             (Poll::Ready(result), _) => result,
             (Poll::Pending, _) => Err(StoreError::Unsupported("a response without a waiter")),
         })
+    }
+
+    fn keep_alive(&self, counters: &[CounterOp<'_>]) -> Option<KeepAlive> {
+        self.store.keep_alive(counters)
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {

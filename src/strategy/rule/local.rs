@@ -181,6 +181,13 @@ pub trait LocalRule: Rule {
         0
     }
 
+    /// Keeps the permits of `caller` from expiring (`is_held`), or has them expire one [TTL](super::RuleInfo::permit_ttl) from now.
+    /// A store in process calls it when a request begins and ends to hold them ([`Store::keep_alive`](crate::store::Store::keep_alive)).
+    /// Default: does nothing, for rules without permits.
+    fn hold(&self, state: &mut Self::State, now: Timestamp, caller: &Key, is_held: bool) {
+        let _ = (state, now, caller, is_held);
+    }
+
     /// Returns the state as the numbers that [`Rule::status`] reads. `cost` is that of the request the status is for; a rule
     /// whose numbers include this request's wait reads it, others ignore it.
     fn snapshot(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
@@ -277,6 +284,12 @@ impl<R: LocalRule> AnyRule for R {
         state
             .downcast_mut()
             .map_or(0, |state| LocalRule::renew(self, state, now, caller))
+    }
+
+    fn hold(&self, state: &mut dyn Any, now: Timestamp, caller: &Key, is_held: bool) {
+        if let Some(state) = state.downcast_mut() {
+            LocalRule::hold(self, state, now, caller, is_held);
+        }
     }
 
     fn snapshot(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Snapshot {
@@ -381,6 +394,11 @@ impl ErasedLocalRule<'_> {
         self.0.renew(self.typed(state), now, caller)
     }
 
+    /// Keeps the caller's permits from expiring, or lets them expire: see [`LocalRule::hold`](super::LocalRule::hold).
+    pub fn hold(self, state: &mut LocalState, now: Timestamp, caller: &Key, is_held: bool) {
+        self.0.hold(self.typed(state), now, caller, is_held);
+    }
+
     /// Returns the state as a snapshot: see [`LocalRule::snapshot`](super::LocalRule::snapshot).
     pub fn snapshot(self, state: &LocalState, now: Timestamp, cost: u64) -> Snapshot {
         self.0.snapshot(Some(&*state.0), now, cost)
@@ -442,6 +460,7 @@ pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
         caller: &Key,
     ) -> u64;
     fn renew(&self, state: &mut dyn Any, now: Timestamp, caller: &Key) -> u64;
+    fn hold(&self, state: &mut dyn Any, now: Timestamp, caller: &Key, is_held: bool);
     fn snapshot(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Snapshot;
     fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
     fn expires_at(&self, state: &dyn Any) -> Timestamp;

@@ -299,9 +299,10 @@ pub struct RuleInfo {
     pub counts_rejections: bool,
 
     /// The time after which a permit expires unless it is renewed, for a rule whose charges are permits that a request holds
-    /// until it has ended (an in-flight limit). The limiter renews them three times per TTL
-    /// ([`Op::Renew`](crate::store::Op::Renew)) and refunds them at the end. Default: `None`, for rules whose units refill with
-    /// time.
+    /// until it has ended (an in-flight limit). The store [keeps](crate::store::Store::keep_alive) them alive meanwhile: in process by
+    /// [`LocalRule::hold`](super::LocalRule::hold), on Redis by the script's `renew`. Such a rule
+    /// [records callers](RuleInfo::records_caller), by which its permits are distinguished. Default: `None`, for rules whose units refill
+    /// with time.
     pub permit_ttl: Option<Duration>,
 
     /// The settings of the rule's [leases](crate::Policy::lease): those of the [terms](crate::strategy::Terms::lease) that it

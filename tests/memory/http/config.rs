@@ -1,7 +1,10 @@
 //! Every mistake in a configuration is an error when it is built, which names its place and what would be valid.
 
 use crate::http::support::*;
-use tollgate::strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy};
+use tollgate::{
+    store::Completion,
+    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, RuleInfo, Snapshot, Strategy},
+};
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
 fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
@@ -288,6 +291,42 @@ impl Rule for HalfOf {
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         self.0.local_rule().filter(|_| self.1)
+    }
+}
+
+/// A store that does not keep permits alive.
+#[derive(Debug, Default)]
+struct WithoutKeepAlive(MemoryStore);
+
+impl Store for WithoutKeepAlive {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.0.register(policy, rule)
+    }
+
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.0.execute(op, counters)
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
+        self.0.execute_detached(op, counters, completion);
+    }
+}
+
+#[test]
+fn an_in_flight_limit_on_a_store_that_keeps_no_permits_alive_is_a_config_error_of_its_policy() {
+    let builder = || Limiter::builder().store(WithoutKeepAlive::default());
+    let others = Policy::new("others", Quota::requests(1).per_second());
+    let limiter = builder().policy(others).build().expect("a limiter");
+    let in_flight = Policy::new("in flight", Quota::concurrent(1));
+    let reconfigured = limiter.reconfigure(Limiter::builder().policy(in_flight.clone()));
+    for built in [
+        builder().policy(in_flight).build().map(drop),
+        reconfigured.map(drop),
+    ] {
+        let error = built.expect_err("a mistake");
+        assert_eq!(error.policy(), Some("in flight"));
+        assert!(error.to_string().contains("keep permits alive"), "{error}");
+        assert!(error.expected().contains("Store::keep_alive"), "{error}");
     }
 }
 

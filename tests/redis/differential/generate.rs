@@ -360,6 +360,11 @@ impl Generator {
             },
             28..=30 if permits => Op::Drop { of },
             31 if permits => Op::Renew,
+            37 if permits => Op::Take {
+                place,
+                key: self.below(KEYS as u64) as usize,
+                units: self.few(),
+            },
             32 | 33 => Op::Reload {
                 policies: self.changed(policies),
                 pending: if self.one_in(2) {

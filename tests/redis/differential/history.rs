@@ -121,7 +121,13 @@ pub(crate) enum Op {
     Drop {
         of: usize,
     },
-    /// A heartbeat of all permits.
+    /// Another process takes a permit of so many units, under the policy at a place.
+    Take {
+        place: usize,
+        key: usize,
+        units: u64,
+    },
+    /// It renews its permits.
     Renew,
     /// For this many milliseconds.
     Block {

@@ -48,7 +48,7 @@ async fn permits_without_an_expiry_are_ended_within_one_ttl() {
     let world = World::redis();
     let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-    leak_permits(&limiter, MAX_PERMITS);
+    leak_permits(&world, MAX_PERMITS, PERMIT_TTL).await;
     let key = server.only_key();
     for (holder, _) in holders(server) {
         server.command(&["ZADD", &key, "+inf", &holder]).ok();

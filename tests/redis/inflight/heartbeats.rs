@@ -1,12 +1,18 @@
 //! Permits that are renewed, and those that are not.
 
+use std::{
+    collections::VecDeque,
+    sync::{OnceLock, RwLock},
+};
+
+use tokio::runtime::Handle;
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::inflight::support::*;
 
 /// `PERMIT_TTL` is 300 ms.
 #[tokio::test]
-async fn held_permits_are_renewed_beyond_their_ttl_and_those_that_expired_are_not() {
+async fn held_permits_are_renewed_beyond_their_ttl() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
@@ -26,18 +32,87 @@ async fn held_permits_are_renewed_beyond_their_ttl_and_those_that_expired_are_no
         assert_eq!((several.admitted(), free(&limiter).await), (3, 4));
         drop(several);
         until_free(&limiter, 10).await;
-        // A heartbeat that comes too late revives nothing, and takes no others' permits.
-        let late = fill(&limiter).await;
-        world.advance(PERMIT_TTL);
-        until_heartbeats(&world, 10).await;
-        assert_eq!(free(&limiter).await, 10);
-        let others = fill(&limiter).await;
-        drop(late);
-        assert_eq!(free(&limiter).await, 0);
-        drop(others);
-        until_free(&limiter, 10).await;
         world.no_key_is_immortal();
     }
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_comes_too_late_revives_nothing_and_takes_no_others_permits() {
+    let world = World::redis();
+    let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
+    let late = fill(&limiter).await;
+    world.advance(PERMIT_TTL);
+    until_heartbeats(&world, 10).await;
+    assert_eq!(free(&limiter).await, 10);
+    let others = fill(&limiter).await;
+    drop(late);
+    assert_eq!(free(&limiter).await, 0);
+    drop(others);
+    until_free(&limiter, 10).await;
+    world.no_key_is_immortal();
+}
+
+/// Whatever comes first after the pause: a peek, a check, a release of another one, or new keys that need room.
+#[tokio::test]
+async fn in_process_held_permits_outlast_any_pause_and_are_free_when_they_are_released() {
+    for first in 0..4 {
+        let clock = ManualClock::at(Timestamp::from_micros(1));
+        let store = MemoryStore::builder().clock(clock.clone());
+        let store = store.max_keys(64.try_into().expect("not 0")).build();
+        let builder = || Limiter::builder().store(store.clone());
+        let limiter = build(builder(), [permit_policy(PERMIT_TTL)]);
+        let others = Policy::new("others", Quota::requests(1).per_day());
+        let others = build(builder(), [others]);
+        let mut held = fill(&limiter).await;
+        clock.advance(LONG_TTL);
+        match first {
+            0 => assert_eq!(free(&limiter).await, 0),
+            1 => assert!(!admitted_by_store(&check(&limiter).await)),
+            2 => drop(held.pop()),
+            _ => {
+                for key in 0..1_000_u64 {
+                    assert!(others.check(Key::from(key)).await.is_admitted());
+                }
+            }
+        }
+        let of_others = fill(&limiter).await;
+        assert_eq!(held.len() + of_others.len(), MAX_PERMITS as usize);
+        drop(held);
+        assert_eq!(free(&limiter).await, MAX_PERMITS - of_others.len() as u64);
+        drop(of_others);
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+    }
+}
+
+/// The clock passes a TTL after each of their requests.
+#[test]
+fn in_process_no_more_are_in_flight_than_the_limit_on_several_threads() {
+    let clock = ManualClock::at(Timestamp::from_micros(1));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limiter = build(Limiter::builder().store(store), [permit_policy(PERMIT_TTL)]);
+    // It stands still from the charge of a permit until that is held.
+    let clock = RwLock::new(clock);
+    let in_flight = AtomicU64::new(0);
+    let work = || {
+        let mut held = VecDeque::new();
+        for _ in 0..5_000 {
+            let stands_still = clock.read().expect("no panic");
+            let decision = limiter.check(KEY).now().expect("a response");
+            drop(stands_still);
+            if decision.is_admitted() {
+                let now = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+                assert!(now <= MAX_PERMITS, "{now} in flight");
+                held.push_back(decision);
+            }
+            clock.write().expect("no panic").advance(PERMIT_TTL);
+            if held.len() == 4 {
+                in_flight.fetch_sub(1, Ordering::SeqCst);
+                drop(held.pop_front());
+            }
+        }
+        in_flight.fetch_sub(held.len() as u64, Ordering::SeqCst);
+    };
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
 }
 
 /// Advances the clock by several TTLs, as fast as heartbeats allow.
@@ -127,7 +202,6 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
         assert!(held.iter().all(admitted_by_store), "{held:?}");
         held
     };
-    let (log, _guard) = Log::of_warnings();
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     let other = multi_thread(1);
     for world in World::both() {
@@ -144,5 +218,56 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
             other.block_on(until_free(&limiter, MAX_PERMITS));
         }
     }
-    assert_eq!(log.lines("can't be renewed").len(), 0, "{}", log.text());
+}
+
+const TASKS_URL: &str = "TOLLGATE_INFLIGHT_TASKS_URL";
+
+/// The runtime of the crate's background thread, on which a blocking call is polled.
+fn background_runtime() -> Handle {
+    let found = Arc::new(OnceLock::new());
+    let own = found.clone();
+    let store = StubStore::responding(move |_| {
+        own.get_or_init(Handle::current);
+        None
+    });
+    let limiter = build(Limiter::builder().store(store), [permit_policy(LONG_TTL)]);
+    on_bare_thread(move || drop(limiter.check(KEY).blocking()));
+    found.get().expect("a runtime").clone()
+}
+
+/// Runs as a process of its own, below. It does nothing in a plain run of the tests.
+#[test]
+fn child_process_that_drops_its_limiters() {
+    let Ok(url) = env::var(TASKS_URL) else { return };
+    let (own, background) = (multi_thread(1), background_runtime());
+    own.block_on(async {
+        for in_process in [true, false] {
+            for _ in 0..20 {
+                let redis = store(url.clone());
+                for _ in 0..50 {
+                    let builder = match in_process {
+                        true => Limiter::builder(),
+                        false => Limiter::builder().store(redis.clone()),
+                    };
+                    let day = permit_policy(secs(86_400));
+                    let limiter = build(builder, [day]);
+                    drop(limiter.admit(KEY).await.expect("a permit"));
+                }
+            }
+        }
+        let tasks = || [&Handle::current(), &background].map(|of| of.metrics().num_alive_tasks());
+        until("there is no task", async || tasks() == [0, 0]).await;
+    });
+}
+
+#[test]
+fn dropped_limiters_leave_no_task() {
+    let server = Server::start();
+    let child =
+        tollgate_tests::child::test(module_path!(), "child_process_that_drops_its_limiters")
+            .env(TASKS_URL, server.url())
+            .output()
+            .expect("a process");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{output}");
 }

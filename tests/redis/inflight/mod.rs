@@ -7,7 +7,6 @@ mod heartbeats;
 mod http;
 mod merged;
 mod processes;
-mod renewals;
 mod responses;
 mod support;
 mod units;

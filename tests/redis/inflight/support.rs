@@ -1,6 +1,7 @@
 //! What the tests share.
 
-use tollgate_tests::prelude::*;
+use tollgate::strategy::Strategy;
+use tollgate_tests::{prelude::*, world::fresh_key};
 
 /// Permits for requests in flight.
 pub(crate) const MAX_PERMITS: u64 = 10;
@@ -23,11 +24,15 @@ pub(crate) fn permit_policy_of(n: u64, life: Duration) -> Policy {
     policy.strategy(Concurrency::with_ttl(life))
 }
 
-/// Waits for the heartbeats of `n` requests in flight that begin after this is called.
+/// Waits for the heartbeats of `n` requests in flight that begin after this is called. In process there are none.
 pub(crate) async fn until_heartbeats(world: &World, n: u64) {
-    // One round may have begun before.
-    let enough = world.renewals() + 2 * n;
-    until("heartbeats come", async || world.renewals() >= enough).await;
+    let Some(server) = world.redis_server() else {
+        return;
+    };
+    // The server's count of what is done to each permit. One round may have begun before.
+    let renewals = || server.calls("zmscore");
+    let enough = renewals() + 2 * n;
+    until("heartbeats come", async || renewals() >= enough).await;
 }
 
 pub(crate) fn store(url: String) -> RedisStore {
@@ -75,26 +80,21 @@ pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output 
     })
 }
 
-/// Takes `n` permits that are neither renewed nor released: the runtime of their holders has ended.
-pub(crate) fn leak_permits(limiter: &Limiter, n: u64) {
-    let limiter = limiter.clone();
-    let thread = thread::spawn(move || {
-        let runtime = current_thread();
-        let held = runtime.block_on(async {
-            let mut held = Vec::new();
-            for _ in 0..n {
-                held.push(check(&limiter).await);
-            }
-            held
-        });
-        assert!(held.iter().all(admitted_by_store), "{held:?}");
-        drop(runtime);
-        std::mem::forget(held);
-        // A renewal that it had sent has been made when another connection has a response.
-        let seen = current_thread().block_on(limiter.peek(KEY).into_future());
-        assert!(seen.is_ok(), "{seen:?}");
-    });
-    thread.join().expect("a thread that ends well");
+/// Takes `n` permits that are neither renewed nor released, as those of a process that was killed.
+pub(crate) async fn leak_permits(world: &World, n: u64, ttl: Duration) {
+    let quota = Quota::concurrent(MAX_PERMITS);
+    let rule = Concurrency::with_ttl(ttl).bind(&quota, &Terms::default());
+    let store = world.store();
+    let limit = store.register("permits", rule.expect("a rule"));
+    let limit = limit.expect("a limit");
+    for _ in 0..n {
+        let permit = CounterOp::new(&limit, KEY).with_caller(fresh_key());
+        let taken = match store.execute(Op::Acquire(1), &[permit]) {
+            StoreResponse::Ready(taken) => taken,
+            StoreResponse::Pending(taken) => taken.await,
+        };
+        assert_eq!(taken.expect("a response").admitted, 1);
+    }
 }
 
 /// How many permits the server stores, expired ones included.

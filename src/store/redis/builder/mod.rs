@@ -429,6 +429,7 @@ impl RedisStoreBuilder {
         Ok(RedisStore {
             inner: Arc::new(Inner {
                 leases: Leases::new(Arc::downgrade(&workers)),
+                permits: Arc::default(),
                 workers,
                 overrides,
                 shared,

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tollgate::limiter::Keys as RequestKeys;
 use tollgate_tests::prelude::*;
 
-use self::operations::Block;
+use self::{operations::Block, permits::Taken};
 use crate::differential::{
     generate::LAST,
     history::{History, KEYS, Op, PolicySpec, Rate, Request, Role, Step, key_named, policy_name},
@@ -20,6 +20,7 @@ use crate::differential::{
 };
 
 mod operations;
+mod permits;
 
 /// How long, in microseconds, a key that is over and has no TTL can be distinguished from a full one.
 const IDLE: u64 = 1_200 * 86_400_000_000;
@@ -83,6 +84,12 @@ struct Run<'a> {
     redis: Side,
     model: Option<Model>,
     keys: Keys,
+    /// On Redis, and in process.
+    stores: (RedisStore, MemoryStore),
+    /// The permits of another process.
+    taken: Vec<Taken>,
+    /// Those, and permits that were charged by hand.
+    unheld: HashSet<Key>,
     /// One for each policy, by which the memory store removes a key's state.
     single: Vec<Limiter>,
     /// The last rejection's wait.
@@ -242,8 +249,11 @@ impl<'a> Run<'a> {
             policies: policies.clone(),
             overrides: HashMap::new(),
             single: single.collect(),
-            memory: Side::new(memory, policies),
-            redis: Side::new(redis, policies),
+            memory: Side::new(memory.clone(), policies),
+            redis: Side::new(redis.clone(), policies),
+            stores: (redis, memory),
+            taken: Vec::new(),
+            unheld: HashSet::new(),
             model: Model::new(policies),
             keys: Keys::default(),
             last_wait: Duration::ZERO,
@@ -260,7 +270,7 @@ impl<'a> Run<'a> {
             // The current window is cut by as much.
             self.drop_decisions_of_windows().await;
         }
-        self.set_clock(then);
+        self.move_clock(then).await?;
         self.check_keys().await?;
         match &step.op {
             Op::Check(request) => self.check(request).await?,
@@ -282,7 +292,8 @@ impl<'a> Run<'a> {
                 setting,
             } => self.set_override((*place, *key), *setting).await?,
             Op::Drop { of } => self.drop_decision(*of).await,
-            Op::Renew => self.renew().await,
+            Op::Take { place, key, units } => self.take((*place, *key), *units).await?,
+            Op::Renew => self.renew_taken().await?,
             Op::Block { key, ms } => self.block(*key, Block::For(*ms)).await?,
             Op::ProlongBlock { key, ms } => self.block(*key, Block::ForAtLeast(*ms)).await?,
             Op::Unblock { key } => self.block(*key, Block::End).await?,
@@ -314,7 +325,7 @@ impl<'a> Run<'a> {
             .saturating_add_signed(if slight { 0 } else { wait });
         let then = then.next_multiple_of(self.history.grain);
         if (1..=LAST).contains(&then) {
-            then
+            then.min(self.latest())
         } else {
             self.now
         }
@@ -443,7 +454,8 @@ impl Op {
             | Self::Override { key, .. }
             | Self::Block { key, .. }
             | Self::ProlongBlock { key, .. }
-            | Self::Unblock { key } => {
+            | Self::Unblock { key }
+            | Self::Take { key, .. } => {
                 vec![Request::of(*key)]
             }
             Self::Refund { of, .. } | Self::Settle { of, .. } | Self::Drop { of } => {

@@ -10,8 +10,8 @@ use tollgate_tests::{
 use super::{BOUND, Held, Outcome, Run, UNUSED};
 use crate::differential::{
     history::{
-        KEYS, Overriding, PolicySpec, Rate, Request, Role, Settlement, StrategyKind, key_named,
-        key_of, policy_name,
+        KEYS, Overriding, PolicySpec, Rate, Request, Role, Settlement, key_named, key_of,
+        policy_name,
     },
     keys::PolicyKey,
     response::{OpResult, Under, is_cached},
@@ -19,9 +19,6 @@ use crate::differential::{
 
 /// After this many yields all tasks that are ready have run, and those that they wake.
 const YIELDS: usize = 8;
-
-/// A limiter renews this many permits at a time.
-const RENEWALS: usize = 128;
 
 /// What becomes of a block, for so many milliseconds.
 #[derive(Clone, Copy)]
@@ -343,8 +340,10 @@ impl Run<'_> {
             self.dress(limiter.charge(self.keys_of(request.key), cost), request)
                 .into_future()
         };
+        let permits = self.permits();
         let by_redis = OpResult::of_status(&ask(&redis).await)?;
         let by_memory = OpResult::of_status(&ask(&memory).await)?;
+        self.leave_unheld(&permits);
         let quotas = self.quotas(request, true);
         if let Some(model) = &mut self.model {
             model.charge(request, &quotas);
@@ -566,29 +565,6 @@ impl Run<'_> {
         }
         self.let_it_be_done().await;
         self.change_all();
-    }
-
-    /// Runs the heartbeats of both limiters, by moving the runtime's time past the next ones.
-    pub(super) async fn renew(&mut self) {
-        let lives = self.policies.iter();
-        let lives = lives.filter_map(|policy| match policy.strategy {
-            StrategyKind::Permits(life) => Some(life),
-            _ => None,
-        });
-        if let Some(life) = lives.min() {
-            // Before time moves, no request is underway that it could end.
-            self.let_it_be_done().await;
-            tokio::time::pause();
-            tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
-            for _ in 0..YIELDS {
-                tokio::task::yield_now().await;
-            }
-            tokio::time::resume();
-            for _ in 0..=self.redis.decisions.len() / RENEWALS {
-                self.let_it_be_done().await;
-            }
-            self.change_all();
-        }
     }
 
     /// Waits until Redis has run all detached operations, so that they are done before the clock moves: requests that
