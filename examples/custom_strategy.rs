@@ -1,7 +1,7 @@
 //! A strategy of one's own: so many units, and then never again. A trial: five requests for each client, for ever (for a
 //! year, in truth: no key lives for ever).
 //!
-//! Both halves are here, in Rust and in Lua; batches, merged questions and all-or-nothing over several policies come for
+//! Both halves are here, in Rust and in Lua; batches, merged requests and all-or-nothing over several policies come for
 //! free. Runs in process, and on Redis if `REDIS_URL` is set.
 //!
 //! ```text

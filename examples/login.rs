@@ -218,7 +218,7 @@ async fn login(
     })?;
     if !is_right {
         let failed = [("pair", pair), ("address", address), ("account", account)];
-        // If the failure can't be counted now, the answer doesn't tell that it was one. It is counted once the store is back.
+        // If the failure can't be counted, the answer doesn't tell that it was one.
         let charged = app.logins.charge(failed, 1).await;
         charged.map_err(IntoResponse::into_response)?;
         return Ok((StatusCode::UNAUTHORIZED, "wrong user or password\n"));

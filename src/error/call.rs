@@ -11,8 +11,8 @@ use super::{StoreError, UnknownPolicy};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The store failed. After a [timeout](StoreError::Timeout) the operation may have been done, or be done later. It is never
-    /// done in process instead.
+    /// The store failed. [`StoreError::may_have_run`] says whether the operation may have been done; it is never done in process
+    /// instead.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The call names a policy that the limiter does not have; the store was not called.

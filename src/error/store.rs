@@ -13,7 +13,7 @@ pub enum StoreError {
     /// The store did not respond within the timeout.
     #[error("the store did not respond within the timeout")]
     Timeout {
-        /// Whether the operation was sent: see [`may_have_run`](Self::may_have_run).
+        /// Whether the operation was sent, and so [may have run](Self::may_have_run).
         may_have_run: bool,
     },
     /// A connection could not be opened, or broke while a response was awaited.
@@ -21,7 +21,7 @@ pub enum StoreError {
     Connection {
         /// The text of the client's error.
         message: Arc<str>,
-        /// Whether the operation was sent: see [`may_have_run`](Self::may_have_run).
+        /// Whether the operation was sent, and so [may have run](Self::may_have_run).
         may_have_run: bool,
     },
     /// The circuit breaker is open after failed calls: the store was not called, and is probed in the background.
@@ -34,8 +34,8 @@ pub enum StoreError {
         #[source]
         cause: Option<Arc<StoreError>>,
     },
-    /// The server responded with an error, and nothing was charged; only after `GARBLED`, a response that could not be decoded,
-    /// the request may have been charged.
+    /// The server responded with an error, and the operation was not done. After `GARBLED`, a response that could not be decoded, it
+    /// may have been done.
     #[error("the store responded with an error: {}: {}", Escaped(.code), Escaped(.message))]
     #[non_exhaustive]
     Server {
@@ -170,8 +170,11 @@ impl StoreError {
         self
     }
 
-    /// Whether the operation may have been done, or may still be done: a charge or refund that is repeated could then be made
-    /// twice. `false` proves that nothing was changed.
+    /// Whether the operation may have been done, or may still be.
+    ///
+    /// After `false` nothing was done, and the call can be repeated. After `true` it counts as done: a
+    /// [settlement](crate::limiter::PolicyAdmission::settle), reset or block can be repeated; a charge, refund or credit should not,
+    /// since it could be made twice.
     ///
     /// ```
     /// use tollgate::StoreError;

@@ -85,8 +85,8 @@ impl AdjustCall {
         Box::pin(async move { self.results.read(response.result().await) })
     }
 
-    /// Sends the call for nobody who waits, also outside of a runtime, and later if the store can't be reached now. `completion` gets the
-    /// result of the first attempt: an error means only that the result is not known.
+    /// Sends the call without waiting for it, also outside of a runtime, and later if the store can't be reached now. `completion` gets
+    /// the result of the first attempt: after an error the adjustments may still be made.
     pub(crate) fn send_detached(
         mut self,
         completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,
@@ -305,7 +305,7 @@ struct UnitsReport {
     observers: Arc<Observers>,
     generation: u64,
     units: SmallVec<[PendingUnits; 1]>,
-    /// Whether the store repeats what has failed.
+    /// Whether the store tries again what has failed.
     is_detached: bool,
 }
 
@@ -341,7 +341,7 @@ impl UnitsReport {
         })
     }
 
-    /// The same, of operations that the store repeats if they fail.
+    /// The same, of operations that the store tries again if they fail.
     fn detached(mut self) -> Self {
         self.is_detached = true;
         self

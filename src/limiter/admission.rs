@@ -141,8 +141,8 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were
-    /// settled nevertheless; whether a charge that [timed out](crate::StoreError::Timeout) was made is unknown.
+    /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were settled
+    /// nevertheless, and the call can be repeated, as [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle).
     ///
     /// # Cancellation
     ///

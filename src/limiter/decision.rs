@@ -312,9 +312,9 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails: policies before the one that failed are refunded. If the call
-    /// [may have run](StoreError::may_have_run), its units count as refunded; else they can be refunded again. A released permit of an
-    /// in-flight limit is released once the store responds.
+    /// [`StoreError`] if the store fails: policies before the one that failed are refunded. If the refund
+    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
+    /// any case, once the store responds.
     ///
     /// # Cancellation
     ///

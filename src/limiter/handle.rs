@@ -204,8 +204,8 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
-    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). Whether the units may
-    /// have been credited nevertheless is said by [`StoreError::may_have_run`](crate::StoreError::may_have_run).
+    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]). If the credit
+    /// [may have been made](crate::StoreError::may_have_run), a repetition could credit twice; else nothing was credited.
     ///
     /// # Cancellation
     ///

@@ -421,7 +421,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Shares in
-    /// process are not reset then either.
+    /// process are not reset then either. The call can be repeated.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.local_ref(), (Op::Reset, Mode::BY_HAND), keys.into())
     }

@@ -13,8 +13,7 @@ use crate::{error::StoreError, observe::UnitsKind, store::Units};
 /// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
 ///
 /// Its methods may be called at any time: in the handler, in an inner layer, and after the response, in a background task.
-/// Calls for one request run one after the other: one in a task that is not polled, such as on a runtime that stands still, delays the
-/// next.
+/// Calls for one request run one after the other: one whose future is not polled delays the next.
 ///
 /// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
 /// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) don't change them;
@@ -46,8 +45,8 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. If the call [may have run](StoreError::may_have_run), the units count as charged, and a
-    /// repetition could charge them twice; else nothing was charged.
+    /// [`StoreError`] if the store fails. If the charge [may have been made](StoreError::may_have_run), it counts as made, and a
+    /// repetition could charge twice; else nothing was charged.
     ///
     /// # Cancellation
     ///
@@ -86,9 +85,9 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails: charges of layers before the one that failed are refunded. If the call
-    /// [may have run](StoreError::may_have_run), its units count as refunded; else they can be refunded again. A released permit of an
-    /// in-flight limit is released once the store responds.
+    /// [`StoreError`] if the store fails: charges of layers before the one that failed are refunded. If the refund
+    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
+    /// any case, once the store responds.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
         let mut refunds = Vec::new();
@@ -129,8 +128,9 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails. The settlement can be repeated: what [may have been done](StoreError::may_have_run) counts as
-    /// done, and is not done twice, so that the request is charged either as before or its true cost.
+    /// [`StoreError`] if the store fails: the request is charged as before, or its true cost. The call can be repeated: what
+    /// [may have been done](StoreError::may_have_run) counts as done, and is not done twice. To have it
+    /// sent after an outage instead, drop a [meter](UnitMeter) that is [set](UnitMeter::set) to the true cost.
     ///
     /// # Cancellation
     ///
@@ -203,11 +203,11 @@ impl PolicyAdmission {
 /// counted by then, in place of its charge on arrival. A meter that has counted nothing settles nothing: the charge on arrival
 /// stays.
 ///
-/// It may be dropped on any thread, also outside a runtime. A settlement that takes time runs in the background. While the
-/// store fails, it is kept, sent when the store is back, and flushed by [`Limiter::shutdown`](crate::Limiter::shutdown).
-/// Whether a settlement that was sent and got no response was done is unknown: it is logged, counted in
-/// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed) and not sent again. A settlement in flight when its runtime
-/// ends may be lost likewise. [`finish`](UnitMeter::finish) waits for the response instead, and returns the error.
+/// It may be dropped on any thread, also outside a runtime. The settlement is sent in the background. While the store fails it is
+/// kept, and sent when the store is back, or by [`Limiter::shutdown`](crate::Limiter::shutdown). One whose response was lost with
+/// its connection or its runtime may not have been made: it is logged, counted in
+/// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed), and not sent again. [`finish`](UnitMeter::finish) waits for
+/// the response instead, and returns the error.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -300,7 +300,8 @@ impl UnitMeter {
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle). The units are not settled later.
+    /// [`StoreError`] if the store fails. The units are not settled later: repeat it by
+    /// [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle).
     pub async fn finish(mut self) -> Result<(), StoreError> {
         let settled = match self.true_costs() {
             Some(true_costs) => self.admission.settle_all(&true_costs).await,

@@ -22,8 +22,8 @@ pub struct UnitsEvent<'a> {
     pub kind: UnitsKind,
     /// The number of units.
     pub units: u64,
-    /// Whether the store has done it. If not, the operation was sent or queued without waiting for its result, as at the end of a
-    /// request, and the units are those that were asked for; a refund may give back fewer.
+    /// Whether the store has confirmed it. If not, the result was not awaited or is unknown, and the units are those that were asked
+    /// for: a refund may give back fewer.
     pub confirmed: bool,
 }
 

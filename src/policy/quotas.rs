@@ -88,7 +88,7 @@ impl Policy {
     /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) store it as time, and cut a debt that is deeper than any
     /// tier allows (it was left by a clock that stepped back, or by another quota). The deepest debt is twice the longest
     /// refill time of the tiers that are declared here or that this process has seen. So declare the tiers with long refills:
-    /// otherwise a rejection or peek under a much shorter tier may cut a caller's debt.
+    /// otherwise a rejection under a much shorter tier may cut a caller's debt.
     ///
     /// Under every other strategy a tier must have the policy's own period, since a rejection under a shorter period would end
     /// or shrink the window of a longer one: a declared tier of another period is a [`ConfigError`](crate::ConfigError), and a

@@ -68,16 +68,16 @@ pub use deadpool_redis;
 ///
 /// # A store of your own
 ///
-/// It counts in process, as the first example does, or wraps another store, as the second one: it counts, delays, changes or fails
-/// operations before it passes them on, and reads their results. A wrapper returns the handles of the store that it wraps, and
-/// passes on each method, since the defaults are those of a store without the feature.
+/// It counts in process, as in the first example, or wraps another store, as in the second. A wrapper counts, delays, changes or
+/// fails operations before it passes them on, and reads their results. It returns the handles of the store that it wraps, and passes
+/// on every method: the defaults are those of a store without the feature.
 ///
-/// Leases, cached rejections, merged and batched calls, the circuit breaker, repeated refunds and the Lua halves of strategies are
-/// internals of [`RedisStore`](crate::RedisStore). No other store has them, and a wrapper is called before them, whether a call of the
-/// server follows or not.
+/// Leases, cached rejections, merged and batched calls, the circuit breaker and the Lua halves of strategies are internals of
+/// [`RedisStore`](crate::RedisStore), which no other store has. A wrapper gets each operation before them, also one that causes no call
+/// of the server.
 ///
-/// [`Limiter::reconfigure`](crate::Limiter::reconfigure) knows a clone of a built-in store as the limiter's own store; a store of
-/// your own has to be the same [`Arc`](crate::limiter::LimiterBuilder::shared_store).
+/// A builder for [`Limiter::reconfigure`](crate::Limiter::reconfigure) may have a clone of the limiter's built-in store; of a store of
+/// your own it has to have the same [`Arc`](crate::limiter::LimiterBuilder::shared_store).
 ///
 /// A store that counts in a map, for policies without bans, shadows, settlements and in-flight limits:
 ///
@@ -295,18 +295,19 @@ pub use deadpool_redis;
 /// # }
 /// ```
 pub trait Store: Any + fmt::Debug + Send + Sync {
-    /// Registers a limit: `rule`, counted under a policy's name. The returned handle is passed with each
-    /// operation on it.
+    /// Registers a limit, which is `rule` under a policy's name. Operations on the limit name it by the returned handle.
     ///
-    /// It is called when a limiter is built or reconfigured, for each policy and each of its quotas, when overrides are set or listed, and
-    /// on request paths for quotas that requests bring along; several times for one limit, also for settings and quotas that are then
-    /// refused. So it changes no other limit and no count, and a limit whose handle was dropped counts nothing. Limits with the same policy and [state format](crate::strategy::RuleInfo::state_format) share their keys, also across
-    /// limiters and processes: all quotas of a policy count the same units.
+    /// It is called for each quota of each policy when a limiter is built or reconfigured, when overrides are set or listed, and on
+    /// request paths for quotas that requests bring along. One limit may be registered several times, and for settings that are then
+    /// refused: so this changes no other limit and no count.
+    ///
+    /// Limits with the same policy and [state format](crate::strategy::RuleInfo::state_format) share their keys, also across limiters
+    /// and processes: all quotas of a policy count the same units.
     ///
     /// # Errors
     ///
-    /// [`InvalidValue`] if the store can't count by that rule. It becomes the limiter's [`ConfigError`](crate::ConfigError),
-    /// beside all other mistakes of the settings; for a request's own quota it is logged, and the policy's quota is used.
+    /// [`InvalidValue`] if the store can't count by that rule. It becomes one of the mistakes of the limiter's
+    /// [`ConfigError`](crate::ConfigError); for a request's own quota it is logged, and the policy's quota is used.
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
 
     /// Executes one operation for one request, and returns its result.
@@ -317,20 +318,20 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// An [`Acquire`](Op::Acquire) is all or nothing: it reads and charges all counters at one instant of the store's clock.
     /// The other operations may treat each [shard](Store::shard) by itself.
     ///
-    /// The store enforces a timeout on [pending](StoreResponse::Pending) responses: the limiter has none of its own. If such a
-    /// response is dropped, the request was cancelled, and the store refunds its charge: see [`PendingResponse`].
+    /// The store enforces a timeout on [pending](StoreResponse::Pending) responses: the limiter has none of its own. Dropping one
+    /// cancels the request: see [`PendingResponse`].
     ///
     /// # Errors
     ///
     /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and any other error that prevents
-    /// counting. An unknown outcome is an error too; a charge that was made stays until it refills.
+    /// counting. An operation that may have run fails with an error that [says so](StoreError::may_have_run): after any other error an
+    /// adjustment counts as not made, and may be repeated.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
 
-    /// Executes an operation if the result is known at once, without a call of a server: for
-    /// [`Check::now`](crate::limiter::Check::now). `None` if it is not, and then nothing was charged. What the store knows of demand, such as
-    /// for leases, it records nevertheless.
+    /// Executes an operation without a call of a server, for [`Check::now`](crate::limiter::Check::now). `None` if that is not possible:
+    /// then nothing was charged, but the request may count as demand for a lease.
     ///
-    /// An error is handled as one of [`execute`](Store::execute). Default: `None`; a store in process returns what `execute` does.
+    /// An error is handled as one of [`execute`](Store::execute). A store in process returns what `execute` does. Default: `None`.
     fn execute_now(
         &self,
         op: Op,
@@ -340,13 +341,16 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Executes an operation that no task waits for: an [`Adjust`](Op::Adjust) of a request that has ended, or is dropped where
-    /// nothing can be awaited. It may be called outside of a runtime.
+    /// Executes an operation whose result no task awaits: an [`Adjust`](Op::Adjust) of a request that has ended or was dropped. It
+    /// may be called outside of a runtime.
     ///
-    /// The store does it again later if it is certain that it was not done ([queued](StoreStats::queued_refunds)), and reports
-    /// operations that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)). The `completion` is
-    /// called with the result of the first attempt, from any thread, or dropped: for counters of several [shards](Store::shard)
-    /// there is not one result.
+    /// An operation that certainly did not run is [queued](StoreStats::queued_refunds) and tried again later; one that is given up is
+    /// [reported](HealthReport::with_dropped_refunds). Releases of [permits](crate::strategy::RuleInfo::permit_ttl) are tried again in
+    /// any case.
+    ///
+    /// The store calls `completion` with the result of the first attempt, from any thread, also before this returns, and never under
+    /// a lock of its own; or drops it, as for counters of several [shards](Store::shard), which have several results. An adjustment
+    /// without a result counts as made.
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>);
 
     /// Keeps the permits of these counters from expiring until the returned value is dropped, for as long as the store can be
@@ -362,8 +366,8 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the shard that counts a key: counters of one shard are adjusted all or nothing ([`Op::Adjust`]); the limiter
-    /// calls [`execute`](Store::execute) once per shard. Default: 0, for a store that counts all keys in one place.
+    /// Returns the shard that counts a key. Counters of one shard are adjusted all or none ([`Op::Adjust`]); the limiter settles
+    /// those of several by one call for each. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
         let _ = key;
         0
@@ -375,29 +379,29 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         at
     }
 
-    /// Adds an observer of a limiter with this store, which the store calls for each round trip to a server
-    /// ([`Observer::on_store_call`]) and when its state changes ([`Observer::on_event`]). A store that several limiters share
+    /// Adds an observer of a limiter with this store. The store calls it for each round trip to a server
+    /// ([`Observer::on_store_call`]), and when its state changes ([`Observer::on_event`]). A store that several limiters share
     /// calls each distinct observer once (compare them as pointers), and keeps none alive (hold a [`Weak`](std::sync::Weak)).
     /// Default: does nothing.
     fn observe(&self, observer: &Arc<dyn Observer>) {
         let _ = observer;
     }
 
-    /// Returns the state of the store in this process, for [`Limiter::stats`](crate::Limiter::stats), without calling a server.
-    /// [`Limiter::shutdown`](crate::Limiter::shutdown) reads from it how many operations are queued. Default: nothing is known, and
+    /// Returns the state of the store in this process, without calling a server: for [`Limiter::stats`](crate::Limiter::stats), and
+    /// for [`Limiter::shutdown`](crate::Limiter::shutdown), which reads how many operations are queued. Default: nothing is known, and
     /// nothing is queued.
     fn stats(&self) -> StoreStats {
         StoreStats::default()
     }
 
-    /// Completes when nothing is [queued](StoreStats::queued_refunds), and until then retries queued operations.
+    /// Tries queued operations again until none is [queued](StoreStats::queued_refunds).
     /// [`Limiter::shutdown`](crate::Limiter::shutdown) awaits it, and drops it at its timeout. Default: completes at once.
     fn flush(&self) -> FlushFuture {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns what operators ask of the store. Default: `None`. Then a [health check](crate::Limiter::health_check) finds no issues, and calls
-    /// for blocked keys, callers and overrides return [`StoreError::Unsupported`].
+    /// Returns the interface of operators' calls. Default: `None`; then a [health check](crate::Limiter::health_check) finds no issues,
+    /// and calls for blocked keys, callers and overrides return [`StoreError::Unsupported`].
     fn admin(&self) -> Option<&dyn StoreAdmin> {
         None
     }
@@ -424,7 +428,7 @@ impl fmt::Debug for KeepAlive {
     }
 }
 
-/// What is called with the result of a [detached operation](Store::execute_detached), once.
+/// A function that gets the result of a [detached operation](Store::execute_detached). Dropping it says that the result is unknown.
 pub struct Completion(Box<dyn FnOnce(Result<OpResult, StoreError>) + Send>);
 
 impl Completion {
@@ -433,7 +437,7 @@ impl Completion {
         Self(Box::new(complete))
     }
 
-    /// Calls it.
+    /// Calls the function with the result.
     pub fn complete(self, result: Result<OpResult, StoreError>) {
         (self.0)(result);
     }
@@ -447,8 +451,8 @@ impl fmt::Debug for Completion {
 
 /// The response of [`Store::execute`]: a result, or a future of it.
 ///
-/// An error means that the store could not do the operation, or that it is unknown whether it was done. A request's check is
-/// then handled as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
+/// After an error a request's check is handled as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error, which
+/// says whether the operation [may have been done](StoreError::may_have_run).
 #[must_use]
 pub enum StoreResponse {
     /// The operation was done or has failed.
@@ -477,9 +481,9 @@ impl StoreResponse {
 
 /// A future of a response, which may be polled on any runtime, or outside of one.
 ///
-/// It is dropped when the request is cancelled, for example because the client disconnected. The store then has to refund what
-/// it has charged, or charges later, since only the store knows the charge. Operations other than
-/// [`Op::Acquire`] are not undone.
+/// It is dropped when the request is cancelled, for example because the client disconnected. The store then has to refund what an
+/// [`Acquire`](Op::Acquire) has charged, or charges later, since only the store knows it. An [`Adjust`](Op::Adjust) is made
+/// nevertheless, as one that is [detached](Store::execute_detached); no other operation is undone.
 #[must_use = "dropping it cancels the request"]
 pub struct PendingResponse(Pending);
 

@@ -5,32 +5,35 @@ use crate::{key::Key, strategy::ChargeReceipt};
 
 /// An operation of a store on the [counters](CounterOp) of one request.
 ///
-/// | op | charges | when |
+/// | op | does | for |
 /// |---|---|---|
-/// | [`Acquire`](Op::Acquire) | as many of some equal requests as fit | a request's check |
-/// | [`Peek`](Op::Peek) | nothing, and changes nothing | [`Limiter::peek`](crate::Limiter::peek) |
-/// | [`Adjust`](Op::Adjust) | into debt, or refunds | a charge, refund, settlement or credit, a rollback, the end of a permit |
-/// | [`Reset`](Op::Reset) | nothing, and removes the key | [`Limiter::reset`](crate::Limiter::reset) |
-/// | [`Renew`](Op::Renew) | nothing, and extends permits | while a permit is held |
+/// | [`Acquire`](Op::Acquire) | charges as many of some equal requests as fit | a request's check |
+/// | [`Peek`](Op::Peek) | reads | [`Limiter::peek`](crate::Limiter::peek), explanations |
+/// | [`Adjust`](Op::Adjust) | charges into debt, or refunds | charges, refunds, settlements and credits, rollbacks, released permits |
+/// | [`Reset`](Op::Reset) | removes keys | [`Limiter::reset`](crate::Limiter::reset) |
+/// | [`Renew`](Op::Renew) | extends permits | [`Store::keep_alive`](super::Store::keep_alive) on a server |
 ///
-/// New operations may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
-/// doesn't know.
+/// All of them report the state of each counter. New operations may be added: a store returns
+/// [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it doesn't know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
     /// Charges every counter for as many of this number of equal requests as fit under all of them. The number is at least 1,
     /// and most often 1. The [mode](CounterOp::mode) of a counter may change what is charged.
     Acquire(u32),
-    /// Reports the state, and changes nothing.
+    /// Reports the state, and changes nothing: no count, no time to live.
     Peek,
-    /// Charges or refunds units after a decision. Counters without a [receipt](CounterOp::receipt) are charged, also more than
-    /// are available: down to a debt of at most one [capacity](crate::strategy::RuleInfo::capacity). Counters with one are
-    /// refunded up to their units, at most what [remains](ChargeReceipt::remaining) of it, as far as they have not refilled
-    /// already, parts of a unit included: nothing by an empty receipt, or by one of a window that has ended.
+    /// Charges or refunds units after a decision.
     ///
-    /// Within one [shard](super::Store::shard) all charges are made before the first refund, and all counters are adjusted or none.
+    /// - A counter without a [receipt](CounterOp::receipt) is charged its units, also if fewer are available: down to a debt of at
+    ///   most one [capacity](crate::strategy::RuleInfo::capacity).
+    /// - A counter with a receipt is refunded up to its units: at most what [remains](ChargeReceipt::remaining) on the receipt, and
+    ///   only units that have not refilled already. The rest of a partly refilled unit counts as one. An empty receipt, or one of a
+    ///   window that has ended, refunds nothing.
+    ///
+    /// Within one [shard](super::Store::shard) all counters are adjusted or none, and all charges are made before the first refund.
     Adjust,
-    /// Removes each counter's key, and reports the state before that.
+    /// Removes each counter's key, and reports the state before.
     Reset,
     /// Extends the permits that each counter's [caller](CounterOp::caller) holds by one
     /// [TTL](crate::strategy::RuleInfo::permit_ttl).
@@ -79,7 +82,7 @@ pub struct CounterOp<'a> {
     pub key: Key,
     /// The units of each request: from 0 to [`Units::MAX`], also more than the capacity.
     pub units: Units,
-    /// The receipt of the charge whose units an [`Op::Adjust`] refunds. `None` for units that it charges, and for other operations.
+    /// The receipt by which an [`Op::Adjust`] refunds the units. `None` if it charges them, and for other operations.
     pub receipt: Option<ChargeReceipt>,
     /// The caller to store with the charge, if the rule [records callers](crate::strategy::RuleInfo::records_caller); for a permit,
     /// its unique name.
@@ -108,7 +111,7 @@ impl<'a> CounterOp<'a> {
         self
     }
 
-    /// This operation as a refund by a [receipt](CounterOp::receipt).
+    /// This operation as a refund by this [receipt](CounterOp::receipt).
     #[must_use]
     pub const fn with_receipt(mut self, receipt: ChargeReceipt) -> Self {
         self.receipt = Some(receipt);
@@ -132,8 +135,8 @@ impl<'a> CounterOp<'a> {
 
 /// The behavior of [`Op::Acquire`] under one policy.
 ///
-/// A request *fits* if as many units are available as the requests admitted so far and this one cost together. It is admitted
-/// if it fits under all its counters but shadow policies, and is charged under all of them or none.
+/// A request *fits* if the available units suffice for it and for the requests of this operation that are admitted before it. It is
+/// admitted if it fits under all its counters, those of shadow policies aside, and is charged under all of them or none.
 ///
 /// New modes may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
 /// doesn't know, or doesn't support.
@@ -152,12 +155,12 @@ pub enum CounterMode {
     /// Charges its units for each request that *other* counters reject, under a rule that
     /// [counts rejections](crate::strategy::RuleInfo::counts_rejections): a ban.
     ///
-    /// If no units are available, the key is banned: it rejects the request, whatever its units, and charges nothing for that.
+    /// If no units are available, the key is banned: the request is rejected, whatever its units, and nothing is charged for that.
     /// Of several requests at once, rejected ones are charged until the units are exhausted; later requests are charged under
     /// no counter. The units are 0 for a request that waits and will be checked again.
     ///
-    /// A cache of rejections in front of the store must not reject a request with such a counter, unless that counter rejected
-    /// it, since the rejection would not be counted.
+    /// A cache of rejections must not reject a request with such a counter, since the rejection would not be counted, unless it is
+    /// this counter that rejects.
     CountRejections,
     /// Rejects nothing: a shadow policy, which is evaluated and not enforced. Of the requests that the other counters admit,
     /// those that fit under this one are charged. The store reports the charge in

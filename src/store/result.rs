@@ -80,9 +80,8 @@ pub(crate) const TOO_FEW_RESULTS: StoreError =
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CounterResult {
-    /// The units that were charged ([`Acquire`](super::Op::Acquire), for the admitted requests), charged or refunded
-    /// ([`Adjust`](super::Op::Adjust)), or renewed ([`Renew`](super::Op::Renew)); 0 otherwise. Charges of rejected requests are not
-    /// included.
+    /// The units that were charged for admitted requests ([`Acquire`](super::Op::Acquire)), charged or refunded
+    /// ([`Adjust`](super::Op::Adjust)), or renewed ([`Renew`](super::Op::Renew)); 0 for other operations.
     pub units: u64,
     /// The key's state after the operation, or before a [`Reset`](super::Op::Reset).
     pub snapshot: Snapshot,

@@ -163,8 +163,9 @@ pub trait LocalRule: Rule {
     ///
     /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
     /// `want` is at most the number of units [remaining](ChargeReceipt::remaining) on the receipt. If units refill
-    /// continuously, the rest of a partly refilled unit is refunded too, and counts as one. `caller` is the key that was stored
-    /// with the charge.
+    /// continuously, the rest of a partly refilled unit is refunded too, and counts as one. Of a
+    /// [receipt of now](ChargeReceipt::is_now) no unit has refilled, and the window is the current one
+    /// ([`is_of_window`](ChargeReceipt::is_of_window)). `caller` is the key that was stored with the charge.
     fn refund(
         &self,
         state: &mut Self::State,

@@ -61,8 +61,8 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the number of a key's units in use, debts included, from its `snapshot` taken at `now`, so that units can be
-    /// [credited](crate::limiter::PolicyHandle::credit): for a rule whose refunds subtract from all units in use or from the current
-    /// window, whatever charge they are of. Default: `None`, for rules that refund each charge separately.
+    /// [credited](crate::limiter::PolicyHandle::credit): for a rule that refunds by a [receipt of now](ChargeReceipt::now), from all
+    /// units in use or those of the current window. Default: `None`, for rules that refund each charge separately.
     fn units_in_use(&self, snapshot: &Snapshot, now: Timestamp) -> Option<u64> {
         let _ = (snapshot, now);
         None

@@ -192,14 +192,14 @@ pub(crate) const fn whole_seconds(duration: Duration) -> u64 {
         .saturating_add((duration.subsec_nanos() > 0) as u64)
 }
 
-/// Records what was charged, where and when, so that it can be refunded. The limiter makes it from a store's result, and passes
-/// it back to the store with a refund or a renewal.
+/// Records what was charged, where and when, so that it can be refunded. The limiter makes it of a store's result, and passes it to
+/// the store with an [`Adjust`](crate::store::Op::Adjust).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChargeReceipt {
-    /// The instant of the charge, on the clock that the rule counts by.
+    /// The instant of the charge, on the clock that the rule counts by. Later than any other in a [receipt of now](Self::now).
     pub charged_at: Timestamp,
-    /// The window or bucket of the charge, from [`Rule::window_id`](super::Rule::window_id).
+    /// The window or bucket of the charge, from [`Rule::window_id`](super::Rule::window_id). Not read in a receipt of now.
     pub window_id: i64,
     /// The units that have not been refunded.
     pub remaining: u64,
@@ -218,8 +218,8 @@ impl ChargeReceipt {
         }
     }
 
-    /// A receipt of `units` that count now, whatever charges they are of: for a [credit](crate::limiter::PolicyHandle::credit) under a
-    /// rule that [can make one](super::Rule::units_in_use).
+    /// A receipt of `units` of those that are in use now, whatever charges they are of: for a
+    /// [credit](crate::limiter::PolicyHandle::credit), under a rule with [`units_in_use`](super::Rule::units_in_use).
     pub const fn now(units: u64) -> Self {
         Self {
             charged_at: Timestamp::MAX,
@@ -233,7 +233,8 @@ impl ChargeReceipt {
         self.charged_at == Timestamp::MAX
     }
 
-    /// Whether its units were charged in the window or bucket of that ID; a receipt of [now](Self::now) is of the current one.
+    /// Whether the units are of the window or bucket of that ID, the current one; those of a receipt of [now](Self::now) always are.
+    /// A rule with windows refunds nothing if not.
     pub fn is_of_window(&self, window_id: i64) -> bool {
         self.is_now() || self.window_id == window_id
     }
@@ -349,12 +350,12 @@ impl RuleInfo {
 ///   one for each request.
 /// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
 ///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
-///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for units of the current window, whenever they
-///   were charged: those of this very call, which are undone, and those of a [receipt of now](ChargeReceipt::now).
+///   `charged_at` is in microseconds since the Unix epoch. If `window_id` is `nil`, the units are of the current window, and
+///   `charged_at` is not to be read: those of a [receipt of now](ChargeReceipt::now), and charges of this call that are undone.
 /// - `renew(key, p, a, b, c, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
-/// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
-///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
+/// - `repair(key, p, a, b, c)` is called after an operation other than a peek that charged nothing under this key, after all other
+///   writes of the call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
 ///   (`cap_ttl`): every key must have one.
 /// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
 ///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
