@@ -140,6 +140,12 @@ impl Clocks {
     }
 }
 
+/// The units that an adjustment charges a counter with so many available: down to a debt of one capacity.
+fn forced_charge(counter: &CounterOp<'_>, available: i64) -> u64 {
+    let max = available.saturating_add_unsigned(counter.limit.info().capacity);
+    counter.units.get().min(u64::try_from(max).unwrap_or(0))
+}
+
 const OTHER_STORE: StoreError = StoreError::Unsupported("a limit registered by another store");
 
 /// The present instant on the clock that a limit counts by.
@@ -316,9 +322,7 @@ impl Shards {
                     }
                 }
                 Op::Adjust if counter.receipt.is_none() => {
-                    let max = balance().saturating_add_unsigned(counter.limit.info().capacity);
-                    charged = counter.units.get().min(u64::try_from(max).unwrap_or(0));
-                    reported = charged;
+                    charged = forced_charge(counter, balance());
                 }
                 Op::Adjust | Op::Peek | Op::Reset | Op::Renew => {}
             }
@@ -327,13 +331,18 @@ impl Shards {
         let uncounted = self.make_room((op, admitted), counters, locked, &mut charges)?;
 
         // All charges come before the first refund.
-        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(&charges) {
+        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(&mut charges) {
             if charge.charged == 0 {
                 continue;
             }
             let rule = local_rule(counter).ok_or(OTHER_STORE)?;
             let now = clocks.of(counter.limit.info().follows_wall_clock);
             let state = locked.shards[slot.shard].entry(counter, slot);
+            if op == Op::Adjust {
+                // Another counter may have charged the key.
+                charge.charged = forced_charge(counter, rule.available(Some(state), now));
+                charge.reported = charge.charged;
+            }
             // Permits that rejected requests are charged have no holder that could renew or release them.
             let unheld = match counter.limit.info().permit_ttl {
                 Some(_) => charge.charged - charge.reported,

@@ -22,6 +22,7 @@ use self::{
     run::Stores,
 };
 
+mod adjust;
 mod generate;
 mod history;
 mod keys;

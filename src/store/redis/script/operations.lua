@@ -3,20 +3,19 @@
 -- luacheck: globals call now KEYS args op policy_count seg seg_tail seg_first_key request_counts keys_done reply reply_len repairs pcall floor ceil min max policy_at leave
 
 -- The segment whose counters these are; what its entries have of their own, and where that is read next.
-local counted_seg, counters, has_charges, has_receipts, has_callers, values, next_value
+local counted_seg, counters, has_receipts, has_callers, values, next_value
 -- How many counters of the entry have been charged or left.
 local done = 0
 
 local function read_segment()
-  counters, has_charges, has_receipts, has_callers = {}, false, false, false
+  counters, has_receipts, has_callers = {}, false, false
   values, next_value = args[seg_tail + 1], 1
   for i = 1, policy_count do
     local policy, units = args[seg + 3 * i], args[seg + 3 * i + 1]
     local strategy, p = policy_at(policy)
     local mode, records_caller = args[seg + 3 * i + 2], args[policy + 1] == 1 and units > 0
     local refunds = op == 2 and mode == 1
-    has_charges, has_receipts = has_charges or not refunds, has_receipts or refunds
-    has_callers = has_callers or records_caller
+    has_receipts, has_callers = has_receipts or refunds, has_callers or records_caller
     -- Modes of an adjustment: 0 charges, 1 refunds. Those of an acquisition: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
     -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow.
     counters[i] = {
@@ -67,14 +66,14 @@ local function charge(counter, key)
   end
 end
 
--- Charges each counter what it is to be charged. A ban or a shadow that can't be charged fails no acquisition: what the
--- others decided stands.
-local function charge_all(is_acquisition)
+-- Charges each counter what an acquisition is to charge. A ban or a shadow that can't be charged fails none: what the others
+-- decided stands.
+local function charge_all()
   for i = 1, policy_count do
     local counter, key = counters[i], KEYS[keys_done + i]
     if counter.moved <= 0 then
       leave(key, counter.strategy, counter.p, counter.a, counter.b, counter.c)
-    elseif not is_acquisition or counter.mode < 4 then
+    elseif counter.mode < 4 then
       charge(counter, key)
     elseif not pcall(charge, counter, key) then
       counter.moved = 0
@@ -141,42 +140,63 @@ local function acquire(n)
     local counter = counters[i]
     counter.moved = counter.mode == 0 and admitted * counter.units or units_by_mode(counter, admitted, rejected)
   end
-  charge_all(true)
+  charge_all()
   return admitted
 end
 
--- Refunds by the receipt of the i-th counter. Returns how many units.
-local function refund(i)
-  local counter, key = counters[i], KEYS[keys_done + i]
-  local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
-  if policy_count > 1 then
-    -- Another counter may have the same key.
-    read(i)
+-- Reads the i-th counter again if another one of the entry has its key, and may have changed it.
+local function read_changed(i)
+  for j = 1, policy_count do
+    if j ~= i and KEYS[keys_done + j] == KEYS[keys_done + i] then
+      return read(i)
+    end
   end
-  local refunded, a, b, c = strategy.refund(key, p, counter.a, counter.b, counter.c,
-    counter.charged_at, counter.window_id, counter.remaining, counter.units, caller)
-  counter.a, counter.b, counter.c = a, b, c
-  leave(key, strategy, p, a, b, c)
-  return refunded
+  return counters[i]
 end
 
--- Charges, down to a debt of one capacity, and refunds by receipts. All keys are read before the first write: an entry that
--- fails with STALE is sent again, and must have changed nothing. What is charged can be undone: so nothing is refunded before
--- all is charged.
+-- Charges the i-th counter, down to a debt of one capacity.
+local function charge_by_force(i)
+  local counter, key = read_changed(i), KEYS[keys_done + i]
+  counter.moved = max(0, min(counter.units, counter.free + counter.p[1]))
+  if counter.moved > 0 then
+    charge(counter, key)
+  else
+    leave(key, counter.strategy, counter.p, counter.a, counter.b, counter.c)
+  end
+end
+
+-- Refunds by the receipt of the i-th counter.
+local function refund(i)
+  local counter, key = read_changed(i), KEYS[keys_done + i]
+  local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
+  counter.refunded = 0
+  if counter.units > 0 then
+    counter.refunded, counter.a, counter.b, counter.c = strategy.refund(key, p, counter.a, counter.b, counter.c,
+      counter.charged_at, counter.window_id, counter.remaining, counter.units, caller)
+  end
+  leave(key, strategy, p, counter.a, counter.b, counter.c)
+end
+
+-- All keys are read before the first write: an entry that fails with STALE is sent again, and must have changed nothing. What is
+-- charged can be undone: so nothing is refunded before all is charged.
 local function adjust()
   for i = 1, policy_count do
-    local counter, free = read(i)
-    counter.moved = counter.refunds and 0 or max(0, min(counter.units, free + counter.p[1]))
-  end
-  if has_charges then
-    charge_all()
-  end
-  local refunded = {}
-  for i = 1, has_receipts and policy_count or 0 do
-    refunded[i] = counters[i].refunds and refund(i)
+    read(i).moved = 0
   end
   for i = 1, policy_count do
-    counters[i].moved = refunded[i] or counters[i].moved
+    if not counters[i].refunds then
+      charge_by_force(i)
+    end
+    done = i
+  end
+  for i = 1, has_receipts and policy_count or 0 do
+    if counters[i].refunds then
+      refund(i)
+    end
+  end
+  for i = 1, has_receipts and policy_count or 0 do
+    local counter = counters[i]
+    counter.moved = counter.refunds and counter.refunded or counter.moved
   end
 end
 
@@ -210,9 +230,9 @@ local function undo_units(i, units, caller)
   end
 end
 
--- Leaves nothing charged of an entry that failed half-way.
+-- Leaves nothing charged of an entry that failed half-way: the last charge first, since several may be of one key.
 local function undo()
-  for i = 1, done do
+  for i = done, 1, -1 do
     local counter = counters[i]
     local left = counter.moved
     if left > 0 and not counter.callers then
