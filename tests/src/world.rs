@@ -10,10 +10,12 @@ use futures_util::future::join_all;
 use testkit::{Clock as ServerClock, Server};
 use tokio::task::JoinSet;
 use tollgate::{
-    Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, RateLimitLayer, RedisStore,
+    Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore,
     limiter::{Keys, LimiterBuilder},
     observe::DecisionSource,
-    store::Store,
+    store::{CounterOp, Op, Store, StoreResponse},
+    strategy::{Strategy, Terms},
 };
 
 pub use crate::until::TEST_TIMEOUT;
@@ -130,6 +132,19 @@ impl World {
             Backing::Memory(store) => store,
             Backing::Redis(store, _) => store,
         }
+    }
+
+    /// Takes one of a key's permits under a policy, as a process that was killed: it is neither renewed nor released.
+    pub async fn leak_permit(&self, policy: &str, (key, permits): (Key, u64), ttl: Duration) {
+        let rule = Concurrency::with_ttl(ttl).bind(&Quota::concurrent(permits), &Terms::default());
+        let limit = self.store().register(policy, rule.expect("a rule"));
+        let limit = limit.expect("a limit");
+        let permit = CounterOp::new(&limit, key).with_caller(fresh_key());
+        let taken = match self.store().execute(Op::Acquire(1), &[permit]) {
+            StoreResponse::Ready(taken) => taken,
+            StoreResponse::Pending(taken) => taken.await,
+        };
+        assert_eq!(taken.expect("a response").admitted, 1);
     }
 
     /// A limiter on this store that reports store failures.

@@ -1,7 +1,6 @@
 //! What the tests share.
 
-use tollgate::strategy::Strategy;
-use tollgate_tests::{prelude::*, world::fresh_key};
+use tollgate_tests::prelude::*;
 
 /// Permits for requests in flight.
 pub(crate) const MAX_PERMITS: u64 = 10;
@@ -82,18 +81,8 @@ pub(crate) fn until_free(limiter: &Limiter, permits: u64) -> impl Future<Output 
 
 /// Takes `n` permits that are neither renewed nor released, as those of a process that was killed.
 pub(crate) async fn leak_permits(world: &World, n: u64, ttl: Duration) {
-    let quota = Quota::concurrent(MAX_PERMITS);
-    let rule = Concurrency::with_ttl(ttl).bind(&quota, &Terms::default());
-    let store = world.store();
-    let limit = store.register("permits", rule.expect("a rule"));
-    let limit = limit.expect("a limit");
     for _ in 0..n {
-        let permit = CounterOp::new(&limit, KEY).with_caller(fresh_key());
-        let taken = match store.execute(Op::Acquire(1), &[permit]) {
-            StoreResponse::Ready(taken) => taken,
-            StoreResponse::Pending(taken) => taken.await,
-        };
-        assert_eq!(taken.expect("a response").admitted, 1);
+        world.leak_permit("permits", (KEY, MAX_PERMITS), ttl).await;
     }
 }
 
