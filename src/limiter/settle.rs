@@ -1,6 +1,6 @@
 //! Settling the charges of a request to their true costs, under several policies together.
 
-use std::{mem, sync::Arc};
+use std::{future::poll_fn, mem, sync::Arc, task::Poll};
 
 use smallvec::SmallVec;
 use tokio::{runtime::Handle, sync::OwnedMutexGuard};
@@ -89,18 +89,30 @@ impl Admission {
             }
             // All calls are sent before the first result is awaited.
             let calls = adjustments.chunk_by(|adjustment, next| adjustment.call == next.call);
-            let calls: Vec<_> = calls
+            let mut calls: Vec<_> = calls
                 .filter_map(|planned| Some((planned, self.call_of(planned)?.send())))
                 .collect();
             let (mut failed, mut error) = (Vec::new(), None);
-            for (adjustments, result) in calls {
-                let result = result.await;
-                self.apply_result(adjustments, &result);
-                if let Err(reason) = result {
-                    failed.extend(adjustments.iter().map(|adjustment| adjustment.policy));
-                    error = Some(reason);
+            // Each result is applied when it comes: this future may be dropped while it waits for the others.
+            poll_fn(|cx| {
+                calls.retain_mut(|(adjustments, call)| {
+                    let Poll::Ready(result) = call.as_mut().poll(cx) else {
+                        return true;
+                    };
+                    self.apply_result(adjustments, &result);
+                    if let Err(reason) = result {
+                        failed.extend(adjustments.iter().map(|adjustment| adjustment.policy));
+                        error = Some(reason);
+                    }
+                    false
+                });
+                if calls.is_empty() {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
                 }
-            }
+            })
+            .await;
             if let Some(error) = error {
                 let unfinished = corrections.iter().filter(|rest| rest.refund > 0);
                 failed.extend(unfinished.map(|rest| rest.policy));

@@ -457,7 +457,7 @@ fn send_parts(
 }
 
 /// Awaits all responses, until a deadline: the request's is earlier than those of requests that were queued before it. An error
-/// of one is the error of all.
+/// of one is the error of all: one of a part that may have run, if there is one.
 async fn await_replies(
     deadline: Option<Instant>,
     pending: impl IntoIterator<Item = PendingPart>,
@@ -475,7 +475,10 @@ async fn await_replies(
         };
         match guard {
             Ok(guard) => replies.push(PartReply { part, guard }),
-            Err(failed) => error = Some(failed),
+            Err(failed) => {
+                let worst = error.filter(StoreError::may_have_run);
+                error = worst.or(Some(failed));
+            }
         }
     }
     (replies, error)

@@ -94,6 +94,20 @@ impl Scene {
         pending
     }
 
+    /// Cuts a node off, until its connection is found broken.
+    async fn unreachable(&self, node: usize) {
+        self.proxy(node).cut();
+        for _ in 0..2 {
+            self.fail(node).await;
+        }
+    }
+
+    /// Sends a request to a node that is cut off.
+    async fn fail(&self, node: usize) {
+        let seen = self.beside.peek(self.master_keys.key(node)).await;
+        assert!(seen.is_err(), "{seen:?}");
+    }
+
     /// One admitted request is charged, and no other.
     async fn refunded(&self) {
         until("the charge is refunded", async || {
@@ -218,4 +232,52 @@ async fn a_dropped_request_is_counted_if_it_is_rejected() {
     let here: Keys = [("counts", first), ("ban", first)].into();
     let counted = async || used(&limiter, here.clone()).await == [0, 1];
     until("the rejection is counted, and nothing else", counted).await;
+}
+
+/// One slot replies no more, and the other can't be reached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_that_may_have_been_made_in_one_slot_is_not_said_to_have_changed_nothing() {
+    let scene = Scene::set("may_have_run").await;
+    scene.unreachable(1).await;
+    scene.proxy(0).halve();
+    let charged = scene.both.charge(scene.keys(), 2).await;
+    let Err(CallError::Store(error)) = charged else {
+        panic!("{charged:?}");
+    };
+    assert!(error.may_have_run(), "{error}");
+    scene.proxy(0).pass();
+    scene.proxy(1).pass();
+    until("both reply", async || {
+        let seen = scene.both.peek(scene.keys()).await;
+        seen.is_ok_and(|seen| [seen.used("a"), seen.used("b")] == [3, 1])
+    })
+    .await;
+}
+
+/// The caller leaves while it waits for the other slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_failed_in_one_slot_is_made_by_the_next_one() {
+    let scene = Scene::set("settled").await;
+    let policies = ["c", "d"].map(|name| Fixed.policy(name, "100/month").cost(5));
+    let limiter = limiter(scene.store.clone(), policies);
+    let keys = [
+        ("c", scene.master_keys.key(0)),
+        ("d", scene.master_keys.key(1)),
+    ];
+    let admission = limiter.admit(keys).await.expect("room");
+    scene.unreachable(1).await;
+    scene.proxy(0).hold();
+    let mut settling = Box::pin(admission.settle_each([("c", 2), ("d", 2)]));
+    assert!((&mut settling).now_or_never().is_none());
+    // Behind the settlement.
+    scene.fail(1).await;
+    assert!((&mut settling).now_or_never().is_none());
+    drop(settling);
+    scene.proxy(0).pass();
+    scene.proxy(1).pass();
+    until("it is settled", async || {
+        admission.settle_each([("c", 2), ("d", 2)]).await.is_ok()
+    })
+    .await;
+    assert_eq!(used(&limiter, keys).await, [2, 2]);
 }
