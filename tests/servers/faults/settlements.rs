@@ -150,3 +150,76 @@ async fn nothing_that_is_awaited_in_an_outage_is_sent_later() {
     policy.settle(220).await.expect("a response");
     assert_eq!(used_on_the_store(&limiter, KEY).await, 220);
 }
+
+/// The reply to the first one is awaited for much longer.
+#[tokio::test]
+async fn a_settlement_without_a_reply_delays_the_next_one_by_the_timeout_alone() {
+    let (_server, network) = network();
+    let limiter = limiter(hasty(url(network.addr())));
+    let (admission, meter) = metered(&limiter, 5).await;
+    let policy = admission.policy("p").expect("a policy");
+    network.hold();
+    drop(meter);
+    let next = tokio::spawn(async move { policy.settle(7).await });
+    let time = StillTime::new();
+    for _ in 0..2 {
+        time.settle().await;
+        time.advance(SHORT_TIMEOUT + ms(5)).await;
+    }
+    time.settle().await;
+    assert!(next.is_finished());
+    let error = next.await.expect("no panic");
+    assert_eq!(error.expect_err("a silent server").code(), "timeout");
+}
+
+/// It was to be sent over a connection that takes longer than the timeout to open.
+#[tokio::test]
+async fn a_settlement_whose_caller_left_before_it_was_sent_is_made_later() {
+    let (server, network) = network();
+    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+    let admission = limiter.admit(KEY).await.expect("room");
+    let policy = admission.policy("p").expect("a policy");
+    network.cut();
+    assert!(limiter.peek(KEY).await.is_err());
+    network.hold();
+    let mut settling = Box::pin(policy.settle(5));
+    assert!((&mut settling).now_or_never().is_none());
+    let time = StillTime::new();
+    time.settle().await;
+    drop(settling);
+    time.time_out().await;
+    time.end();
+    network.pass();
+    resumed(&limiter).await;
+    flushed(&limiter).await;
+    assert_eq!(used_on_the_store(&other, KEY).await, 5);
+}
+
+/// The deadline of the one has passed before, and that of the other has when the reply is read.
+#[tokio::test]
+async fn the_reply_to_settlements_counts_if_it_comes_with_the_last_deadline() {
+    let (server, network) = network();
+    let limiter = limiter(through(&network));
+    let (first, first_meter) = metered(&limiter, 5).await;
+    let (second, second_meter) = metered(&limiter, 7).await;
+    let time = StillTime::new();
+    network.hold();
+    drop(first_meter);
+    // Nothing is sent before this task yields.
+    assert!(time.advance(ms(20)).now_or_never().is_none());
+    drop(second_meter);
+    time.settle().await;
+    time.advance(TEST_TIMEOUT - ms(10)).await;
+    time.settle().await;
+    let calls = server.calls("evalsha");
+    network.pass();
+    testkit::until("they run", || {
+        (server.calls("evalsha") > calls).then_some(())
+    });
+    time.advance(ms(15)).await;
+    time.settle().await;
+    time.end();
+    flushed(&limiter).await;
+    assert_eq!(limiter.health_check().await.unconfirmed(), 0);
+    drop((first, second));
+}

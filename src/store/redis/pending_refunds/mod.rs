@@ -59,7 +59,7 @@ struct RefundsByTag {
 impl PendingRequest {
     /// Whether a part of it that was sent may be lost: it can't be sent again.
     pub(crate) fn is_lost_if_sent(&self) -> bool {
-        Unsettled::of(self, Sent::Maybe).is_unconfirmed
+        Unsettled::of(self, Sent::Maybe, false).is_unconfirmed
     }
 }
 
@@ -76,12 +76,14 @@ impl PendingRefunds {
     pub(crate) fn fail_and_keep(
         &self,
         tag: usize,
-        request: PendingRequest,
+        mut request: PendingRequest,
         error: StoreError,
         sent: Sent,
     ) -> StoreError {
         let error = error.sent(sent == Sent::Maybe);
-        let unsettled = Unsettled::of(&request, sent);
+        // First, since what a waiter is told of is not sent again, and it may leave until then.
+        let is_told = request.fail_in_place(error.clone());
+        let unsettled = Unsettled::of(&request, sent, is_told);
         if fails_again(&error) && !unsettled.counters.is_empty() {
             log_failed(&request, &error);
             lock(&self.refunds).dropped += 1;
@@ -93,14 +95,12 @@ impl PendingRefunds {
             }
             self.push(tag, unsettled);
         }
-        // Last, since the request counts as undelivered until it is dropped.
-        request.fail(error.clone());
         error
     }
 
     /// Keeps what can be sent again of a request that was sent, and may still have a reply.
     pub(crate) fn keep_idempotent(&self, tag: usize, request: &PendingRequest) {
-        self.push(tag, Unsettled::of(request, Sent::Maybe));
+        self.push(tag, Unsettled::of(request, Sent::Maybe, false));
     }
 
     /// Drops what is kept for counters that were reset since: made now, it would charge the fresh quota, or refund charges of it.
@@ -276,8 +276,9 @@ struct Unsettled {
 }
 
 impl Unsettled {
-    fn of(request: &PendingRequest, sent: Sent) -> Self {
+    fn of(request: &PendingRequest, sent: Sent, is_told: bool) -> Self {
         let is_sent = sent == Sent::Maybe;
+        let is_retried = request.is_retried(is_told);
         let mut counters = match request.op {
             Op::Adjust => request.counters.clone(),
             Op::Acquire(_) if is_sent => request.counters.clone(),
@@ -287,13 +288,13 @@ impl Unsettled {
             counters.retain(|counter| is_permit(counter));
             let permits = counters.iter_mut();
             permits.for_each(|counter| counter.set_permit_refund(times));
-        } else if is_sent || !request.is_retried() {
+        } else if is_sent || !is_retried {
             counters.retain(|counter| releases_permit(counter));
         }
         // The rest of a permit's receipt names the permits that are refunded.
         let by_time = counters.iter_mut().filter(|counter| !is_permit(counter));
         by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
-        let is_unread = is_sent && request.op == Op::Adjust && request.is_retried();
+        let is_unread = is_sent && request.op == Op::Adjust && is_retried;
         Self {
             is_unconfirmed: is_unread && counters.len() < request.counters.len(),
             counters,
@@ -438,7 +439,7 @@ mod tests {
         let counters = [OwnedCounterOp::of(&counter)].into();
         let state = RequestState::new(Op::Adjust, counters, Instant::now(), 0);
         let request = PendingRequest::detached(state);
-        let unsettled = Unsettled::of(&request, sent);
+        let unsettled = Unsettled::of(&request, sent, false);
         request.fail(StoreError::timeout());
         unsettled.counters[0].clone()
     }

@@ -135,13 +135,13 @@ impl PendingRequest {
         request
     }
 
-    /// Whether it is sent again if it fails and did not run.
-    pub(crate) fn is_retried(&self) -> bool {
+    /// Whether it is sent again if it failed and did not run; `is_told`: whether a waiter gets that error.
+    pub(crate) fn is_retried(&self, is_told: bool) -> bool {
         match self.retry {
             _ if self.is_withdrawn => false,
             Retry::Never => false,
             Retry::Always => true,
-            Retry::IfUnread => !self.has_waiter() || self.cancelled.get().is_some(),
+            Retry::IfUnread => !is_told,
         }
     }
 
@@ -168,9 +168,10 @@ impl PendingRequest {
         self.has_waiter() && self.cancelled.get().is_some() && self.op.needs_reader()
     }
 
-    /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
+    /// Completes the waiter, unless it has a result already or has left, and refunds a charge that no waiter reads. Returns whether a
+    /// waiter gets the result.
     #[inline]
-    fn complete(&mut self, result: Result<OpResult, StoreError>) {
+    fn complete(&mut self, result: Result<OpResult, StoreError>) -> bool {
         let mut result = Some(result);
         match mem::take(&mut self.waiter) {
             Waiter::None => {}
@@ -187,22 +188,27 @@ impl PendingRequest {
                 }
             }
         }
-        if let Some(Ok(unread)) = result {
-            self.state.refund_unread(&unread);
+        if let Some(Ok(unread)) = &result {
+            self.state.refund_unread(unread);
         }
+        result.is_none()
     }
 
-    /// Completes the waiter with a timeout. A request that was not sent by then never is.
+    /// Completes the waiter with a timeout. A request that was not sent by then never is, but for an adjustment whose waiter has left.
     pub(crate) fn expire(&mut self, is_sent: bool) {
-        if self.has_waiter() {
-            self.is_withdrawn = !is_sent && self.retry != Retry::Always;
-            self.complete(Err(StoreError::timeout().sent(is_sent)));
-        }
+        let is_told = self.complete(Err(StoreError::timeout().sent(is_sent)));
+        let is_over = is_told || self.op.needs_reader();
+        self.is_withdrawn |= is_over && !is_sent && self.retry != Retry::Always;
     }
 
     pub(crate) fn fail(mut self, error: StoreError) {
+        self.fail_in_place(error);
+    }
+
+    /// Fails it, and returns whether a waiter gets the error. Until it is dropped it counts as undelivered.
+    pub(crate) fn fail_in_place(&mut self, error: StoreError) -> bool {
         self.done = true;
-        self.complete(Err(error));
+        self.complete(Err(error))
     }
 
     #[inline]

@@ -330,6 +330,9 @@ async fn execute(
     loop {
         // Connecting and redirects take time.
         batch.remove_overdue();
+        if batch.next_deadline().is_none() {
+            return Err(BatchOutcome::timed_out(None));
+        }
         let now = shared.server_clock.now();
         let command = batch.call(&script, with_text, now);
         *call = StoreCall::begin(shared, batch);
@@ -435,9 +438,6 @@ async fn reply_of<T>(
     let mut reply = std::pin::pin!(reply);
     let mut until = None;
     poll_fn(|cx| {
-        if until.is_none() && batch.next_deadline().is_none() {
-            return Poll::Ready(None);
-        }
         if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
             return Poll::Ready(Some(reply));
         }
