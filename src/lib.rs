@@ -270,6 +270,8 @@ pub mod settings {
         shared_fn::SharedFn,
     };
 }
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod store;
 pub mod strategy;
 
@@ -278,7 +280,7 @@ pub mod strategy;
 pub mod fuzzing {
     //! Internal functions that fuzz targets call.
 
-    pub use crate::store::redis::testing::{other_reply, script_reply};
+    pub use crate::redis::testing::{other_reply, script_reply};
 }
 
 mod address;
@@ -304,6 +306,9 @@ mod scan;
 mod shared_fn;
 mod sync;
 
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use self::redis::RedisStore;
 #[doc(inline)]
 pub use self::{
     clock::ManualClock,
@@ -332,9 +337,6 @@ pub use self::{
         },
     },
 };
-#[cfg(feature = "redis")]
-#[doc(inline)]
-pub use store::redis::RedisStore;
 
 /// The README's programs are tests.
 #[cfg(all(doctest, feature = "axum", feature = "config", feature = "redis"))]

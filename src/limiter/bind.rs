@@ -16,7 +16,7 @@ use super::{
     other_quotas::OtherQuotas,
 };
 #[cfg(feature = "redis")]
-use crate::store::redis::RedisStore;
+use crate::redis::RedisStore;
 use crate::{
     access::Lists,
     error::{ConfigError, InvalidValue},

@@ -234,7 +234,7 @@ impl Policy {
     ///
     /// - **Which requests**: those of a key that has at least 100 requests per second in this process, or 4 per TTL if that is more
     ///   (400 per second with a TTL of 10 ms), if each of their policies has leases or is a [ban](crate::Ban). On a
-    ///   [cluster](crate::store::RedisStoreBuilder::cluster) the request's keys must be in one slot. All others are counted one by one, and so
+    ///   [cluster](crate::redis::RedisStoreBuilder::cluster) the request's keys must be in one slot. All others are counted one by one, and so
     ///   is a request that costs more than each of the held leases has left.
     /// - **Size**: the units that the key's requests in this process use in half a TTL, under each policy. At most
     ///   [`Lease::max_units`], and at most a quarter of what remains. So the last units of a quota are charged one by one, by the processes that need them. Together, a key's leases hold

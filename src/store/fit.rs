@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// For how many of `times` equal requests a counter with `free` units has enough.
-pub(super) fn fit(counter: &CounterOp<'_>, free: u64, times: u64) -> u64 {
+pub(crate) fn fit(counter: &CounterOp<'_>, free: u64, times: u64) -> u64 {
     let units = counter.units.get();
     let fits = match counter.mode {
         // A banned key is rejected also if no units would be charged.
@@ -19,7 +19,7 @@ pub(super) fn fit(counter: &CounterOp<'_>, free: u64, times: u64) -> u64 {
 }
 
 /// How many of `times` equal requests are admitted, and how many rejected ones are counted by a ban.
-pub(super) fn admit(counters: &[CounterOp<'_>], free: &[u64], times: u64) -> (u64, u64) {
+pub(crate) fn admit(counters: &[CounterOp<'_>], free: &[u64], times: u64) -> (u64, u64) {
     let (mut admitted, mut banned) = (times, false);
     for (counter, free) in counters.iter().zip(free) {
         match counter.mode {
@@ -37,7 +37,7 @@ pub(super) fn admit(counters: &[CounterOp<'_>], free: &[u64], times: u64) -> (u6
 
 /// How many of so many rejected requests count, one after the other: those before a ban begins, which rejects the rest
 /// uncounted.
-pub(super) fn countable_rejections(counters: &[CounterOp<'_>], free: &[u64], rejected: u64) -> u64 {
+pub(crate) fn countable_rejections(counters: &[CounterOp<'_>], free: &[u64], rejected: u64) -> u64 {
     let bans = counters.iter().zip(free);
     let bans = bans.filter(|(counter, _)| counter.mode == CounterMode::CountRejections);
     let before_ban = bans.map(|(counter, free)| match counter.units.get() {
@@ -49,7 +49,7 @@ pub(super) fn countable_rejections(counters: &[CounterOp<'_>], free: &[u64], rej
 
 /// How many of the `wanted` units of rejected requests a counter is charged, if `free` units are left after the admitted ones;
 /// negative in debt. Only a policy that has too few units for a request rejects it, and is charged for it.
-pub(super) fn rejected_charge(counter: &CounterOp<'_>, free: i64, wanted: u64) -> u64 {
+pub(crate) fn rejected_charge(counter: &CounterOp<'_>, free: i64, wanted: u64) -> u64 {
     let info = counter.limit.info();
     if u64::try_from(free).is_ok_and(|free| free >= counter.units.get()) {
         return 0;

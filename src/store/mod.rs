@@ -10,12 +10,10 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 pub use self::op::Units;
-#[cfg(feature = "redis")]
-use self::redis::request::response_handle::ResponseHandle;
 use crate::{
     clock::Timestamp,
     error::{InvalidValue, StoreError},
@@ -26,14 +24,12 @@ use crate::{
 
 mod admin;
 mod blocks;
-mod fit;
+pub(crate) mod fit;
 mod handle;
 pub(crate) mod health;
 pub(crate) mod memory;
 mod op;
 pub(crate) mod overrides;
-#[cfg(feature = "redis")]
-pub(crate) mod redis;
 mod result;
 
 pub use admin::{CallersFuture, HealthFuture, StoreAdmin};
@@ -44,17 +40,11 @@ pub use overrides::{OverrideFuture, OverrideListFuture, OverrideTable};
 pub(crate) use result::TOO_FEW_RESULTS;
 pub use result::{CounterResult, OpResult};
 
-#[doc(inline)]
-#[cfg(feature = "redis")]
-pub use self::redis::RedisStoreBuilder;
 pub use self::{
     health::{HealthIssue, HealthReport, HealthWarning},
     memory::MemoryStoreBuilder,
 };
 pub(crate) use crate::observe::DecisionSource;
-/// The connection pool of [`RedisStore`](crate::RedisStore), in the version that this crate uses.
-#[cfg(feature = "redis")]
-pub use deadpool_redis;
 
 /// The interface of a store, which holds the counts of a [`Limiter`](crate::Limiter).
 ///
@@ -489,15 +479,23 @@ pub struct PendingResponse(Pending);
 
 enum Pending {
     Boxed(Pin<Box<dyn Future<Output = Result<OpResult, StoreError>> + Send>>),
-    /// Not boxed: the request is shared with the store's tasks already.
-    #[cfg(feature = "redis")]
-    Redis(ResponseHandle),
+    /// Not boxed: the store's tasks share it. `None` once it was read.
+    Shared(Option<Arc<dyn SharedResponse>>),
 }
 
-#[cfg(feature = "redis")]
-impl From<ResponseHandle> for PendingResponse {
-    fn from(response: ResponseHandle) -> Self {
-        Self(Pending::Redis(response))
+/// A response that a store shares with the tasks that send its requests.
+pub(crate) trait SharedResponse: Send + Sync {
+    /// Polls for the response, which is ready once.
+    fn poll_response(self: Arc<Self>, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>>;
+
+    /// Called in place of a further poll, when the response is dropped before it was ready.
+    fn abandon(&self);
+}
+
+impl PendingResponse {
+    #[cfg(feature = "redis")]
+    pub(crate) fn shared(response: Option<Arc<dyn SharedResponse>>) -> Self {
+        Self(Pending::Shared(response))
     }
 }
 
@@ -507,8 +505,22 @@ impl Future for PendingResponse {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Pending::Boxed(response) => response.as_mut().poll(cx),
-            #[cfg(feature = "redis")]
-            Pending::Redis(response) => response.poll_response(cx),
+            Pending::Shared(shared) => {
+                let Some(response) = shared.clone() else {
+                    return Poll::Pending;
+                };
+                let result = ready!(response.poll_response(cx));
+                *shared = None;
+                Poll::Ready(result)
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Self::Shared(Some(response)) = self {
+            response.abandon();
         }
     }
 }

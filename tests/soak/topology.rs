@@ -1,7 +1,7 @@
 //! What a soak runs on: one server, a cluster, or a master that sentinels watch.
 
 use testkit::{Reply, Sentinel};
-use tollgate::store::RedisStoreBuilder;
+use tollgate::redis::RedisStoreBuilder;
 
 use crate::PROCESSES;
 use tollgate_tests::prelude::*;

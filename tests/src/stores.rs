@@ -3,7 +3,7 @@
 use testkit::Server;
 use tollgate::{
     Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, clock::Timestamp,
-    limiter::LimiterBuilder, store::RedisStoreBuilder,
+    limiter::LimiterBuilder, redis::RedisStoreBuilder,
 };
 
 use crate::world::{START, TEST_TIMEOUT};

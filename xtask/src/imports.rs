@@ -8,7 +8,7 @@ use crate::run::{Outcome, capture, grep};
 /// the last line uses, as an application does.
 const ORDER: &str = "
     address log random sync background runtime differences shared_fn clock error key quota outcome scan forms file secret headers rejections
-    strategy observe store store::redis extract access policy changes limiter respond layer integrations lib settings
+    strategy observe store redis extract access policy changes limiter respond layer integrations lib settings
     provider outgoing metrics config admin guide";
 
 /// Imports against the order that remain. One that is gone fails the check.
@@ -70,7 +70,6 @@ fn imports(text: &str) -> Vec<String> {
 fn place(path: &str) -> Outcome<(usize, &'static str)> {
     let end = path.find(|c: char| !c.is_alphanumeric() && c != '_');
     let folder = match &path[..end.unwrap_or(path.len())] {
-        "store" if path.replace('/', "::").starts_with("store::redis") => "store::redis",
         export if export.starts_with(char::is_uppercase) => "lib",
         folder => folder,
     };

@@ -12,7 +12,7 @@ use crate::tools;
 const TESTS: [&str; 4] = ["clock", "groups", "redis", "servers"];
 
 /// The unit tests that start servers, by the module that they are in.
-const UNIT_TESTS: &str = "store::redis";
+const UNIT_TESTS: &str = "redis::";
 
 /// The tests of encrypted connections, in the program `servers`.
 const TLS_TESTS: &str = "deployments::tls::";

@@ -1,5 +1,5 @@
 //! A strategy bound to a quota: the trait, and what its implementations are made of. `store/memory/shards.rs` calls the half that
-//! counts in process; `store/redis/script` runs the half in Lua.
+//! counts in process; `redis/script` runs the half in Lua.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 

@@ -2,7 +2,7 @@
 
 use tollgate::{
     ConfigError,
-    store::{
+    redis::{
         RedisStoreBuilder,
         deadpool_redis::{Config, PoolConfig},
     },

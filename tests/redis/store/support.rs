@@ -2,7 +2,7 @@
 
 use testkit::Clock;
 use tokio::task::JoinHandle;
-use tollgate::store::deadpool_redis::{Manager, Pool, Runtime};
+use tollgate::redis::deadpool_redis::{Manager, Pool, Runtime};
 pub(crate) use tollgate_tests::load::{hammer, limiter, used};
 use tollgate_tests::prelude::*;
 

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use testkit::Builder;
-use tollgate::{limiter::Keys, store::RedisStoreBuilder};
+use tollgate::{limiter::Keys, redis::RedisStoreBuilder};
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{Fixed, Gcra, List, Log};
 pub(crate) use tollgate_tests::{
     clocks::StillTime,

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use tollgate::store::RedisStoreBuilder;
+use tollgate::redis::RedisStoreBuilder;
 use tollgate_tests::load;
 pub(crate) use tollgate_tests::prelude::*;
 

@@ -6,7 +6,7 @@ use rcgen::{
     KeyPair,
 };
 use testkit::{folder, free_port};
-use tollgate::store::RedisStoreBuilder;
+use tollgate::redis::RedisStoreBuilder;
 
 /// An authority, and what it has signed: certificates and keys in PEM.
 struct Signed {

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use tollgate::{limiter::LimitStatus, store::RedisStoreBuilder};
+use tollgate::{limiter::LimitStatus, redis::RedisStoreBuilder};
 pub(crate) use tollgate_tests::{clocks::StillTime, prelude::*};
 
 pub(crate) const KEY: Key = Key::global();

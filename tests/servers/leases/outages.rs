@@ -3,7 +3,7 @@
 use crate::leases::support::*;
 use std::slice;
 use tokio::task::coop::unconstrained;
-use tollgate::store::RedisStoreBuilder;
+use tollgate::redis::RedisStoreBuilder;
 
 const QUOTA: &str = "1000000/month";
 

@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use futures_util::future::{Either, select};
 use testkit::Clock;
-use tollgate::{observe::LeaseStats, store::RedisStoreBuilder};
+use tollgate::{observe::LeaseStats, redis::RedisStoreBuilder};
 use tollgate_tests::clocks::of_own_process;
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{
     Calendar, Fixed, Gcra, List, Log, Sliding,

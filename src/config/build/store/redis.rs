@@ -11,10 +11,8 @@ use crate::{
         path::Path,
     },
     limiter::Limiter,
-    store::{
-        Store,
-        redis::{RedisStore, RedisStoreBuilder},
-    },
+    redis::{RedisStore, RedisStoreBuilder},
+    store::Store,
 };
 
 /// The URL for counts in process, such as the default of `${REDIS_URL:-memory://}`.

@@ -1,6 +1,6 @@
 //! The policies and the store of each of the fixture's scenes, by its name.
 
-use tollgate::{store::RedisStoreBuilder, strategy::Strategy};
+use tollgate::{redis::RedisStoreBuilder, strategy::Strategy};
 use tollgate_tests::prelude::*;
 
 #[track_caller]

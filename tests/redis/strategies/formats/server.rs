@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use testkit::{Clock, Cluster};
-use tollgate::store::RedisStoreBuilder;
+use tollgate::redis::RedisStoreBuilder;
 use tollgate_tests::{prelude::*, world::START};
 
 /// What the number of a holder is replaced by: as long, and of the same letters.

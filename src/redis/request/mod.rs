@@ -1,0 +1,458 @@
+//! A request on its way to Redis and back.
+//!
+//! [`RequestState`] is the one allocation that the worker's side ([`PendingRequest`]) and the caller's side
+//! ([`ResponseHandle`]) share. The worker puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
+//! slot, and the worker refunds what the request charged.
+
+use std::{
+    any::Any,
+    fmt, mem,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Waker,
+};
+
+use tokio::{runtime, time::Instant};
+
+use self::{limit::store_of, op::CounterOps, response_slot::ResponseSlot};
+use super::rejection_cache::CacheToken;
+use crate::{
+    error::StoreError,
+    store::{Op, OpResult},
+    sync::lock,
+};
+
+pub(in crate::redis) mod limit;
+pub(crate) mod op;
+pub(crate) mod response_handle;
+pub(crate) mod response_slot;
+
+/// The operation and the slot for its result, shared by the worker and the waiter.
+#[derive(Debug)]
+pub(crate) struct RequestState {
+    pub(crate) op: Op,
+    pub(crate) counters: CounterOps,
+    pub(crate) deadline: Instant,
+    /// A hash of the keys.
+    pub(crate) hash: u64,
+    /// The state of the rejection cache at the request's arrival, if a rejection is to be cached.
+    pub(crate) cache_token: Option<CacheToken>,
+    /// Gets the response before the waiter, for a key with leases.
+    recorder: Option<Box<dyn Recorder>>,
+    /// Gets the response in place of a task.
+    on_response: Mutex<Option<Box<dyn OnResponse>>>,
+    /// Set once the waiter has dropped its handle: to the store, which refunds what was charged, also if nothing else holds it.
+    cancelled: OnceLock<Option<Arc<dyn Any + Send + Sync>>>,
+    /// Counts the operation as undelivered, if it must not be lost.
+    undelivered: Option<UndeliveredGuard>,
+    slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
+    /// The runtime that enforces the deadline: the worker's, until the response is polled on another one. `None` if it was polled
+    /// outside of a runtime.
+    timed_by: Mutex<Option<runtime::Id>>,
+}
+
+/// Gets the response to a request beside its waiter.
+pub(crate) trait Recorder: fmt::Debug + Send + Sync {
+    fn record(&self, result: &OpResult);
+}
+
+/// Gets the response to a request in place of a task, once: a result, an error, or that the request is lost with its runtime.
+pub(crate) trait OnResponse: fmt::Debug + Send {
+    /// Called where the reply is decoded. No lock of a key or a queue is held.
+    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
+}
+
+/// What waits for the response to a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Waiter {
+    /// None, or it has the response.
+    #[default]
+    None,
+    /// A task, by a [`ResponseHandle`].
+    Task,
+    /// The request's [`OnResponse`].
+    Callback,
+}
+
+/// The worker's side of a request. It is moved between queue, backlog and batch, so it is kept small.
+#[derive(Debug)]
+pub(crate) struct PendingRequest {
+    state: Arc<RequestState>,
+    /// Whether it was sent before with a time that differs from the server's.
+    pub(crate) time_synced: bool,
+    /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
+    pub(crate) send_alone: bool,
+    waiter: Waiter,
+    pub(crate) retry: Retry,
+    /// Whether it may have run, if it is lost.
+    pub(crate) sent: Sent,
+    /// Whether its waiter was told that it did not run: it is not sent any more.
+    pub(crate) is_withdrawn: bool,
+    /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
+    done: bool,
+}
+
+/// Whether an adjustment that has failed is sent again, if it did not run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// If no waiter gets the error.
+    #[default]
+    IfUnread,
+    Always,
+    Never,
+}
+
+/// Whether a call was sent that may have executed a request which failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It did not run.
+    #[default]
+    No,
+    /// It may have run.
+    Maybe,
+}
+
+impl PendingRequest {
+    /// A request without a waiter.
+    pub(crate) fn detached(state: Arc<RequestState>) -> Self {
+        Self {
+            state,
+            time_synced: false,
+            send_alone: false,
+            waiter: Waiter::None,
+            retry: Retry::default(),
+            sent: Sent::No,
+            is_withdrawn: false,
+            done: false,
+        }
+    }
+
+    /// A request whose [`OnResponse`] gets the response.
+    pub(crate) fn with_callback(state: Arc<RequestState>, retry: Retry) -> Self {
+        let mut request = Self::detached(state);
+        request.waiter = Waiter::Callback;
+        request.retry = retry;
+        request
+    }
+
+    /// Whether it is sent again if it failed and did not run; `is_told`: whether a waiter gets that error.
+    pub(crate) fn is_retried(&self, is_told: bool) -> bool {
+        match self.retry {
+            _ if self.is_withdrawn => false,
+            Retry::Never => false,
+            Retry::Always => true,
+            Retry::IfUnread => !is_told,
+        }
+    }
+
+    /// Whether it has a waiter without a response, for which its deadline holds; a task may have dropped its handle.
+    pub(crate) fn has_waiter(&self) -> bool {
+        match self.waiter {
+            Waiter::None => false,
+            Waiter::Task => true,
+            Waiter::Callback => self.retry == Retry::Never,
+        }
+    }
+
+    /// Takes what gets the response, for the request that is sent in place of this one.
+    pub(crate) fn take_callback(&mut self) -> Option<Box<dyn OnResponse>> {
+        let on_response = lock(&self.state.on_response).take();
+        if on_response.is_some() {
+            self.waiter = Waiter::None;
+        }
+        on_response
+    }
+
+    /// Whether the waiter has dropped its handle and the operation need not be sent any more. Adjustments are always sent.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.has_waiter() && self.cancelled.get().is_some() && self.op.needs_reader()
+    }
+
+    /// Completes the waiter, unless it has a result already or has left, and refunds a charge that no waiter reads. Returns whether a
+    /// waiter gets the result.
+    #[inline]
+    fn complete(&mut self, result: Result<OpResult, StoreError>) -> bool {
+        let mut result = Some(result);
+        match mem::take(&mut self.waiter) {
+            Waiter::None => {}
+            Waiter::Task => {
+                let waker = lock(&self.state.slot).put(&mut result);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }
+            Waiter::Callback => {
+                let on_response = lock(&self.state.on_response).take();
+                if let (Some(on_response), Some(response)) = (on_response, result.take()) {
+                    on_response.on_response(response);
+                }
+            }
+        }
+        if let Some(Ok(unread)) = &result {
+            self.state.refund_unread(unread);
+        }
+        result.is_none()
+    }
+
+    /// Completes the waiter with a timeout. A request that was not sent by then never is, but for an adjustment whose waiter has left.
+    pub(crate) fn expire(&mut self, is_sent: bool) {
+        let is_told = self.complete(Err(StoreError::timeout().sent(is_sent)));
+        let is_over = is_told || self.op.needs_reader();
+        self.is_withdrawn |= is_over && !is_sent && self.retry != Retry::Always;
+    }
+
+    pub(crate) fn fail(mut self, error: StoreError) {
+        self.fail_in_place(error);
+    }
+
+    /// Fails it, and returns whether a waiter gets the error. Until it is dropped it counts as undelivered.
+    pub(crate) fn fail_in_place(&mut self, error: StoreError) -> bool {
+        self.done = true;
+        self.complete(Err(error))
+    }
+
+    #[inline]
+    pub(crate) fn succeed(mut self, result: OpResult) {
+        self.done = true;
+        if self.op == Op::Reset {
+            self.forget_kept();
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.record(&result);
+        }
+        self.complete(Ok(result));
+    }
+
+    /// Drops a detached request that another worker has taken over.
+    pub(crate) fn discard(mut self) {
+        self.done = true;
+    }
+}
+
+impl Deref for PendingRequest {
+    type Target = RequestState;
+
+    fn deref(&self) -> &RequestState {
+        &self.state
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        if !self.done {
+            self.fail_lost();
+        }
+        if let Some(undelivered) = &self.undelivered {
+            undelivered.end();
+        }
+    }
+}
+
+impl PendingRequest {
+    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent later.
+    #[cold]
+    fn fail_lost(&mut self) {
+        let (sent, mut lost) = (self.sent, Self::detached(self.state.clone()));
+        lost.waiter = mem::take(&mut self.waiter);
+        (lost.retry, lost.is_withdrawn) = (self.retry, self.is_withdrawn);
+        let Some(store) = store_of(&lost.counters) else {
+            return lost.fail(ended());
+        };
+        let tag = store.workers.tag_of(&lost.counters);
+        let refunds = &store.shared.pending_refunds;
+        refunds.fail_and_keep(tag, lost, ended(), sent);
+    }
+}
+
+impl RequestState {
+    /// A new request, with a hash of its keys.
+    pub(crate) fn new(op: Op, counters: CounterOps, deadline: Instant, hash: u64) -> Arc<Self> {
+        Self::with_followers(op, counters, deadline, hash, Followers::default())
+    }
+
+    /// A new request, with what follows its response.
+    #[inline]
+    pub(crate) fn with_followers(
+        op: Op,
+        counters: CounterOps,
+        deadline: Instant,
+        hash: u64,
+        followers: Followers,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            op,
+            counters,
+            deadline,
+            hash,
+            cache_token: followers.cache_token,
+            recorder: followers.recorder,
+            on_response: Mutex::new(followers.on_response),
+            cancelled: OnceLock::new(),
+            undelivered: followers.undelivered,
+            slot: Mutex::new(ResponseSlot::Empty(None)),
+            timed_by: Mutex::default(),
+        })
+    }
+
+    /// Records that the waiter has dropped its handle.
+    #[cold]
+    pub(crate) fn cancel(&self) {
+        let store = store_of(&self.counters);
+        let _ = self.cancelled.set(store.map(|store| store as _));
+    }
+
+    /// Refunds the charge of a result that no waiter read.
+    #[cold]
+    pub(crate) fn refund_unread(&self, result: &OpResult) {
+        if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
+            return;
+        }
+        let Some(store) = store_of(&self.counters) else {
+            return;
+        };
+        let mut counters = self.counters.clone();
+        for (counter, charged) in counters.iter_mut().zip(&result.counters) {
+            counter.set_refund(charged.units, &charged.snapshot, result.at);
+        }
+        store.workers.execute_detached(Op::Adjust, counters, None);
+    }
+
+    /// Drops what is kept for the keys that it has reset.
+    #[cold]
+    fn forget_kept(&self) {
+        if let Some(store) = store_of(&self.counters) {
+            store.shared.pending_refunds.forget(&self.counters);
+        }
+    }
+
+    /// Caches its rejection.
+    #[cold]
+    pub(crate) fn cache_rejection(&self, result: &OpResult) {
+        if let Some(cache_token) = self.cache_token
+            && let Some(store) = store_of(&self.counters)
+        {
+            let workers = &store.workers;
+            workers.cache_rejection(&self.counters, self.deadline, result, cache_token);
+        }
+    }
+
+    /// Completes the waiter with a timeout, unless it has a result.
+    pub(crate) fn expire(&self) {
+        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::timeout())));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// What follows the response to a request.
+#[derive(Default)]
+pub(crate) struct Followers {
+    /// With it, a rejection is cached.
+    pub(crate) cache_token: Option<CacheToken>,
+    pub(crate) recorder: Option<Box<dyn Recorder>>,
+    /// Gets the response in place of a task.
+    pub(crate) on_response: Option<Box<dyn OnResponse>>,
+    pub(crate) undelivered: Option<UndeliveredGuard>,
+}
+
+/// Counts a refund or a charge as undelivered until it has ended or this is dropped.
+#[derive(Debug)]
+pub(crate) struct UndeliveredGuard {
+    sent: Arc<AtomicUsize>,
+    ended: AtomicBool,
+}
+
+impl UndeliveredGuard {
+    /// Increments `sent`.
+    pub(crate) fn new(sent: &Arc<AtomicUsize>) -> Self {
+        sent.fetch_add(1, Ordering::AcqRel);
+        Self {
+            sent: sent.clone(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.sent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for UndeliveredGuard {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub(crate) fn ended() -> StoreError {
+    StoreError::connection("the worker of this runtime has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use super::{op::OwnedCounterOp, response_handle::ResponseHandle, *};
+    use crate::{
+        clock::Timestamp,
+        key::Key,
+        store::{CounterOp, LimitHandle},
+        strategy::Gcra,
+    };
+
+    fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
+        let limit = LimitHandle::unregistered(Gcra, "9/min");
+        let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
+        PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0), None)
+    }
+
+    fn admitted() -> OpResult {
+        OpResult::new(Timestamp::default(), 1, [])
+    }
+
+    fn read(response: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {
+        match response.poll_response(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result.map(|result| result.admitted)),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn the_waiter_of_a_lost_request_gets_an_error() {
+        let (request, mut response) = with_response(Op::Acquire(1));
+        drop(request);
+        let response = read(&mut response);
+        assert!(matches!(response, Some(Err(StoreError::Connection { .. }))));
+    }
+
+    #[test]
+    fn a_timed_out_request_gets_no_second_response() {
+        let (mut request, mut response) = with_response(Op::Acquire(1));
+        request.expire(true);
+        assert!(!request.has_waiter());
+        request.succeed(admitted());
+        assert!(matches!(
+            read(&mut response),
+            Some(Err(StoreError::Timeout { .. }))
+        ));
+    }
+
+    #[test]
+    fn only_acquire_and_peek_are_cancelled_with_their_waiter() {
+        for (op, abandoned) in [
+            (Op::Acquire(1), true),
+            (Op::Peek, true),
+            (Op::Adjust, false),
+        ] {
+            let (request, response) = with_response(op);
+            assert!(!request.is_cancelled());
+            drop(response);
+            assert_eq!(request.is_cancelled(), abandoned, "{op:?}");
+        }
+    }
+}
