@@ -239,8 +239,10 @@ pub(crate) fn decode_and_complete(
                     if done.error.is_none() {
                         done.error = Some(error.clone());
                     }
+                    // An adjustment that nobody waits for is made later, or given up.
                     let passes = action.counts_as_failure || action.is_unwritable;
-                    if passes && request.op == Op::Adjust {
+                    let is_foreign = matches!(error, StoreError::CorruptKey { .. });
+                    if request.op == Op::Adjust && (passes || is_foreign) {
                         done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());

@@ -304,10 +304,7 @@ impl Unsettled {
 
 /// Whether only this request fails, and would each time that it is sent.
 fn fails_again(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
-    )
+    matches!(error, StoreError::CorruptKey { .. })
 }
 
 fn releases_permit(counter: &OwnedCounterOp) -> bool {

@@ -183,3 +183,18 @@ fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_
         assert!(lines.iter().any(|line| line.contains("ERROR")), "{lines:?}");
     }
 }
+
+#[tokio::test]
+async fn a_settlement_that_nobody_waits_for_is_given_up_and_counted_if_its_key_is_foreign() {
+    let (_clock, server) = on_a_clock();
+    let limiter = single(&server, StrategyKind::Gcra, "10/h");
+    let admission = limiter.admit("key").await.expect("room");
+    let mut meter = admission.policy("p").expect("a policy").meter();
+    meter.add(5);
+    let key = server.only_key();
+    server.command(&["SET", &key, "nan"]).ok();
+    drop(meter);
+    let is_given_up = async || limiter.health_check().await.dropped_refunds() == 1;
+    until("it is given up", is_given_up).await;
+    assert_eq!(limiter.stats().store.queued_refunds, 0);
+}
