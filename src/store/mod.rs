@@ -493,7 +493,10 @@ pub(crate) trait SharedResponse: Send + Sync {
 }
 
 impl PendingResponse {
-    #[cfg(feature = "redis")]
+    #[cfg_attr(
+        not(feature = "redis"),
+        allow(dead_code, reason = "the store on Redis makes them")
+    )]
     pub(crate) fn shared(response: Option<Arc<dyn SharedResponse>>) -> Self {
         Self(Pending::Shared(response))
     }
