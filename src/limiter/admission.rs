@@ -117,8 +117,9 @@ impl Admission {
     /// [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
     /// one is named twice, the last cost counts.
     ///
-    /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster
-    /// those whose keys are in several slots, are settled by one call each, all sent at once.
+    /// The policies of one layer are settled in one round trip, all or none of them, if that takes up to 64 charges and refunds;
+    /// more take several. Those of several layers, and on a cluster those whose keys are in several slots, are settled by one call
+    /// each, all sent at once.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

@@ -381,7 +381,8 @@ impl Limiter {
     /// # Errors
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. If the charge
-    /// [may have been made](crate::StoreError::may_have_run), a repetition could charge twice; else nothing was charged.
+    /// [may have been made](crate::StoreError::may_have_run), a repetition could charge twice; else nothing was charged. What other
+    /// slots of a cluster charged is refunded.
     pub fn charge(
         &self,
         keys: impl Into<Keys>,
@@ -420,8 +421,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Shares in
-    /// process are not reset then either. The call can be repeated.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Keys in
+    /// other slots of a cluster may be reset then; shares in process are not. The call can be repeated.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.local_ref(), (Op::Reset, Mode::BY_HAND), keys.into())
     }
@@ -455,7 +456,8 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, a name is unknown, or none of the policies is a ban ([`NotABan`](CallError::NotABan));
     /// [`StoreError::Unsupported`](crate::StoreError::Unsupported) in it if `time` is not between a millisecond and ten years. A
-    /// store error is returned whatever [`OnStoreError`](crate::OnStoreError) says; the call can be repeated.
+    /// store error is returned whatever [`OnStoreError`](crate::OnStoreError) says; keys in other slots of a cluster may be blocked
+    /// then, and the call can be repeated.
     ///
     /// # Cancellation
     ///

@@ -46,7 +46,8 @@ impl PolicyAdmission {
     /// # Errors
     ///
     /// [`StoreError`] if the store fails. If the charge [may have been made](StoreError::may_have_run), it counts as made, and a
-    /// repetition could charge twice; else nothing was charged.
+    /// repetition could charge twice; else nothing was charged. If several layers have the policy, those before the one that failed
+    /// have charged nevertheless.
     ///
     /// # Cancellation
     ///

@@ -82,7 +82,7 @@ metrics! {
     STORE_CONNECTIONS: Gauge "tollgate_store_connections" ["node"] Count
         "Connections to a server of the store";
     REFUNDS_QUEUED: Gauge "tollgate_refunds_queued" [] Count
-        "Refunds, charges and settlements without a waiter that are not done yet, also refunds of leases";
+        "Refunds, charges, settlements and resets that are in flight or kept for later, also refunds of leases";
     REFUNDS_DROPPED: Counter "tollgate_refunds_dropped_total" [] Count
         "Refunds, charges and settlements without a waiter that were given up";
     REFUNDS_UNCONFIRMED: Counter "tollgate_refunds_unconfirmed_total" [] Count

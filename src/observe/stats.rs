@@ -81,11 +81,11 @@ pub struct StoreStats {
     pub leases: Vec<LeaseStats>,
     /// The servers that were called.
     pub nodes: Vec<NodeStats>,
-    /// Refunds, charges and settlements without a waiter that are not done yet, also refunds of leases.
+    /// Refunds, charges, settlements and resets that are in flight or kept for later, also refunds of leases.
     pub queued_refunds: u64,
-    /// Those that were [dropped](crate::store::HealthReport::dropped_refunds) since the store was built.
+    /// Operations that were [dropped](crate::store::HealthReport::dropped_refunds) since the store was built.
     pub dropped_refunds: u64,
-    /// Those whose result is [unknown](crate::store::HealthReport::unconfirmed).
+    /// Operations whose result is [unknown](crate::store::HealthReport::unconfirmed).
     pub unconfirmed_refunds: u64,
 }
 

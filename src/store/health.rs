@@ -169,7 +169,7 @@ impl HealthReport {
 
     /// The number of refunds, charges and settlements without a waiter that the store has dropped since it was built: they came
     /// while it failed and 10,000 were queued already, or can't be done under their key. Their units come back with time.
-    /// Refunds of permits that this process held are never dropped.
+    /// Releases of permits are dropped only if the server refuses them.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
     }

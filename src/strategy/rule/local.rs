@@ -92,7 +92,7 @@ use crate::{clock::Timestamp, key::Key};
 ///     }
 ///
 ///     fn snapshot(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
-///         let wait = state.until.since(now).as_micros() as i64;
+///         let wait = state.until.since(now).min(self.period).as_micros() as i64;
 ///         Snapshot::new([self.used(state, now) as i64, wait])
 ///     }
 /// }
@@ -137,7 +137,7 @@ pub trait LocalRule: Rule {
     type State: State;
 
     /// Returns the number of units that can be charged now; negative in debt. It is called before every charge, and corrects a
-    /// state that is out of bounds, because the clock stepped back.
+    /// state that is out of bounds because the clock stepped back.
     fn available(&self, state: &mut Self::State, now: Timestamp) -> i64;
 
     /// Charges `units`, at least 1, into debt if fewer are available. `caller` is the key to store with the charge, if the rule
@@ -190,7 +190,8 @@ pub trait LocalRule: Rule {
     }
 
     /// Returns the state as the numbers that [`Rule::status`] reads. `cost` is that of the request the status is for; a rule
-    /// whose numbers include this request's wait reads it, others ignore it.
+    /// whose numbers include this request's wait reads it, others ignore it. A peek does not call [`available`](LocalRule::available)
+    /// first: a state that is out of bounds is reported as that would correct it.
     fn snapshot(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
 
     /// Returns the callers whose charges count now, oldest first, one for each unit. Default: none, for rules that don't

@@ -351,7 +351,8 @@ impl RuleInfo {
 /// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
 ///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
 ///   `charged_at` is in microseconds since the Unix epoch. If `window_id` is `nil`, the units are of the current window, and
-///   `charged_at` is not to be read: those of a [receipt of now](ChargeReceipt::now), and charges of this call that are undone.
+///   `charged_at` is `now` for charges of this call that are undone, and later than every instant for a
+///   [receipt of now](ChargeReceipt::now).
 /// - `renew(key, p, a, b, c, caller)`, only for rules with a [permit TTL](super::RuleInfo::permit_ttl), extends the
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
 /// - `repair(key, p, a, b, c)` is called after an operation other than a peek that charged nothing under this key, after all other
