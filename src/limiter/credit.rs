@@ -92,6 +92,7 @@ impl Credit {
         consume_budget().await;
         let limiter = self.limiter;
         let index = limiter.find(self.policy.name())?;
+        // The entry of a peek, which is not sent.
         let mut builder = DecisionBuilder::new(Op::Peek, Mode::PEEK_KEY);
         limiter.select_policies_of_call(&mut builder, &self.keys, Some(&self.settings));
         let found = Result::<LimitStatus, _>::from_decision(builder.finish(limiter.clone()))?;
@@ -111,12 +112,14 @@ impl Credit {
             units: self.units,
             kind: UnitsKind::Credited,
         };
-        let adjusted = limiter.adjust(credit).await?;
-        entry.set_status(&adjusted);
+        let adjusted = limiter.adjust(credit).await;
+        // Also after an error, since it may be made.
         let key = (entry.policy, entry.key);
         limiter
             .wait_queues
             .clear_rejections(limiter.generation, &[key]);
+        let adjusted = adjusted?;
+        entry.set_status(&adjusted);
         current.source = DecisionSource::Store;
         current.kind = match longest_wait(&limiter, &current.entries) {
             RetryAfter::Now => DecisionKind::Admitted,

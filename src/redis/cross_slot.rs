@@ -64,7 +64,7 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
             // As if it had not been sent: what the others charged is refunded.
             for PartReply { part, guard } in &mut replies {
                 if let Some(result) = guard.read() {
-                    let refund = charged(part, &result, 1, 1).counters;
+                    let refund = refund_of(part, &result, 1, 1).counters;
                     store.workers.execute_detached(Op::Adjust, refund, None);
                 }
             }
@@ -115,7 +115,7 @@ fn execute_acquire(
     let workers = &store.workers;
     let (op, parts) = (Op::Acquire(times), parts(workers, live));
     let acquire = CrossSlotAcquire {
-        pending: send_parts(workers, op, parts, deadline, Retry::Always),
+        pending: send_parts(workers, op, parts, deadline, Retry::IfUnread),
         store: store.clone(),
         deadline,
         times,
@@ -175,7 +175,7 @@ impl CrossSlotAcquire {
         let admitted = admitted.map(|result| result.admitted);
         let admitted = admitted.fold(self.times.into(), u64::min);
         let followups = self.send_followups(&parts, admitted);
-        self.refund_unread(&mut parts, admitted).await;
+        self.refund_surplus(&mut parts, admitted).await;
         // Their errors do not change the decision.
         let (followups, _) = await_replies(Some(self.deadline), followups).await;
         Ok(CompletedAcquire {
@@ -187,7 +187,7 @@ impl CrossSlotAcquire {
     }
 
     /// Refunds what not all parts admitted. A refund that fails is made later, and does not change the decision.
-    async fn refund_unread(&self, parts: &mut [PartReply], admitted: u64) {
+    async fn refund_surplus(&self, parts: &mut [PartReply], admitted: u64) {
         let mut refunds = SmallVec::<[SlotPart; 2]>::new();
         for PartReply { part, guard } in parts.iter_mut() {
             let Some(result) = guard.result_mut() else {
@@ -195,7 +195,7 @@ impl CrossSlotAcquire {
             };
             let over = result.admitted - admitted;
             if over > 0 {
-                let refund = charged(part, result, over, result.admitted);
+                let refund = refund_of(part, result, over, result.admitted);
                 for counter in &mut result.counters {
                     counter.units = counter.units / result.admitted * admitted;
                 }
@@ -247,7 +247,11 @@ impl CrossSlotAcquire {
         let followups = rejections.chain(shadows);
         let workers = &self.store.workers;
         let followups = followups.flat_map(|(op, part)| {
-            send_parts(workers, op, [part], workers.deadline(), Retry::Always)
+            let retry = match op {
+                Op::Adjust => Retry::Always,
+                _ => Retry::IfUnread,
+            };
+            send_parts(workers, op, [part], workers.deadline(), retry)
         });
         followups.collect()
     }
@@ -520,7 +524,7 @@ fn with_skew(counter: CounterResult, merged: &OpResult, at: Timestamp) -> Counte
 }
 
 /// The counters of a part that charged something: the `share` of `admitted` requests of it to refund.
-fn charged(part: &SlotPart, result: &OpResult, share: u64, admitted: u64) -> SlotPart {
+fn refund_of(part: &SlotPart, result: &OpResult, share: u64, admitted: u64) -> SlotPart {
     let mut refund = SlotPart {
         counters: CounterOps::new(),
         indices: SmallVec::new(),

@@ -224,9 +224,8 @@ pub(crate) fn decode_and_complete(
         match reply.int()? {
             -1 => {
                 let error = reply.failure(entry)?;
-                let mut action = ErrorAction::default();
                 if let StoreError::Server { code, .. } = &error {
-                    action = error_class::classify_code(code);
+                    let action = error_class::classify_code(code);
                     done.action.reconnect |= action.reconnect;
                     done.action.counts_as_failure |= action.counts_as_failure;
                     done.action.is_unwritable |= action.is_unwritable;
@@ -239,10 +238,8 @@ pub(crate) fn decode_and_complete(
                     if done.error.is_none() {
                         done.error = Some(error.clone());
                     }
-                    // An adjustment that nobody waits for is made later, or given up.
-                    let passes = action.counts_as_failure || action.is_unwritable;
-                    let is_foreign = matches!(error, StoreError::CorruptKey { .. });
-                    if request.op == Op::Adjust && (passes || is_foreign) {
+                    // An adjustment without a waiter is made later, or given up.
+                    if request.op == Op::Adjust {
                         done.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());

@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     batch::MAX_BATCH_KEYS,
+    error_class,
     request::{
         PendingRequest, Sent, UndeliveredGuard,
         limit::store_of,
@@ -81,21 +82,30 @@ impl PendingRefunds {
         sent: Sent,
     ) -> StoreError {
         let error = error.sent(sent == Sent::Maybe);
-        // First, since what a waiter is told of is not sent again, and it may leave until then.
-        let is_told = request.fail_in_place(error.clone());
-        let unsettled = Unsettled::of(&request, sent, is_told);
-        if fails_again(&error) && !unsettled.counters.is_empty() {
+        // First: what a waiter has the error of is not sent again, and the waiter may leave until then.
+        let has_error = request.fail_in_place(error.clone());
+        let unsettled = Unsettled::of(&request, sent, has_error);
+        if unsettled.is_unconfirmed {
+            lock(&self.refunds).unconfirmed += 1;
+            log_unconfirmed(&request, &error);
+        }
+        self.push(tag, unsettled);
+        error
+    }
+
+    /// Fails a request of a call that the server has executed. What would fail again is given up.
+    pub(crate) fn fail_in_call(&self, tag: usize, mut request: PendingRequest, error: StoreError) {
+        if !fails_again(&error) {
+            self.fail_and_keep(tag, request, error, Sent::No);
+            return;
+        }
+        let has_error = request.fail_in_place(error.clone());
+        let unsettled = Unsettled::of(&request, Sent::No, has_error);
+        if !unsettled.counters.is_empty() {
             log_failed(&request, &error);
             lock(&self.refunds).dropped += 1;
             self.report_dropped();
-        } else {
-            if unsettled.is_unconfirmed {
-                lock(&self.refunds).unconfirmed += 1;
-                log_unconfirmed(&request, &error);
-            }
-            self.push(tag, unsettled);
         }
-        error
     }
 
     /// Keeps what can be sent again of a request that was sent, and may still have a reply.
@@ -266,19 +276,19 @@ fn policy_of(request: &PendingRequest) -> &str {
 
 /// What is left to send of a failed request.
 ///
-/// An adjustment that did not run is sent again if nobody waits for it. Releases of permits are sent again in any case: each names its
+/// An adjustment that did not run is sent again if it has no waiter. Releases of permits are sent again in any case: each names its
 /// permit, and is done once. A request for a permit that was sent, and may have taken one, leaves a release of it.
 #[derive(Debug)]
 struct Unsettled {
     counters: CounterOps,
-    /// Whether some of it was sent, may have run, and is not sent again, and nobody waits for it.
+    /// Whether some of it was sent, may have run, and is not sent again, without a waiter.
     is_unconfirmed: bool,
 }
 
 impl Unsettled {
-    fn of(request: &PendingRequest, sent: Sent, is_told: bool) -> Self {
+    fn of(request: &PendingRequest, sent: Sent, has_error: bool) -> Self {
         let is_sent = sent == Sent::Maybe;
-        let is_retried = request.is_retried(is_told);
+        let is_retried = request.is_retried(has_error);
         let mut counters = match request.op {
             Op::Adjust => request.counters.clone(),
             Op::Acquire(_) if is_sent => request.counters.clone(),
@@ -302,9 +312,16 @@ impl Unsettled {
     }
 }
 
-/// Whether only this request fails, and would each time that it is sent.
+/// Whether a request of a call fails alone, and would each time that it is sent.
 fn fails_again(error: &StoreError) -> bool {
-    matches!(error, StoreError::CorruptKey { .. })
+    match error {
+        StoreError::CorruptKey { .. } => true,
+        StoreError::Server { code, .. } => {
+            let action = error_class::classify_code(code);
+            !action.counts_as_failure && !action.is_unwritable
+        }
+        _ => false,
+    }
 }
 
 fn releases_permit(counter: &OwnedCounterOp) -> bool {

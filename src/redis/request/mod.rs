@@ -89,7 +89,7 @@ pub(crate) struct PendingRequest {
     pub(crate) retry: Retry,
     /// Whether it may have run, if it is lost.
     pub(crate) sent: Sent,
-    /// Whether its waiter was told that it did not run: it is not sent any more.
+    /// Whether its waiter has an error that says that it did not run: it is not sent any more.
     pub(crate) is_withdrawn: bool,
     /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
     done: bool,
@@ -138,13 +138,13 @@ impl PendingRequest {
         request
     }
 
-    /// Whether it is sent again if it failed and did not run; `is_told`: whether a waiter gets that error.
-    pub(crate) fn is_retried(&self, is_told: bool) -> bool {
+    /// Whether it is sent again if it failed and did not run; `has_error`: whether a waiter has that error.
+    pub(crate) fn is_retried(&self, has_error: bool) -> bool {
         match self.retry {
             _ if self.is_withdrawn => false,
             Retry::Never => false,
             Retry::Always => true,
-            Retry::IfUnread => !is_told,
+            Retry::IfUnread => !has_error,
         }
     }
 
@@ -199,8 +199,8 @@ impl PendingRequest {
 
     /// Completes the waiter with a timeout. A request that was not sent by then never is, but for an adjustment whose waiter has left.
     pub(crate) fn expire(&mut self, is_sent: bool) {
-        let is_told = self.complete(Err(StoreError::timeout().sent(is_sent)));
-        let is_over = is_told || self.op.needs_reader();
+        let has_error = self.complete(Err(StoreError::timeout().sent(is_sent)));
+        let is_over = has_error || self.op.needs_reader();
         self.is_withdrawn |= is_over && !is_sent && self.retry != Retry::Always;
     }
 
@@ -259,7 +259,7 @@ impl PendingRequest {
         lost.waiter = mem::take(&mut self.waiter);
         (lost.retry, lost.is_withdrawn) = (self.retry, self.is_withdrawn);
         let Some(store) = store_of(&lost.counters) else {
-            return lost.fail(ended());
+            return lost.fail(ended().sent(sent == Sent::Maybe));
         };
         let tag = store.workers.tag_of(&lost.counters);
         let refunds = &store.shared.pending_refunds;

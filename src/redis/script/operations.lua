@@ -169,10 +169,11 @@ end
 local function refund(i)
   local counter, key = read_changed(i), KEYS[keys_done + i]
   local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
+  local want = min(counter.units, counter.remaining)
   counter.refunded = 0
-  if counter.units > 0 then
+  if want > 0 then
     counter.refunded, counter.a, counter.b, counter.c = strategy.refund(key, p, counter.a, counter.b, counter.c,
-      counter.charged_at, counter.window_id, counter.remaining, counter.units, caller)
+      counter.charged_at, counter.window_id, counter.remaining, want, caller)
   end
   leave(key, strategy, p, counter.a, counter.b, counter.c)
 end
@@ -194,6 +195,7 @@ local function adjust()
       refund(i)
     end
   end
+  -- Last, since `undo` takes what has moved for charged.
   for i = 1, has_receipts and policy_count or 0 do
     local counter = counters[i]
     counter.moved = counter.refunds and counter.refunded or counter.moved

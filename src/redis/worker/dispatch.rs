@@ -271,9 +271,7 @@ fn handle_reply(
                 shared.pending_refunds.pause();
             }
             for (request, error) in reply.failed.drain(..) {
-                shared
-                    .pending_refunds
-                    .fail_and_keep(tag, request, error, Sent::No);
+                shared.pending_refunds.fail_in_call(tag, request, error);
             }
             BatchOutcome {
                 action: reply.action,

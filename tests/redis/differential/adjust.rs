@@ -265,6 +265,10 @@ fn draw(rng: &mut Rng, charges: &[Charge], used: &mut Vec<usize>) -> Asked {
     let caller = rng.any();
     let (policy, key, caller) = match refunds {
         Some(Refunds::Charge(of)) => (charges[of].policy, charges[of].key, charges[of].caller),
+        // In the name of another charge.
+        Some(Refunds::Empty) if !charges.is_empty() => {
+            (charges[of].policy, charges[of].key, charges[of].caller)
+        }
         _ => (policy, key, caller),
     };
     Asked {
