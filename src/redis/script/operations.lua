@@ -144,6 +144,28 @@ local function acquire(n)
   return admitted
 end
 
+-- Charges a counter, down to a debt of one capacity.
+local function charge_by_force(counter, key)
+  counter.moved = max(0, min(counter.units, counter.free + counter.p[1]))
+  if counter.moved > 0 then
+    charge(counter, key)
+  else
+    leave(key, counter.strategy, counter.p, counter.a, counter.b, counter.c)
+  end
+end
+
+-- Refunds by the receipt of a counter. Returns how many units.
+local function refund(counter, key)
+  local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
+  local refunded, want = 0, min(counter.units, counter.remaining)
+  if want > 0 then
+    refunded, counter.a, counter.b, counter.c = strategy.refund(key, p, counter.a, counter.b, counter.c,
+      counter.charged_at, counter.window_id, counter.remaining, want, caller)
+  end
+  leave(key, strategy, p, counter.a, counter.b, counter.c)
+  return refunded
+end
+
 -- Reads the i-th counter again if another one of the entry has its key, and may have changed it.
 local function read_changed(i)
   for j = 1, policy_count do
@@ -154,51 +176,34 @@ local function read_changed(i)
   return counters[i]
 end
 
--- Charges the i-th counter, down to a debt of one capacity.
-local function charge_by_force(i)
-  local counter, key = read_changed(i), KEYS[keys_done + i]
-  counter.moved = max(0, min(counter.units, counter.free + counter.p[1]))
-  if counter.moved > 0 then
-    charge(counter, key)
-  else
-    leave(key, counter.strategy, counter.p, counter.a, counter.b, counter.c)
-  end
-end
-
--- Refunds by the receipt of the i-th counter.
-local function refund(i)
-  local counter, key = read_changed(i), KEYS[keys_done + i]
-  local strategy, p, caller = counter.strategy, counter.p, counter.callers and counter.callers[1]
-  local want = min(counter.units, counter.remaining)
-  counter.refunded = 0
-  if want > 0 then
-    counter.refunded, counter.a, counter.b, counter.c = strategy.refund(key, p, counter.a, counter.b, counter.c,
-      counter.charged_at, counter.window_id, counter.remaining, want, caller)
-  end
-  leave(key, strategy, p, counter.a, counter.b, counter.c)
-end
-
 -- All keys are read before the first write: an entry that fails with STALE is sent again, and must have changed nothing. What is
 -- charged can be undone: so nothing is refunded before all is charged.
 local function adjust()
+  if policy_count == 1 then
+    local counter, key = read(1), KEYS[keys_done + 1]
+    if counter.refunds then
+      counter.moved = refund(counter, key)
+    else
+      charge_by_force(counter, key)
+    end
+    return
+  end
   for i = 1, policy_count do
     read(i).moved = 0
   end
   for i = 1, policy_count do
     if not counters[i].refunds then
-      charge_by_force(i)
+      charge_by_force(read_changed(i), KEYS[keys_done + i])
     end
     done = i
   end
+  local refunded = {}
   for i = 1, has_receipts and policy_count or 0 do
-    if counters[i].refunds then
-      refund(i)
-    end
+    refunded[i] = counters[i].refunds and refund(read_changed(i), KEYS[keys_done + i])
   end
   -- Last, since `undo` takes what has moved for charged.
-  for i = 1, has_receipts and policy_count or 0 do
-    local counter = counters[i]
-    counter.moved = counter.refunds and counter.refunded or counter.moved
+  for i = 1, policy_count do
+    counters[i].moved = refunded[i] or counters[i].moved
   end
 end
 

@@ -323,6 +323,7 @@ impl Shards {
                 }
                 Op::Adjust if counter.receipt.is_none() => {
                     charged = forced_charge(counter, balance());
+                    reported = charged;
                 }
                 Op::Adjust | Op::Peek | Op::Reset | Op::Renew => {}
             }
@@ -330,29 +331,19 @@ impl Shards {
         }
         let uncounted = self.make_room((op, admitted), counters, locked, &mut charges)?;
 
-        // All charges come before the first refund.
-        for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(&mut charges) {
-            if charge.charged == 0 {
-                continue;
-            }
-            let rule = local_rule(counter).ok_or(OTHER_STORE)?;
-            let now = clocks.of(counter.limit.info().follows_wall_clock);
-            let state = locked.shards[slot.shard].entry(counter, slot);
-            if op == Op::Adjust {
-                // Another counter may have charged the key.
-                charge.charged = forced_charge(counter, rule.available(Some(state), now));
-                charge.reported = charge.charged;
-            }
-            // Permits that rejected requests are charged have no holder that could renew or release them.
-            let unheld = match counter.limit.info().permit_ttl {
-                Some(_) => charge.charged - charge.reported,
-                None => 0,
-            };
-            if charge.charged > unheld {
-                rule.charge(state, now, charge.charged - unheld, &counter.caller);
-            }
-            if unheld > 0 {
-                rule.charge(state, now, unheld, &Key::unique());
+        if op == Op::Adjust {
+            // All charges come before the first refund.
+            for ((counter, slot), charge) in counters.iter().zip(&locked.slots).zip(&mut charges) {
+                let shard = &mut *locked.shards[slot.shard];
+                let rule = local_rule(counter).ok_or(OTHER_STORE)?;
+                let now = clocks.of(counter.limit.info().follows_wall_clock);
+                if charge.charged > 0 && counters.len() > 1 {
+                    // Another counter may have charged the key.
+                    let available = rule.available(shard.get(counter, slot), now);
+                    charge.charged = forced_charge(counter, available);
+                    charge.reported = charge.charged;
+                }
+                shard.charge(counter, slot, rule, now, charge);
             }
         }
         let mut results = SmallVec::new();
@@ -360,6 +351,9 @@ impl Shards {
             let shard = &mut *locked.shards[slot.shard];
             let rule = local_rule(counter).ok_or(OTHER_STORE)?;
             let now = clocks.of(counter.limit.info().follows_wall_clock);
+            if op != Op::Adjust {
+                shard.charge(counter, slot, rule, now, &charge);
+            }
             let mut units = charge.reported;
             if let (Op::Adjust, Some(receipt)) = (op, &counter.receipt) {
                 let (want, caller) = (counter.units.get(), &counter.caller);
@@ -663,6 +657,33 @@ impl Shard {
     pub(super) fn entry(&mut self, counter: &CounterOp<'_>, slot: &KeySlot) -> &mut dyn Any {
         let states = &mut *self.tables[slot.table.0].states;
         states.entry(slot.hash, &counter.key)
+    }
+
+    /// Charges a counter's key.
+    #[inline]
+    fn charge(
+        &mut self,
+        counter: &CounterOp<'_>,
+        slot: &KeySlot,
+        rule: &dyn AnyRule,
+        now: Timestamp,
+        charge: &Charge,
+    ) {
+        if charge.charged == 0 {
+            return;
+        }
+        let state = self.entry(counter, slot);
+        // Permits that rejected requests are charged have no holder that could renew or release them.
+        let unheld = match counter.limit.info().permit_ttl {
+            Some(_) => charge.charged - charge.reported,
+            None => 0,
+        };
+        if charge.charged > unheld {
+            rule.charge(state, now, charge.charged - unheld, &counter.caller);
+        }
+        if unheld > 0 {
+            rule.charge(state, now, unheld, &Key::unique());
+        }
     }
 
     /// Makes room for a key that is added to a table, beside so many `pending` ones. Keeps the keys of `counters`. Returns how
