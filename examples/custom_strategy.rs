@@ -98,7 +98,8 @@ impl LocalRule for Once {
     }
 
     fn snapshot(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
-        let kept = state.kept_until.since(now).as_micros();
+        // A clock that stepped back makes no wait longer.
+        let kept = state.kept_until.since(now).min(self.kept).as_micros();
         Snapshot::new([self.used(state, now) as i64, kept as i64])
     }
 }
@@ -127,7 +128,7 @@ impl Rule for Once {
                 local function available(key, p)
                   local value = call('GET', key)
                   local used = value and number(key, value, 8) or 0
-                  local kept = value and max(0, (expiry(key) + 1) * 1000 - now) or 0
+                  local kept = value and max(0, min(p[2] * 1000, (expiry(key) + 1) * 1000 - now)) or 0
                   return p[1] - used, used, kept
                 end
 
