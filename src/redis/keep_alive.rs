@@ -52,7 +52,8 @@ struct Registry {
     /// By the number of the request.
     permits: HashMap<u64, CounterOps>,
     last_id: u64,
-    /// The shortest TTL of any limit of the store, whose access shortens the permits of others under the same key.
+    /// The shortest TTL of the store's limits: under a policy whose TTL was changed, each request shortens the permits that were taken
+    /// before to the shorter one.
     ttl: Duration,
     heartbeat: Option<JoinHandle<()>>,
 }

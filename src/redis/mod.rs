@@ -2,8 +2,9 @@
 
 // A request's way through it:
 //
-// 1. `RedisStore::execute` admits by a lease of this process (`lease`), or looks into the rejection cache (`rejection_cache`), then hands the operation to the worker pool
-//    (`worker::pool`), or to `cross_slot` if the keys of a cluster's request are in several slots.
+// 1. `RedisStore::execute` admits by a lease of this process (`lease`), or looks into the rejection cache (`rejection_cache`), then
+//    hands the operation to the worker pool (`worker::pool`), or to `cross_slot` if the keys of a cluster's request are in several
+//    slots.
 // 2. The worker (`worker`) of the caller's runtime queues it as a pending request (`request`), and sends what has gathered
 //    as one batch (`batch`): one call of the script (`script`).
 // 3. `worker::dispatch` follows redirects of a cluster (`cluster`) and decodes the reply. `error_class` says what is done

@@ -116,7 +116,8 @@ pub(crate) use crate::observe::DecisionSource;
 ///         let mut available = Vec::new();
 ///         for counter in counters {
 ///             let (rule, state) = open(&mut states, counter)?;
-///             let units = rule.available(state, now);
+///             // It may correct a state, which a peek does not.
+///             let units = if op == Op::Peek { 0 } else { rule.available(state, now) };
 ///             let fits = units.max(0).unsigned_abs().checked_div(counter.units.get());
 ///             // A request that costs nothing always fits.
 ///             admitted = admitted.min(fits.unwrap_or(admitted));

@@ -49,7 +49,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "640dbb1673d032898a61325c6e29156dc4ec8d38" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "a4363dd7e62c22c22c4a930da5bb941f7dc1dd09" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

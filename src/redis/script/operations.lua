@@ -16,8 +16,8 @@ local function read_segment()
     local mode, records_caller = args[seg + 3 * i + 2], args[policy + 1] == 1 and units > 0
     local refunds = op == 2 and mode == 1
     has_receipts, has_callers = has_receipts or refunds, has_callers or records_caller
-    -- Modes of an adjustment: 0 charges, 1 refunds. Those of an acquisition: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
-    -- the same without debt, 4 counts what other policies reject, 8 and 9 are 0 and 1 of a shadow.
+    -- Modes of an adjustment: 0 charges, 1 refunds. Of an acquisition: 0 charges what is admitted, 1 only checks, 2 charges what
+    -- is rejected too, into debt, 3 the same without debt, 4 counts what other policies reject, 8 and 9 are a shadow's 0 and 1.
     counters[i] = {
       strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = mode, refunds = refunds,
       records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0,
