@@ -137,7 +137,7 @@ impl AdmittedRequest {
         else {
             return;
         };
-        // A cache serves such a response to others, of whom the fields say nothing.
+        // A cache serves such a response to other callers, and the fields are those of this caller.
         if is_shared(response.headers()) {
             return;
         }

@@ -35,7 +35,7 @@ pub(crate) struct Adjustment<'a> {
     /// The receipt that is refunded; `None` for a charge.
     pub(crate) receipt: Option<ChargeReceipt>,
     pub(crate) units: u64,
-    /// What observers are told.
+    /// As what it is reported to observers.
     pub(crate) kind: UnitsKind,
 }
 

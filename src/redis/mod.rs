@@ -325,7 +325,10 @@ impl Store for RedisStore {
         let counters = match self.owned(counters) {
             Ok(counters) => counters,
             Err(error) => {
-                return completion.map_or((), |completion| completion.complete(Err(error)));
+                if let Some(completion) = completion {
+                    completion.complete(Err(error));
+                }
+                return;
             }
         };
         let workers = &self.inner.workers;

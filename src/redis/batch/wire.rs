@@ -145,8 +145,8 @@ fn number(op: Op) -> u64 {
         Op::Acquire(_) => 1,
         Op::Adjust => 2,
         Op::Peek => 3,
-        Op::Renew => 4,
-        Op::Reset => 5,
+        Op::Reset => 4,
+        Op::Renew => 5,
     }
 }
 

@@ -23,7 +23,7 @@
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
 //! 4. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
 //!    one policy is a counter op.
-//!    - The operation: 1 acquire, 2 adjust, 3 peek, 4 renew, 5 reset.
+//!    - The operation: 1 acquire, 2 adjust, 3 peek, 4 reset, 5 renew.
 //!    - How many entries there are, and how many policies.
 //!    - For each policy: its place, the units, which are those that one request costs, and the mode. To adjust: 0 charges the
 //!      units, 1 refunds them. To acquire: 0 charges what is admitted; 1 only checks that there are enough units; 2 charges rejected
@@ -49,7 +49,7 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "a4363dd7e62c22c22c4a930da5bb941f7dc1dd09" "1" "tg:g3:burst:127.0.0.1"
+//! "EVALSHA" "3a8a16ab3aba4c77822fe43c3ca6d0be0c85fecb" "1" "tg:g3:burst:127.0.0.1"
 //!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"

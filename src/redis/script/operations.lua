@@ -259,7 +259,7 @@ local function undo()
   end
 end
 
-local operations = { acquire, adjust, peek, renew, peek }
+local operations = { acquire, adjust, peek, peek, renew }
 
 -- Evaluates entries until so many keys are done, and replies for each. Raises an error at the first that fails.
 local function evaluate_counters(last_key)
@@ -299,7 +299,7 @@ local function evaluate_counters(last_key)
       end
       len = len + snapshot_len
     end
-    for i = 1, op == 5 and policy_count or 0 do
+    for i = 1, op == 4 and policy_count or 0 do
       local key = KEYS[keys_done + i]
       call('DEL', key)
       if repairs then
