@@ -1,11 +1,10 @@
-//! The background thread: one per process, for what may not wait for the threads of the application.
+//! The thread `tollgate`: one per process, for what may not wait for the threads of the application, such as the IO of stores.
 
 use std::{
     cell::Cell,
     future::{Future, pending},
     io,
     pin::pin,
-    process,
     sync::{Arc, Mutex, mpsc},
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -18,22 +17,19 @@ use tokio::{
 
 use crate::{log::LogThrottle, sync::lock};
 
-/// The process that started the thread, and the thread's runtime. A forked process has no thread.
-static THREAD: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
+/// The thread's runtime.
+static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
 
-/// The runtime of the background thread, which is started when it is first needed and never ends. `None` if it can't be started;
+/// The runtime of the thread, which is started when it is first needed and never ends. `None` if it can't be started;
 /// the next call tries again.
-///
-/// Its tasks hold no store and no limiter across an await.
 pub(crate) fn background_runtime() -> Option<Handle> {
     let mut thread = lock(&THREAD);
-    let process = process::id();
-    if let Some((_, runtime)) = thread.as_ref().filter(|(starter, _)| *starter == process) {
+    if let Some(runtime) = &*thread {
         return Some(runtime.clone());
     }
     match start() {
         Ok(runtime) => {
-            *thread = Some((process, runtime.clone()));
+            *thread = Some(runtime.clone());
             Some(runtime)
         }
         Err(error) => {
@@ -48,8 +44,7 @@ thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The runtime of the background thread, for another thread to [block on](block_on). `None` also on the background thread itself, as in
-/// an observer: it would wait for itself.
+/// The runtime of the thread, for another thread to [block on](block_on). `None` also on the thread itself: it would wait for itself.
 pub(crate) fn runtime_to_block_on() -> Option<Handle> {
     let is_background = IS_BACKGROUND.try_with(Cell::get).unwrap_or(false);
     (!is_background).then(background_runtime).flatten()
@@ -109,7 +104,7 @@ fn log_failure(error: &io::Error) {
             %error,
             remedy,
             suppressed,
-            "background thread could not be started; the application's own runtimes probe the store, and there are no leases and no blocking calls"
+            "the thread of the store could not be started"
         );
     });
 }

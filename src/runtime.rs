@@ -1,4 +1,4 @@
-//! What the current tokio runtime can do. tokio panics where a timer or a socket is created in a runtime in which it is not enabled,
+//! What the current tokio runtime can do. tokio panics where a timer is created in a runtime in which it is not enabled,
 //! and has no call that says whether it is. A request must not panic, so code that needs one of them asks here first. (Where
 //! panics abort, tokio's still ends the process.)
 
@@ -16,8 +16,6 @@ use tokio::{
     runtime::{self, Handle},
     time::{Instant, Sleep, sleep, sleep_until},
 };
-#[cfg(feature = "redis")]
-use {tokio::task::JoinSet, tracing::instrument::WithSubscriber};
 
 use crate::background::background_runtime;
 
@@ -81,48 +79,6 @@ impl Future for Timer {
 /// `None` if its runtime has ended. The panic hook reports it.
 fn poll_sleep(sleep: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Option<Poll<()>> {
     catch_unwind(AssertUnwindSafe(|| sleep.as_mut().poll(cx))).ok()
-}
-
-/// The current runtime, if its timers and its IO are enabled; `None` outside of a runtime.
-#[cfg(feature = "redis")]
-pub(crate) fn runtime_with_io() -> Option<Handle> {
-    thread_local! {
-        static LAST: LastRuntime = const { Cell::new(None) };
-    }
-    let runtime = runtime_with_timers()?;
-    can(&LAST, &runtime, open_socket).then_some(runtime)
-}
-
-/// The runtime of the background thread or, if that can't be started, the current one, if its timers and its IO are enabled.
-#[cfg(feature = "redis")]
-pub(crate) fn background_or_current() -> Option<Handle> {
-    background_runtime().or_else(runtime_with_io)
-}
-
-/// Runs `work` there, since the caller's runtime may stand still. It ends if this is dropped. `None` if there is no such runtime, or if it
-/// ends.
-#[cfg(feature = "redis")]
-pub(crate) async fn run_in_background<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
-    let mut task = JoinSet::new();
-    task.spawn_on(work.with_current_subscriber(), &background_or_current()?);
-    task.join_next().await?.ok()
-}
-
-/// Opens a socket that is connected to nothing.
-#[cfg(all(feature = "redis", unix))]
-fn open_socket() {
-    drop(tokio::net::UnixDatagram::unbound());
-}
-
-#[cfg(all(feature = "redis", not(unix)))]
-fn open_socket() {
-    if let Ok(socket) = std::net::UdpSocket::bind(("127.0.0.1", 0))
-        && socket.set_nonblocking(true).is_ok()
-    {
-        drop(tokio::net::UdpSocket::from_std(socket));
-    }
 }
 
 /// Whether `attempt` does not panic in this runtime, by the last attempt of this thread if that was in the same one.

@@ -28,12 +28,16 @@ pub enum StoreError {
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
-        /// The time until the next probe of the store: at most 50 ms at first, and a second later. For logs, not for clients.
+        /// The time until the next probe of the store: at most 25 ms at first, and a second later. For logs, not for clients.
         retry_after: Duration,
         /// The error of the last call or probe, if it is known.
         #[source]
         cause: Option<Arc<StoreError>>,
     },
+    /// More than 65,536 requests wait to be sent: this one was not. It says nothing of the store, and does not count for the circuit
+    /// breaker.
+    #[error("too many requests wait to be sent to the store")]
+    Overloaded,
     /// The server responded with an error, and the operation was not done. After `GARBLED`, a response that could not be decoded, it
     /// may have been done.
     #[error("the store responded with an error: {}: {}", Escaped(.code), Escaped(.message))]
@@ -53,7 +57,7 @@ pub enum StoreError {
         /// What is wrong with it.
         message: Arc<str>,
     },
-    /// The call was made outside of a tokio runtime, in one that is ending, or in one without timers or, for Redis, without IO.
+    /// A wait was made outside of a tokio runtime with timers, or the thread of the store on Redis could not be started.
     #[error("no suitable tokio runtime: {0}")]
     NoRuntime(&'static str),
     /// The in-process store holds `max_keys` keys and can evict none for a new one: the policy's keys are blocked by hand or hold
@@ -90,7 +94,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// How many of [`StoreError::CODES`] are of other errors than a server's.
-const OWN_CODES: usize = 8;
+const OWN_CODES: usize = 9;
 
 impl StoreError {
     /// All [codes](Self::code).
@@ -98,6 +102,7 @@ impl StoreError {
         "timeout",
         "connection",
         "circuit_open",
+        "overloaded",
         "corrupt_key",
         "no_runtime",
         "full",
@@ -188,6 +193,7 @@ impl StoreError {
             // A response that can't be decoded may be that of a script that ran.
             Self::Server { code, .. } => &**code == "GARBLED",
             Self::CircuitOpen { .. }
+            | Self::Overloaded
             | Self::CorruptKey { .. }
             | Self::NoRuntime(_)
             | Self::Full { .. }
@@ -208,14 +214,17 @@ impl StoreError {
     /// What to do about a [misconfiguration](Self::is_misconfiguration); `None` for an outage.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Timeout { .. } | Self::Connection { .. } | Self::Full { .. } => None,
+            Self::Timeout { .. }
+            | Self::Connection { .. }
+            | Self::Overloaded
+            | Self::Full { .. } => None,
             Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
             Self::Server { code, message } => remedy(code, message),
             Self::CorruptKey { .. } => Some(
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
             ),
             Self::NoRuntime(_) => Some(
-                "call the limiter from a task of a tokio runtime with timers and IO (`enable_all`), or by `Check::blocking`",
+                "wait in a task of a tokio runtime with timers (`enable_all`), or raise the limit of threads of this process",
             ),
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
         }
@@ -237,6 +246,7 @@ impl StoreError {
             Self::Timeout { .. } => "timeout",
             Self::Connection { .. } => "connection",
             Self::CircuitOpen { .. } => "circuit_open",
+            Self::Overloaded => "overloaded",
             Self::Server { code, .. } => {
                 let mut known = Self::CODES.iter().skip(OWN_CODES);
                 let known = known.find(|known| known.eq_ignore_ascii_case(code));

@@ -4,17 +4,16 @@ use std::{future::ready, iter::repeat_n, pin::Pin, sync::Arc};
 
 use super::{
     RedisStore,
+    io::Io,
     overrides::{self, RedisOverrides},
     request::limit::RedisLimit,
-    topology::Topology,
 };
 use crate::{
     error::{StoreError, overrides::OverrideError},
     key::Key,
-    runtime::runtime_with_io,
     store::{
         BlockedKeysFuture, CallersFuture, HealthFuture, LimitHandle, OverrideFuture,
-        OverrideListFuture, OverrideTable, StoreAdmin, health::HealthWarning, overrides::Override,
+        OverrideListFuture, OverrideTable, StoreAdmin, overrides::Override,
     },
 };
 
@@ -57,21 +56,16 @@ impl StoreAdmin for RedisStore {
             .context::<RedisLimit>()
             .filter(|_| info.records_caller && info.permit_ttl.is_none())
             .map(|limit| limit.names.of(key));
-        let shared = self.inner.shared.clone();
-        let tag = shared.topology.tag_of(key);
+        let io = self.inner.io.clone();
+        let tag = io.tag_of(key);
         Box::pin(async move {
             let Some(name) = name else {
                 return Ok(Vec::new());
             };
             let mut range = redis::cmd("EVAL");
             range.arg(CALLERS_SCRIPT).arg(1).arg(name);
-            shared.breaker(tag).check()?;
-            if runtime_with_io().is_none() {
-                return Err(StoreError::NoRuntime("`callers` waits for the server"));
-            }
-            let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
-            let list = tokio::time::timeout(shared.timeout, list).await;
-            let list = list.map_err(|_| StoreError::timeout())??;
+            io.check_breaker(tag)?;
+            let list: Vec<Vec<u8>> = io.run(tag, range, io.timeout()).await?;
             Ok(callers_in(&list))
         })
     }
@@ -80,13 +74,9 @@ impl StoreAdmin for RedisStore {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
             let report = store.check_health(&limits).await;
-            let refunds = &store.inner.shared.pending_refunds;
-            let report = report.with_dropped_refunds(refunds.dropped());
-            let report = report.with_unconfirmed(refunds.unconfirmed());
-            match store.inner.shared.take_extended_calls() {
-                0 => report,
-                calls => report.with_warning(HealthWarning::HeldUp { calls }),
-            }
+            let adjustments = &store.inner.io.adjustments;
+            let report = report.with_dropped_refunds(adjustments.dropped());
+            report.with_unconfirmed(adjustments.unconfirmed())
         })
     }
 
@@ -101,32 +91,32 @@ impl StoreAdmin for RedisStore {
 
     fn set_override(&self, policy: &str, key: &Key, setting: Option<Override>) -> OverrideFuture {
         let (policy, key) = (policy.to_owned(), *key);
-        self.with_overrides(async move |overrides, topology| {
-            overrides.change(&topology, &policy, &key, setting).await
+        self.with_overrides(async move |overrides, io| {
+            overrides.change(&io, &policy, &key, setting).await
         })
     }
 
     fn list_overrides(&self) -> OverrideListFuture {
-        self.with_overrides(async |overrides, topology| {
-            overrides.read(&topology).await?;
+        self.with_overrides(async |overrides, io| {
+            overrides.read(&io).await?;
             Ok(overrides.table.all())
         })
     }
 }
 
 impl RedisStore {
-    /// Starts `work` on the overrides, on the background thread.
+    /// Starts `work` on the overrides, on the IO thread.
     fn with_overrides<T: Send + 'static, F>(
         &self,
-        work: impl FnOnce(Arc<RedisOverrides>, Topology) -> F,
+        work: impl FnOnce(Arc<RedisOverrides>, Arc<Io>) -> F,
     ) -> Pin<Box<dyn Future<Output = Result<T, OverrideError>> + Send>>
     where
         F: Future<Output = Result<T, OverrideError>> + Send + 'static,
     {
         match self.inner.overrides.clone() {
             Some(overrides) => {
-                let topology = self.inner.shared.topology.clone();
-                Box::pin(overrides::spawn(work(overrides, topology)))
+                let io = self.inner.io.clone();
+                Box::pin(overrides::spawn(&self.inner.io, work(overrides, io)))
             }
             None => Box::pin(ready(Err(OVERRIDES_OFF.into()))),
         }

@@ -5,21 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redis::{FromRedisValue, cmd};
-use tokio::time::timeout;
+use redis::cmd;
 
 use super::{
     RedisStore,
-    connection::ConnectionSource,
-    error_class,
     health::RESPONSE_TIMEOUT,
+    io::ServerRef,
     key_names::{KeyNames, scan_pattern},
     request::limit::RedisLimit,
 };
 use crate::{
     error::StoreError,
     key::Key,
-    runtime::runtime_with_io,
     store::{BlockedKey, BlockedKeys, CounterOp, Incomplete, LimitHandle, Op, Store, Units},
     strategy::RetryAfter,
 };
@@ -27,7 +24,7 @@ use crate::{
 /// How many keys a server looks at in one call, during which it serves no other: less than a millisecond.
 const SCAN_COUNT: usize = 1_000;
 
-/// How many keys are read at a time, beside the requests of the same workers.
+/// How many keys are read at a time, beside other requests.
 const MAX_INSPECTED_KEYS: usize = 64;
 
 /// How long to search at most.
@@ -52,23 +49,16 @@ impl RedisStore {
         let Some(pattern) = scan_pattern(&names) else {
             return Ok(found);
         };
-        if runtime_with_io().is_none() {
-            return Err(StoreError::NoRuntime("`blocks` waits for the server"));
-        }
         let (begun, mut listed) = (Instant::now(), HashSet::new());
-        let sources = self.sources().await?;
-        for source in &sources {
-            let mut connection = in_time(source.checkout()).await?;
+        let io = &self.inner.io;
+        let servers = self.servers_by_name().await?;
+        for server in &servers {
             let mut cursor = 0;
             loop {
                 let mut scan = cmd("SCAN");
                 scan.arg(cursor).arg("MATCH").arg(&pattern);
                 scan.arg("COUNT").arg(SCAN_COUNT);
-                let reply = in_time(async {
-                    let reply = connection.query_next(&scan).await;
-                    let reply = reply.and_then(|value| Ok(ScanReply::from_redis_value(value)?));
-                    reply.map_err(|error| error_class::to_store_error(&error))
-                });
+                let reply = io.run_on_server::<ScanReply>(server, scan, RESPONSE_TIMEOUT);
                 let (next, keys) = reply.await?;
                 let keys = keys.iter().filter_map(|name| parse(&names, name));
                 let keys: Vec<_> = keys.collect();
@@ -90,24 +80,24 @@ impl RedisStore {
                 }
                 cursor = next;
             }
-            connection.put_back();
         }
         // Keys that moved to another node meanwhile may have been missed.
-        let after = self.sources().await?;
-        let same = after.len() == sources.len();
-        let mut pairs = sources.iter().zip(&after);
-        if !same || pairs.any(|(before, after)| before.server() != after.server()) {
+        let after = self.servers_by_name().await?;
+        let names = |servers: &[ServerRef]| {
+            let names = servers.iter().map(|server| server.name.clone());
+            names.collect::<Vec<_>>()
+        };
+        if names(&servers) != names(&after) {
             found.incomplete = Some(Incomplete::KeysMoved);
         }
         Ok(found)
     }
 
     /// The servers that have keys, by name.
-    async fn sources(&self) -> Result<Vec<ConnectionSource>, StoreError> {
-        let servers = in_time(self.inner.shared.topology.servers()).await?;
-        let mut sources: Vec<_> = servers.into_iter().map(|(_, source)| source).collect();
-        sources.sort_by(|a, b| a.server().cmp(b.server()));
-        Ok(sources)
+    async fn servers_by_name(&self) -> Result<Vec<ServerRef>, StoreError> {
+        let mut servers = self.inner.io.servers().await?;
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(servers)
     }
 
     /// Reads these keys, each with the index of its limit, and returns those that are blocked.
@@ -147,11 +137,4 @@ impl RedisStore {
 fn parse(names: &[&KeyNames], name: &[u8]) -> Option<(usize, Key)> {
     let mut limits = names.iter().enumerate();
     limits.find_map(|(index, names)| Some((index, names.parse(name)?)))
-}
-
-async fn in_time<T>(
-    response: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    let response = timeout(RESPONSE_TIMEOUT, response).await;
-    response.map_err(|_| StoreError::timeout())?
 }

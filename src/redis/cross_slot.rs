@@ -25,13 +25,12 @@ use tokio::{
 };
 
 use super::{
-    Inner,
+    io::Io,
     request::{
         Followers, Retry,
         op::{CounterOps, OwnedCounterOp},
         response_handle::{ResponseHandle, RollbackGuard},
     },
-    worker::pool::WorkerPool,
 };
 use crate::{
     clock::Timestamp,
@@ -45,16 +44,15 @@ use crate::{
 };
 
 /// Executes a request whose keys are in several slots.
-pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> StoreResponse {
-    let workers = &store.workers;
-    let deadline = workers.deadline();
+pub(super) fn execute(io: &Arc<Io>, op: Op, counters: CounterOps) -> StoreResponse {
+    let deadline = io.deadline();
     if let Op::Acquire(times) = op {
-        return execute_acquire(store, times, counters, deadline);
+        return execute_acquire(io, times, counters, deadline);
     }
     let count = counters.len();
-    let parts = parts(workers, counters.into_iter().enumerate());
-    let pending = send_parts(workers, op, parts, deadline, Retry::Never);
-    let store = store.clone();
+    let parts = parts(io, counters.into_iter().enumerate());
+    let pending = send_parts(io, op, parts, deadline, Retry::Never);
+    let io = io.clone();
     let completed = async move {
         let (mut replies, error) = await_replies(None, pending).await;
         let Some(error) = error else {
@@ -65,7 +63,7 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
             for PartReply { part, guard } in &mut replies {
                 if let Some(result) = guard.read() {
                     let refund = refund_of(part, &result, 1, 1).counters;
-                    store.workers.execute_detached(Op::Adjust, refund, None);
+                    io.execute_detached(Op::Adjust, refund, None);
                 }
             }
         }
@@ -79,8 +77,7 @@ pub(super) fn execute(store: &Arc<Inner>, op: Op, counters: CounterOps) -> Store
 
 /// An acquire in progress.
 struct CrossSlotAcquire {
-    /// It lives until the request is done, since what its parts refund is sent by it.
-    store: Arc<Inner>,
+    io: Arc<Io>,
     deadline: Instant,
     times: u32,
     count: usize,
@@ -102,7 +99,7 @@ struct CompletedAcquire {
 
 /// Sends all counters but the shadows. Nothing is charged yet for rejections.
 fn execute_acquire(
-    store: &Arc<Inner>,
+    io: &Arc<Io>,
     times: u32,
     counters: CounterOps,
     deadline: Instant,
@@ -112,11 +109,10 @@ fn execute_acquire(
     let counters = counters.into_iter().enumerate();
     let (shadows, live): (Vec<_>, Vec<_>) =
         counters.partition(|(_, counter)| counter.mode.is_shadow());
-    let workers = &store.workers;
-    let (op, parts) = (Op::Acquire(times), parts(workers, live));
+    let (op, parts) = (Op::Acquire(times), parts(io, live));
     let acquire = CrossSlotAcquire {
-        pending: send_parts(workers, op, parts, deadline, Retry::IfUnread),
-        store: store.clone(),
+        pending: send_parts(io, op, parts, deadline, Retry::IfUnread),
+        io: io.clone(),
         deadline,
         times,
         count,
@@ -206,9 +202,8 @@ impl CrossSlotAcquire {
         }
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
-        let workers = &self.store.workers;
-        let retry = Retry::Always;
-        let refunds = send_parts(workers, Op::Adjust, refunds, workers.deadline(), retry);
+        let deadline = self.io.deadline();
+        let refunds = send_parts(&self.io, Op::Adjust, refunds, deadline, Retry::Always);
         let (replies, _) = await_replies(Some(self.deadline), refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
@@ -245,13 +240,12 @@ impl CrossSlotAcquire {
             (op, SlotPart::of(*index, counter.clone()))
         });
         let followups = rejections.chain(shadows);
-        let workers = &self.store.workers;
         let followups = followups.flat_map(|(op, part)| {
             let retry = match op {
                 Op::Adjust => Retry::Always,
                 _ => Retry::IfUnread,
             };
-            send_parts(workers, op, [part], workers.deadline(), retry)
+            send_parts(&self.io, op, [part], self.io.deadline(), retry)
         });
         followups.collect()
     }
@@ -418,12 +412,12 @@ pub(crate) struct PartReply {
 
 /// Splits a request's counters, with their positions in it, by slot.
 pub(crate) fn parts(
-    workers: &WorkerPool,
+    io: &Io,
     counters: impl IntoIterator<Item = (usize, OwnedCounterOp)>,
 ) -> SmallVec<[SlotPart; 1]> {
     let mut parts: SmallVec<[(usize, SlotPart); 1]> = SmallVec::new();
     for (index, counter) in counters {
-        let tag = workers.tags().map_or(0, |tags| tags.of(&counter.key));
+        let tag = io.tag_of(&counter.key);
         let part = match parts.iter().position(|(its, _)| *its == tag) {
             Some(part) => part,
             None => {
@@ -443,7 +437,7 @@ pub(crate) fn parts(
 
 /// Sends all parts at once. A part that cannot be sent has an error for its response, so that the others are refunded.
 fn send_parts(
-    workers: &Arc<WorkerPool>,
+    io: &Arc<Io>,
     op: Op,
     parts: impl IntoIterator<Item = SlotPart>,
     deadline: Instant,
@@ -454,7 +448,7 @@ fn send_parts(
             Op::Acquire(_) => part.counters.iter().map(without_rejections).collect(),
             _ => part.counters.clone(),
         };
-        let response = workers.execute(op, counters, deadline, Followers::default(), retry);
+        let response = io.execute(op, counters, deadline, Followers::default(), retry);
         PendingPart { part, response }
     });
     pending.collect()

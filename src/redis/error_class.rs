@@ -1,27 +1,24 @@
-//! What a worker does about each error of a server: a table by error code.
-//!
-//! The sender of a batch makes two exceptions (`worker/dispatch.rs`). An error while a connection is opened counts as a failure
-//! whatever its code is. A timeout counts only if a
-//! probe has no response either; a batch that was sent with less than about four fifths of the timeout left gets no probe.
+//! What is done about each error of a server: a table by error code. An error while a connection is opened counts as a failure
+//! whatever its code is.
 
 use redis::{ErrorKind, RedisError};
 
 use crate::error::StoreError;
 
-/// What a worker does about an error, apart from failing the requests and keeping their refunds.
+/// What is done about an error, apart from failing the requests and keeping their refunds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorAction {
-    /// It retries on the same connection: the reply proves that nothing ran.
+    /// The batch is sent again: the reply proves that nothing ran.
     pub(crate) retry: Option<Retry>,
-    /// It closes the connection.
+    /// The connection is closed.
     pub(crate) reconnect: bool,
-    /// It counts as a failure for the [circuit breaker](super::breaker).
+    /// It counts as a failure for the circuit breaker.
     pub(crate) counts_as_failure: bool,
     /// The server does not write for now, and responds to all else.
     pub(crate) is_unwritable: bool,
 }
 
-/// How it retries.
+/// How a batch is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// With the script's text in place of its hash.
@@ -79,8 +76,8 @@ const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // Another script runs for too long. When it ends, the connection is usable again.
     ("BUSY", COUNTS_AS_FAILURE),
     ("UNKILLABLE", COUNTS_AS_FAILURE),
-    // No node serves the slot: an election is under way.
-    ("CLUSTERDOWN", COUNTS_AS_FAILURE),
+    // No node serves the slot: an election is under way. It concerns slots, and the map is read again.
+    ("CLUSTERDOWN", REPORT_ONLY),
     // Nothing can be written, but callers without quota are still rejected, without a write.
     ("OOM", UNWRITABLE),
     ("MISCONF", UNWRITABLE),
@@ -95,7 +92,7 @@ const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     ("WRONGTYPE", REPORT_ONLY),
     ("FOREIGN", REPORT_ONLY),
     ("STALE", REPORT_ONLY),
-    // Of a transaction, which workers do not send.
+    // Of a transaction, which the store does not send.
     ("EXECABORT", REPORT_ONLY),
 ];
 

@@ -3,19 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, Value, cmd};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{
     RedisStore,
     batch::{Batch, wire},
+    io::ServerRef,
     request::{PendingRequest, RequestState, Retry, ended, op::OwnedCounterOp},
-    topology::Topology,
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
     key::Key,
-    runtime::runtime_with_io,
     store::{
         CounterOp, LimitHandle, Op,
         health::{HealthIssue, HealthReport},
@@ -35,36 +34,21 @@ const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait for each further response of a server that has responded.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server, and a hash tag of keys that it has.
-pub(crate) struct ServerRef {
-    pub(crate) name: Arc<str>,
-    pub(crate) tag: usize,
-}
-
 impl RedisStore {
     /// Checks each server, and tries each limit there.
     pub(crate) async fn check_health(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
-        if runtime_with_io().is_none() {
-            let server = "the server".into();
-            let error = StoreError::NoRuntime("`health_check` waits for the server");
-            health.add_issue(HealthIssue::Unreachable { server, error });
-            return health;
-        }
-        let single = matches!(self.inner.shared.topology, Topology::One(_));
-        let servers = match timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.servers()).await {
-            Ok(Ok(servers)) => servers,
-            failed => {
+        let io = &self.inner.io;
+        let servers = match io.servers().await {
+            Ok(servers) => servers,
+            Err(error) => {
                 let server = "the cluster".into();
-                let error = failed.ok().and_then(Result::err);
-                let error = error.unwrap_or(StoreError::timeout());
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 return health;
             }
         };
-        for (tag, source) in servers {
-            let name = source.server().clone();
-            let server = &ServerRef { name, tag };
+        let single = io.tags().is_none();
+        for server in &servers {
             let checked = self.check_server(server, single, &mut health).await;
             if let Err(error) = checked {
                 let server = server.name.clone();
@@ -72,7 +56,7 @@ impl RedisStore {
                 continue;
             }
             if limits.iter().any(|limit| limit.info().counts_rejections) {
-                self.try_scan(server.tag, &mut health).await;
+                self.try_scan(server, &mut health).await;
             }
             for limit in limits {
                 if !self.try_policy(server, limit, &mut health).await {
@@ -84,11 +68,11 @@ impl RedisStore {
     }
 
     /// Whether the user may list blocked keys.
-    async fn try_scan(&self, tag: usize, health: &mut HealthReport) {
+    async fn try_scan(&self, server: &ServerRef, health: &mut HealthReport) {
         let mut scan = cmd("SCAN");
         scan.arg(0).arg("COUNT").arg(1);
         if self
-            .run::<Value>(tag, scan)
+            .run::<Value>(server, scan)
             .await
             .is_err_and(|error| is_refused(&error))
         {
@@ -103,16 +87,16 @@ impl RedisStore {
         single: bool,
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
-        let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.timeout);
-        let ping = self.run::<Value>(server.tag, cmd("PING"));
+        let io = &self.inner.io;
+        let first = FIRST_RESPONSE_TIMEOUT.max(io.timeout());
+        let ping = io.run_on_server::<Value>(server, cmd("PING"), first);
         // An error reply is an answer, too.
-        match timeout(first, ping).await {
-            Ok(Err(error)) if !is_refused(&error) => return Err(error),
-            Ok(_) => {}
-            Err(_) => return Err(StoreError::timeout()),
+        match ping.await {
+            Err(error) if !is_refused(&error) => return Err(error),
+            _ => {}
         }
         let name = || server.name.clone();
-        match self.run::<String>(server.tag, cmd("INFO")).await {
+        match self.run::<String>(server, cmd("INFO")).await {
             Err(error) if is_refused(&error) => {
                 for what in ["version", "eviction", "role"] {
                     health.add_unchecked(what);
@@ -128,7 +112,7 @@ impl RedisStore {
             }
         }
         let before = SystemClock.wall();
-        match self.run::<(i64, i64)>(server.tag, cmd("TIME")).await {
+        match self.run::<(i64, i64)>(server, cmd("TIME")).await {
             Err(error) if is_refused(&error) => health.add_unchecked("clock"),
             Err(error) => return Err(error),
             Ok((secs, micros)) => {
@@ -136,7 +120,7 @@ impl RedisStore {
                     SystemClock.wall(),
                     Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
                 );
-                self.inner.shared.server_clock.set(theirs);
+                io.server_clock.set(theirs);
                 let ahead = theirs > after;
                 let by = theirs.since(after).max(before.since(theirs));
                 if by > MAX_CLOCK_SKEW {
@@ -228,7 +212,7 @@ impl RedisStore {
         responds
     }
 
-    /// Executes the script once, beside the workers: it charges the key, and resets it.
+    /// Executes the script once, beside the lanes: it charges the key, and resets it.
     async fn charge_and_reset(
         &self,
         server: &ServerRef,
@@ -238,19 +222,19 @@ impl RedisStore {
         let deadline = Instant::now() + RESPONSE_TIMEOUT;
         for op in [Op::Acquire(1), Op::Reset] {
             let state = RequestState::new(op, [counter.clone()].into(), deadline, 0);
-            let (mut request, response) = PendingRequest::with_response(state, None);
+            let (mut request, response) = PendingRequest::with_response(state);
             // It is not sent again.
             request.time_synced = true;
             request.retry = Retry::Never;
             batch.push(request).map_err(|_| ended())?;
             responses.push(response);
         }
-        let shared = &self.inner.shared;
-        let (script, now) = (shared.script(), shared.server_clock.now());
+        let io = &self.inner.io;
+        let (script, now) = (io.script(), io.server_clock.now());
         let mut call = |with_text| batch.call(&script, with_text, now);
-        let reply = match self.run::<Value>(server.tag, call(false)).await {
+        let reply = match self.run::<Value>(server, call(false)).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
-                self.run(server.tag, call(true)).await
+                self.run(server, call(true)).await
             }
             reply => reply,
         };
@@ -262,20 +246,20 @@ impl RedisStore {
         Ok(())
     }
 
-    pub(crate) async fn run<T: redis::FromRedisValue>(
+    async fn run<T: redis::FromRedisValue>(
         &self,
-        tag: usize,
+        server: &ServerRef,
         cmd: Cmd,
     ) -> Result<T, StoreError> {
-        let result = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
-        Ok(result.map_err(|_| StoreError::timeout())??)
+        let io = &self.inner.io;
+        io.run_on_server(server, cmd, RESPONSE_TIMEOUT).await
     }
 
     /// A key that nothing else uses, on a certain server.
     fn key_at(&self, server: &ServerRef) -> Key {
         loop {
             let key = Key::unique();
-            if self.inner.shared.topology.tag_of(&key) == server.tag {
+            if self.inner.io.tag_of(&key) == server.tag {
                 return key;
             }
         }

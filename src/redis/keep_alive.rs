@@ -3,27 +3,23 @@
 use std::{
     collections::HashMap,
     mem,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
-use smallvec::SmallVec;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
 
 use super::{
-    RedisStore,
-    request::{
-        limit::store_of,
-        op::{CounterOps, OwnedCounterOp},
-    },
+    cross_slot,
+    io::Io,
+    request::{Followers, Retry, limit::io_of, op::CounterOps},
 };
 use crate::{
     error::StoreError,
-    runtime::background_or_current,
-    store::{CounterOp, Op, Store, StoreResponse},
+    store::{Op, StoreResponse},
     sync::lock,
 };
 
@@ -39,10 +35,11 @@ const MAX_TTL: Duration = Duration::from_secs(86_400);
 /// Upper bound of the renewals in flight: a request that is sent meanwhile waits behind no more than these.
 const MAX_RENEWALS: usize = 128;
 
-/// The permits that requests hold. While there are any, a task on the background thread renews them.
+/// The permits that requests hold. While there are any, a task on the IO thread renews them.
 #[derive(Debug)]
 pub(super) struct PermitRegistry {
     registry: Mutex<Registry>,
+    io: Weak<Io>,
     /// Sends the renewal of one request's permits.
     send: fn(&CounterOps) -> StoreResponse,
 }
@@ -65,14 +62,12 @@ pub(super) struct RegisteredPermits {
     id: u64,
 }
 
-impl Default for PermitRegistry {
-    fn default() -> Self {
-        Self::with(send_renewal)
-    }
-}
-
 impl PermitRegistry {
-    fn with(send: fn(&CounterOps) -> StoreResponse) -> Self {
+    pub(super) fn new(io: &Arc<Io>) -> Arc<Self> {
+        Arc::new(Self::with(Arc::downgrade(io), send_renewal))
+    }
+
+    fn with(io: Weak<Io>, send: fn(&CounterOps) -> StoreResponse) -> Self {
         let registry = Registry {
             permits: HashMap::new(),
             last_id: 0,
@@ -81,6 +76,7 @@ impl PermitRegistry {
         };
         Self {
             registry: Mutex::new(registry),
+            io,
             send,
         }
     }
@@ -118,7 +114,10 @@ impl PermitRegistry {
         let heartbeat = registry.heartbeat.as_ref();
         if heartbeat.is_none_or(JoinHandle::is_finished) {
             let task = self.clone().run(registry.ttl / HEARTBEATS_PER_TTL);
-            registry.heartbeat = background_or_current().map(|runtime| runtime.spawn(task));
+            let runtime = self.io.upgrade().and_then(|io| io.runtime());
+            #[cfg(test)]
+            let runtime = runtime.or_else(|| tokio::runtime::Handle::try_current().ok());
+            registry.heartbeat = runtime.map(|runtime| runtime.spawn(task));
         }
     }
 
@@ -183,10 +182,22 @@ impl Drop for RegisteredPermits {
 }
 
 fn send_renewal(permits: &CounterOps) -> StoreResponse {
-    let ops: SmallVec<[CounterOp<'_>; 1]> = permits.iter().map(OwnedCounterOp::as_op).collect();
-    match store_of(permits) {
-        Some(inner) => RedisStore { inner }.execute(Op::Renew, &ops),
-        None => StoreResponse::Ready(Err(StoreError::Unsupported("a store that was dropped"))),
+    let Some(io) = io_of(permits) else {
+        return StoreResponse::Ready(Err(StoreError::Unsupported("a store that was dropped")));
+    };
+    if io.spans_slots(permits.iter().map(|permit| &permit.key)) {
+        return cross_slot::execute(&io, Op::Renew, permits.clone());
+    }
+    let (deadline, followers) = (io.deadline(), Followers::default());
+    match io.execute(
+        Op::Renew,
+        permits.clone(),
+        deadline,
+        followers,
+        Retry::Never,
+    ) {
+        Ok(response) => StoreResponse::Pending(response.into()),
+        Err(error) => StoreResponse::Ready(Err(error)),
     }
 }
 
@@ -202,7 +213,8 @@ mod tests {
     use super::*;
     use crate::{
         Concurrency, Key,
-        store::{LimitHandle, OpResult},
+        redis::request::op::OwnedCounterOp,
+        store::{CounterOp, LimitHandle, OpResult},
     };
 
     const TTL: Duration = Duration::from_secs(12);
@@ -259,7 +271,7 @@ mod tests {
         renewals: &Renewals,
         send: fn(&CounterOps) -> StoreResponse,
     ) -> Vec<RegisteredPermits> {
-        let permits = Arc::new(PermitRegistry::with(send));
+        let permits = Arc::new(PermitRegistry::with(Weak::new(), send));
         let task = tokio::spawn(permits.clone().run(TTL / HEARTBEATS_PER_TTL));
         lock(&permits.registry).heartbeat = Some(task);
         let hold = |key| {
@@ -312,7 +324,9 @@ mod tests {
     #[tokio::test]
     async fn a_shorter_ttl_is_in_force_at_once() {
         static RENEWALS: LazyLock<Renewals> = LazyLock::new(Renewals::default);
-        let permits = Arc::new(PermitRegistry::with(|permit| RENEWALS.send(permit)));
+        let permits = Arc::new(PermitRegistry::with(Weak::new(), |permit| {
+            RENEWALS.send(permit)
+        }));
         let _held = permits.add(permit(0));
         permits.shorten_ttl(Duration::from_millis(100));
         while RENEWALS.done.load(SeqCst) == 0 {

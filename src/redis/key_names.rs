@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::cluster::hash_tags::HashTags;
+use super::hash_tags::HashTags;
 use crate::{
     error::ConfigError,
     key::Key,

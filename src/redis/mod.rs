@@ -3,21 +3,17 @@
 // A request's way through it:
 //
 // 1. `RedisStore::execute` admits by a lease of this process (`lease`), or looks into the rejection cache (`rejection_cache`), then
-//    hands the operation to the worker pool (`worker::pool`), or to `cross_slot` if the keys of a cluster's request are in several
-//    slots.
-// 2. The worker (`worker`) of the caller's runtime queues it as a pending request (`request`), and sends what has gathered
-//    as one batch (`batch`): one call of the script (`script`).
-// 3. `worker::dispatch` follows redirects of a cluster (`cluster`) and decodes the reply. `error_class` says what is done
-//    about an error, the circuit breaker (`breaker`) when to stop calling.
-// 4. The response slot of each request wakes its waiter. Refunds that could not be sent are kept (`pending_refunds`).
+//    pushes the operation to the IO thread (`io`), or one for each slot if the keys of a cluster's request are in several
+//    (`cross_slot`).
+// 2. The IO thread takes it out of an inbox as a pending request (`request`), sends what has gathered as one batch (`batch`), one call
+//    of the script (`script`), and fills the response slot of each request.
 //
-// The permits of requests in flight are renewed by `keep_alive`.
-//
-// What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
+// The permits of requests in flight are renewed by `keep_alive`. The names of keys are in `key_names`.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::{
+    io::Io,
     keep_alive::PermitRegistry,
     key_names::KeyNames,
     lease::{LeaseDecision, Leases},
@@ -29,8 +25,6 @@ use self::{
         op::{CounterOps, OwnedCounterOp},
     },
     script::StrategyScript,
-    state::StoreState,
-    worker::pool::WorkerPool,
 };
 use crate::{
     error::{InvalidValue, StoreError},
@@ -41,34 +35,29 @@ use crate::{
         StoreAdmin, StoreResponse,
     },
     strategy::{LuaScript, Rule},
-    sync::write,
+    sync::{lock, write},
 };
 
 mod admin;
 mod batch;
 mod blocks;
-pub(crate) mod breaker;
 mod builder;
-mod cluster;
 mod config;
-pub(crate) mod connection;
 pub(crate) mod cross_slot;
 pub(crate) mod error_class;
+pub(crate) mod hash_tags;
 pub(crate) mod health;
+pub(crate) mod io;
 mod keep_alive;
 pub(crate) mod key_names;
 mod lease;
 mod overrides;
-pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
 mod script;
-mod state;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
 pub(crate) mod testing;
-pub(crate) mod topology;
-pub(crate) mod worker;
 
 pub use builder::RedisStoreBuilder;
 /// The connection pool of [`RedisStore`], in the version that this crate uses.
@@ -77,21 +66,19 @@ pub use deadpool_redis;
 /// A store on Redis 6.2 or newer, exact for any number of processes, which counts by the server's clock. Clones share
 /// connections and caches.
 ///
-/// In each tokio runtime, [workers](RedisStoreBuilder::connections) send all requests, each over a connection of its own, which comes from the
-/// application's [deadpool-redis](deadpool_redis) pool if there is one: requests that arrive while a worker's
-/// last batches are in flight are sent as the next batch, in one script call of up to 128 keys, with equal requests merged.
-/// Nothing is connected or spawned before the first request, so an application starts while Redis is down.
+/// A thread of the process, `tollgate`, does the IO of all stores, over one connection for each server: requests that arrive while a
+/// batch is in flight are sent as the next batch, in one script call of up to 128 keys, with equal requests merged. Handlers that block
+/// the threads of the application delay no reply. The thread starts with the first request and never ends, so an application starts
+/// while Redis is down, and forks before its first request: a process that was forked later has no such thread, and its requests hang.
 ///
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
 ///
-/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default, and one more if the server answers a probe
-/// meanwhile. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. A request that timed out may have been
+/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. A request that timed out may have been
 /// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
 /// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///
-/// It needs a tokio runtime: a call that is awaited outside of one returns [`StoreError::NoRuntime`].
-/// [`Check::blocking`](crate::limiter::Check::blocking) needs none. Dropping a request's future cancels it: a charge that was made nevertheless is refunded.
+/// It needs no tokio runtime. Dropping a request's future cancels it: a charge that was made nevertheless is refunded.
 ///
 /// ```no_run
 /// use tollgate::{Limiter, Policy, Quota, RedisStore};
@@ -109,8 +96,7 @@ pub struct RedisStore {
 
 /// What the clones of a store share, and the limits that it has registered refer to.
 struct Inner {
-    shared: Arc<StoreState>,
-    workers: Arc<WorkerPool>,
+    io: Arc<Io>,
     leases: Arc<Leases>,
     permits: Arc<PermitRegistry>,
     /// `None` if they are switched off.
@@ -118,6 +104,13 @@ struct Inner {
     /// Compared with those of a document that is put in force.
     #[cfg(feature = "config")]
     settings: builder::settings::StoreSettings,
+}
+
+/// The IO ends once it is done.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.io.close();
+    }
 }
 
 impl RedisStore {
@@ -139,7 +132,7 @@ impl RedisStore {
         counters: &[CounterOp<'_>],
         recorder: Option<Box<dyn Recorder>>,
     ) -> StoreResponse {
-        let shared = &self.inner.shared;
+        let io = &self.inner.io;
         if let Some(result) = self.find_cached(op, counters) {
             return StoreResponse::Ready(Ok(result));
         }
@@ -147,12 +140,11 @@ impl RedisStore {
             Ok(counters) => counters,
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
-        let workers = &self.inner.workers;
-        if workers.spans_slots(counters.iter().map(|counter| &counter.key)) {
-            return cross_slot::execute(&self.inner, op, counters);
+        if io.spans_slots(counters.iter().map(|counter| &counter.key)) {
+            return cross_slot::execute(io, op, counters);
         }
-        let deadline = workers.deadline();
-        let token = shared
+        let deadline = io.deadline();
+        let token = io
             .rejection_cache
             .token(op, counters.iter().map(OwnedCounterOp::cache_key));
         let followers = Followers {
@@ -160,7 +152,7 @@ impl RedisStore {
             recorder,
             ..Followers::default()
         };
-        match workers.execute(op, counters, deadline, followers, Retry::IfUnread) {
+        match io.execute(op, counters, deadline, followers, Retry::IfUnread) {
             Ok(response) => StoreResponse::Pending(response.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
@@ -168,8 +160,7 @@ impl RedisStore {
 
     /// The cached rejection of a request.
     fn find_cached(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
-        let shared = &self.inner.shared;
-        let cache = &shared.rejection_cache;
+        let cache = &self.inner.io.rejection_cache;
         cache.get(op, counters.iter().map(cache_key))
     }
 
@@ -179,7 +170,7 @@ impl RedisStore {
         if let Some(overrides) = &self.inner.overrides
             && !overrides.is_polled()
         {
-            overrides.poll(&self.inner.shared);
+            overrides.poll(&self.inner.io);
         }
     }
 
@@ -196,7 +187,7 @@ impl RedisStore {
     }
 }
 
-/// How often a flush retries what could not be sent, and checks whether it is done. A notification of the end would cost each
+/// How often a flush checks whether it is done. A notification of the end would cost each
 /// refund and settlement a lock, and make a flush shorter by one interval at most.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -223,12 +214,11 @@ fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
 impl Store for RedisStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let script = script_of(&*rule)?;
-        let mut scripts = write(&self.inner.shared.scripts);
-        let tags = self.inner.shared.topology.tags().cloned();
-        let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
+        let io = &self.inner.io;
+        let mut scripts = write(&io.scripts);
+        let names = KeyNames::new(io.prefix(), io.tags().cloned(), &*rule, policy);
         let script_index = scripts.number(StrategyScript::from(&script));
-        let store = Arc::downgrade(&self.inner);
-        let context = RedisLimit::new(names, script_index, &*rule, &script, store);
+        let context = RedisLimit::new(names, script_index, &*rule, &script, Arc::downgrade(io));
         let limit = LimitHandle::new(policy, rule, context);
         self.inner.leases.record_limit(&limit);
         if let Some(ttl) = limit.info().permit_ttl {
@@ -275,14 +265,14 @@ impl Store for RedisStore {
         let result = result.or_else(|| self.find_cached(op, counters));
         let result = result.map(Ok).or_else(|| {
             let keys = counters.iter().map(|counter| &counter.key);
-            self.inner.workers.find_open_breaker(keys).map(Err)
+            self.inner.io.find_open_breaker(keys).map(Err)
         });
         let due = due.or_else(|| match &result {
             None => recorder?.lease_of_one(counters),
             Some(_) => None,
         });
         if let Some(due) = due {
-            due.send_in_background();
+            due.send();
         }
         result
     }
@@ -293,30 +283,34 @@ impl Store for RedisStore {
     }
 
     fn shard(&self, key: &Key) -> usize {
-        self.inner.workers.tags().map_or(0, |tags| tags.of(key))
+        self.inner.io.tag_of(key)
     }
 
     fn flush(&self) -> FlushFuture {
-        let (shared, leases) = (self.inner.shared.clone(), self.inner.leases.clone());
+        let (io, leases) = (self.inner.io.clone(), self.inner.leases.clone());
         Box::pin(async move {
             leases.refund_all().await;
-            while shared.pending_refunds.queued() > 0 {
-                shared.resend_refunds();
+            while io.adjustments.queued() > 0 {
                 tokio::time::sleep(FLUSH_INTERVAL).await;
             }
         })
     }
 
     fn observe(&self, observer: &Arc<dyn Observer>) {
-        self.inner.shared.observers.add(observer);
+        self.inner.io.observers.add(observer);
     }
 
     fn stats(&self) -> StoreStats {
-        let stats = self.inner.shared.stats();
+        let (io, leases) = (&self.inner.io, &self.inner.leases);
+        let adjustments = &io.adjustments;
         StoreStats {
-            leases: self.inner.leases.stats(),
-            queued_refunds: stats.queued_refunds + self.inner.leases.unsettled(),
-            ..stats
+            rejection_cache_entries: Some(io.rejection_cache.len()),
+            nodes: lock(&io.nodes).clone(),
+            queued_refunds: adjustments.queued() as u64 + leases.unsettled(),
+            dropped_refunds: adjustments.dropped(),
+            unconfirmed_refunds: adjustments.unconfirmed(),
+            leases: leases.stats(),
+            ..StoreStats::default()
         }
     }
 
@@ -331,12 +325,12 @@ impl Store for RedisStore {
                 return;
             }
         };
-        let workers = &self.inner.workers;
-        let parts = cross_slot::parts(workers, counters.into_iter().enumerate());
+        let io = &self.inner.io;
+        let parts = cross_slot::parts(io, counters.into_iter().enumerate());
         let on_response = completion.filter(|_| parts.len() == 1);
         let mut on_response = on_response.map(|completion| Box::new(completion) as _);
         for part in parts {
-            workers.execute_detached(op, part.counters, on_response.take());
+            io.execute_detached(op, part.counters, on_response.take());
         }
     }
 
@@ -363,10 +357,7 @@ fn cache_key<'a>(counter: &'a CounterOp<'_>) -> CacheKey<'a> {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("prefix", &self.inner.shared.prefix)
-            .field("timeout", &self.inner.shared.timeout)
-            .field("workers_per_runtime", &self.inner.workers.per_runtime())
-            .field("topology", &self.inner.shared.topology)
-            .finish()
+            .field("io", &self.inner.io)
+            .finish_non_exhaustive()
     }
 }

@@ -16,8 +16,8 @@ use tower_service::Service;
 use super::{
     RedisStore,
     batch::{Batch, wire},
-    cluster::node,
     health,
+    io::slots,
     request::{PendingRequest, RequestState, op::OwnedCounterOp},
 };
 use crate::{
@@ -49,7 +49,7 @@ impl Store for ScriptedStore {
         let counters = counters.iter().map(OwnedCounterOp::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
         let (mut request, mut response) =
-            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
+            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0));
         request.time_synced = true;
         let _ = batch.push(request);
         let bytes = lock(&self.reply);
@@ -199,7 +199,7 @@ fn check_fields(headers: &HeaderMap) {
 /// Decodes `bytes` as a server's reply to every other command.
 pub fn other_reply(bytes: &[u8]) {
     if let Ok(value) = redis::parse_redis_value(bytes) {
-        let ranges = node::read_slots(value, "asked");
+        let ranges = slots::read_slots(value, "asked");
         for (_, _, host, _) in ranges {
             assert!(!host.is_empty() && host != "?", "{host:?}");
         }

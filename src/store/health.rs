@@ -118,15 +118,6 @@ pub enum HealthWarning {
         /// The policy, the quota, and what would be valid.
         error: ConfigError,
     },
-    /// Replies of the store came after the timeout, although its server answered a probe: the
-    /// process, a connection or a script was held up.
-    #[error(
-        "{calls} replies of the store came after its timeout since the last check, although its server answered: {HELD_UP_REMEDY}"
-    )]
-    HeldUp {
-        /// Calls of the store, each of up to 128 keys, since the last health check.
-        calls: u64,
-    },
 }
 
 /// The end of a problem's text: what to do about an error, if that is known.
@@ -134,9 +125,6 @@ fn remedy_of(error: &StoreError) -> String {
     let remedy = error.remedy().map(|remedy| format!("; {remedy}"));
     remedy.unwrap_or_default()
 }
-
-/// What to do about a process that is held up.
-pub(crate) const HELD_UP_REMEDY: &str = "run what computes for long, such as hashes of passwords, on a few threads outside of the runtime's, or raise the timeout";
 
 impl HealthReport {
     /// Whether there are no issues. Warnings, and refunds that were dropped or not confirmed are none.

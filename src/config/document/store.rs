@@ -30,9 +30,7 @@ pub struct StoreDocument {
         schemars(with = "Option<crate::config::forms::DurationSchema>")
     )]
     pub timeout: Option<String>,
-    /// The number of workers, each with a connection, per tokio runtime: from 1 to 64. Default: 1.
-    pub connections: Option<usize>,
-    /// How many calls in a row have to fail to open the circuit breaker, or `false` for none. Default: 3.
+    /// How many failures in a row open the circuit breaker, or `false` for none. Default: 3.
     pub circuit_breaker_threshold: Option<BreakerSection>,
     /// The cache of rejections, or `false` for none.
     pub rejection_cache: Option<RejectionCacheSection>,

@@ -1,29 +1,19 @@
 //! A batch: the requests of one script call.
 
-use std::{
-    mem,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use self::deadline_timer::DeadlineTimer;
 use super::{
-    breaker::confirmation::Confirmation,
     rejection_cache::CacheKey,
     request::{
-        PendingRequest, Sent,
+        PendingRequest,
         limit::RedisLimit,
         op::{CounterTerms, OwnedCounterOp},
     },
 };
 use crate::store::{LimitHandle, Op};
 
-pub(crate) mod deadline_timer;
 pub(crate) mod wire;
 
 /// Most keys in one call: 512 blocked a server for 1.8 ms.
@@ -45,29 +35,8 @@ pub(crate) struct Batch {
     /// Whether it holds a request that needs a call of its own.
     exclusive: bool,
     /// A lower bound of the waiters' deadlines: [`push`](Self::push) includes the requests without a waiter,
-    /// [`fail_overdue`](Self::fail_overdue) leaves them out. `None` if no waiter is left.
+    /// [`expire`](Self::expire) leaves them out. `None` if no waiter is left.
     earliest_deadline: Option<Instant>,
-    /// Fires at `earliest_deadline`.
-    pub(super) timer: DeadlineTimer,
-    /// Whether a request that is past its deadline may still be in it.
-    has_expired: bool,
-    /// When to have the server probed, if there is no reply by then; `None` once that was done.
-    pub(super) confirm_at: Option<Instant>,
-    pub(super) confirmation: Option<Arc<Confirmation>>,
-    /// Whether the thread that waits for the reply was held up.
-    pub(super) is_held_up: bool,
-    /// The store's timeout.
-    timeout: Duration,
-    /// If its requests are awaited for one more timeout: until when that with the earliest deadline is, at least.
-    pub(super) awaited_until: Option<Instant>,
-    /// The instant that the timer was set for, while that is waited for.
-    due: Option<Instant>,
-    /// When it had its reply, or was given up.
-    pub(super) ended_at: Option<Instant>,
-    /// Whether a call of it was handed to a connection.
-    pub(super) is_sent: bool,
-    /// Whether all of its requests have timed out, and it only waits for the reply.
-    pub(super) is_late: bool,
 }
 
 /// Requests for one operation, under the same policies at the same cost: a segment of the script's arguments.
@@ -160,97 +129,43 @@ impl Batch {
         self.keys = 0;
         self.exclusive = false;
         self.earliest_deadline = None;
-        self.has_expired = false;
-        self.confirmation = None;
-        self.is_held_up = false;
-        self.awaited_until = None;
-        self.due = None;
-        self.is_sent = false;
-        self.is_late = false;
     }
 
-    /// Prepares it to be sent, in a store with this timeout. After half of that a missing reply is evidence. Requests that waited
-    /// in the queue past their deadline are awaited for as long as `awaited_until` says.
-    pub(super) fn begin(
-        &mut self,
-        now: Instant,
-        timeout: Duration,
-        awaited_until: impl Fn(Instant) -> Instant,
-    ) {
-        self.timeout = timeout;
-        self.confirm_at = Some(now + timeout / 2);
-        let late = self.earliest_deadline.filter(|earliest| *earliest <= now);
-        self.awaited_until = late.map(awaited_until);
+    pub(super) fn earliest_deadline(&self) -> Option<Instant> {
+        self.earliest_deadline
     }
 
-    /// Until when a request with this deadline is awaited.
-    #[inline]
-    fn until(&self, deadline: Instant) -> Instant {
-        until(deadline, self.awaited_until, self.timeout)
-    }
-
-    /// Ready once an instant has passed.
-    pub(super) fn poll_timer(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        self.due = Some(at);
-        ready!(self.timer.poll(at, cx));
-        self.due = None;
-        Poll::Ready(())
-    }
-
-    /// The instant that its timer was last set for, unless the timer has fired.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.due
-    }
-
-    /// When to call [`fail_overdue`](Self::fail_overdue) next: when the request with the earliest deadline is not awaited any more.
-    /// If no waiter is left, the last such instant, if that is still to come.
-    #[inline]
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        match self.earliest_deadline {
-            Some(deadline) => Some(self.until(deadline)),
-            None => self.last_deadline(),
-        }
-    }
-
-    /// The last deadline, if that is still to come.
-    #[cold]
-    pub(super) fn last_deadline(&self) -> Option<Instant> {
-        let last = self.requests().map(|request| request.deadline).max()?;
-        Some(self.until(last)).filter(|last| *last > Instant::now())
-    }
-
-    /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
-    pub(super) fn fail_overdue(&mut self, now: Instant) {
-        self.has_expired = true;
-        let (awaited_until, timeout) = (self.awaited_until, self.timeout);
-        let is_sent = self.is_sent;
-        for entry in self.entries() {
-            for request in &mut entry.requests {
-                let until = until(request.deadline, awaited_until, timeout);
-                if until <= now {
-                    request.expire(is_sent);
-                }
-            }
-        }
-        let waiting = self.requests().filter(|q| q.has_waiter());
-        let earliest_deadline = waiting.map(|request| request.deadline).min();
-        self.earliest_deadline = earliest_deadline;
-    }
-
-    /// Removes the requests whose waiter has timed out, before the batch is sent.
-    pub(super) fn remove_overdue(&mut self) {
-        if !mem::take(&mut self.has_expired) {
+    /// Fails the waiters whose deadline has passed. Their requests stay in the batch, which was sent.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.earliest_deadline.is_none_or(|earliest| earliest > now) {
             return;
         }
+        for entry in self.entries() {
+            let requests = entry.requests.iter_mut();
+            let expired = requests.filter(|request| request.deadline <= now);
+            expired.for_each(PendingRequest::expire);
+        }
+        let waiting = self.requests().filter(|request| request.has_waiter());
+        self.earliest_deadline = waiting.map(|request| request.deadline).min();
+    }
+
+    /// Removes the requests that only a waiter needs, and whose waiter has an error: the batch is sent again.
+    pub(super) fn remove_answered(&mut self) {
         for group in &mut self.groups {
             let keys = group.limits.len();
             group.entries.retain_mut(|entry| {
-                entry.requests.retain(|request| !request.is_withdrawn);
+                entry.requests.retain(|request| !request.is_answered());
                 let is_kept = !entry.requests.is_empty();
                 self.keys -= if is_kept { 0 } else { keys };
                 is_kept
             });
         }
+    }
+
+    /// Has each request sent in a batch of its own.
+    pub(super) fn send_alone(&mut self) {
+        let requests = self.entries().flat_map(|entry| &mut entry.requests);
+        requests.for_each(|request| request.send_alone = true);
     }
 
     pub(super) fn requests(&self) -> impl Iterator<Item = &PendingRequest> {
@@ -263,11 +178,6 @@ impl Batch {
         self.groups.iter_mut().flat_map(|group| &mut group.entries)
     }
 
-    /// Whether it has operations that are done whether or not a task waits for them.
-    pub(super) fn must_not_be_lost(&self) -> bool {
-        self.groups.iter().any(|group| !group.op.needs_reader())
-    }
-
     /// The counters whose cached rejections it may invalidate.
     pub(super) fn invalidated(&self) -> impl Iterator<Item = CacheKey<'_>> {
         let invalidating = self.groups.iter().filter(|group| group.invalidates());
@@ -278,16 +188,6 @@ impl Batch {
     /// Removes all requests.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingRequest> {
         self.entries().flat_map(|entry| entry.requests.drain(..))
-    }
-}
-
-/// A batch is lost with its runtime.
-impl Drop for Batch {
-    fn drop(&mut self) {
-        if self.is_sent {
-            let requests = self.entries().flat_map(|entry| &mut entry.requests);
-            requests.for_each(|request| request.sent = Sent::Maybe);
-        }
     }
 }
 
@@ -394,16 +294,6 @@ impl MergedRequests {
             let limit = counter.limit.context::<RedisLimit>();
             each.take(limit.map_or(0, RedisLimit::capacity))
         })
-    }
-}
-
-/// Until when a request with this deadline is awaited: if the batch is for one more timeout, from its own deadline on, and not from
-/// that of an earlier request.
-#[inline]
-fn until(deadline: Instant, awaited_until: Option<Instant>, timeout: Duration) -> Instant {
-    match awaited_until {
-        Some(until) => until.max(deadline + timeout),
-        None => deadline,
     }
 }
 

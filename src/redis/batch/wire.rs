@@ -16,7 +16,11 @@ use crate::{
     redis::{
         error_class::{self, ErrorAction},
         key_names::KeyBuf,
-        request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
+        request::{
+            PendingRequest,
+            limit::RedisLimit,
+            op::{CounterOps, OwnedCounterOp},
+        },
         script::{
             Script,
             msgpack::{MsgPackReader, MsgPackWriter},
@@ -182,6 +186,8 @@ pub(crate) struct BatchReply {
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
     /// Requests to send again.
     pub(crate) retry: Vec<PendingRequest>,
+    /// Counters that were reset.
+    pub(crate) reset: Vec<CounterOps>,
 }
 
 /// Changes how a request is sent, if that avoids an error which left nothing charged. False if it was sent so before.
@@ -210,6 +216,7 @@ pub(crate) fn decode_and_complete(
         error: None,
         failed: Vec::new(),
         retry: Vec::new(),
+        reset: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
         return Err(malformed("not a string"));
@@ -247,6 +254,9 @@ pub(crate) fn decode_and_complete(
                 }
             }
             admitted => {
+                if entry.op() == Op::Reset {
+                    done.reset.push(entry.counters().into());
+                }
                 let is_acquire = matches!(entry.op(), Op::Acquire(_));
                 let counters = entry
                     .counters()

@@ -1,24 +1,21 @@
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use deadpool_redis::{Config, Pool};
+use tokio::runtime::Handle;
 
 use super::{
     Inner, RedisStore,
-    breaker::Breaker,
     config::{ConnectConfig, ServerConfig},
+    io::{Io, IoSettings, ServerClock},
+    keep_alive::PermitRegistry,
     key_names,
     lease::Leases,
     overrides::RedisOverrides,
-    pending_refunds::PendingRefunds,
     rejection_cache::RejectionCache,
-    script::ScriptRegistry,
-    state::{ServerClock, StoreState},
-    worker::pool::WorkerPool,
 };
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
-    observe::SharedObservers,
 };
 
 #[cfg(feature = "config")]
@@ -43,6 +40,7 @@ pub struct RedisStoreBuilder {
     rejection_cache_capacity: usize,
     clock: Arc<dyn Clock>,
     overrides: bool,
+    runtime: Option<Handle>,
     /// Whether a document opens the store.
     #[cfg(feature = "config")]
     by_document: bool,
@@ -59,22 +57,20 @@ impl RedisStore {
         Self::builder().url(url).build()
     }
 
-    /// A store on an existing pool. The store's workers hold at most a quarter of its connections. Each reading of overrides, once a
-    /// second, and each health check takes one more: while the pool has none to give, overrides of other processes wait.
+    /// A store on the server of an existing pool. The store opens connections of its own by the pool's manager, with the manager's settings
+    /// but its response timeout; it takes none from the pool, which may be used up, and whose connections end or stand still with the tokio
+    /// runtime that opened them.
     ///
-    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does for a pool of its
-    /// own. A connection of the pool depends on the tokio runtime that opened it: in an application with several of them, whose
-    /// threads may be blocked, let the store have a pool of its own.
+    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does where it has one of its own.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if the pool has fewer than two connections.
+    /// None that depends on the pool.
     pub fn from_pool(pool: deadpool_redis::Pool) -> Result<Self, ConfigError> {
         Self::builder().pool(pool).build()
     }
 
-    /// A store on a pool of its own, made from deadpool-redis's configuration. The pool is for single commands, such as those of health
-    /// checks; workers open connections beside it.
+    /// A store on the server of deadpool-redis's configuration, of which the settings of a pool have no effect.
     ///
     /// # Errors
     ///
@@ -134,6 +130,7 @@ impl Default for RedisStoreBuilder {
             rejection_cache_capacity: 100_000,
             clock: Arc::new(SystemClock),
             overrides: true,
+            runtime: None,
             #[cfg(feature = "config")]
             by_document: false,
         }
@@ -147,13 +144,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Takes connections from an existing pool: see [`RedisStore::from_pool`].
+    /// Counts on the server of an existing pool: see [`RedisStore::from_pool`].
     pub fn pool(mut self, pool: Pool) -> Self {
         self.connect.servers = Some(ServerConfig::Pool(pool));
         self
     }
 
-    /// Takes connections from a pool that is made from deadpool-redis's configuration: see [`RedisStore::from_config`].
+    /// Counts on the server of deadpool-redis's configuration: see [`RedisStore::from_config`].
     pub fn config(mut self, config: Config) -> Self {
         self.connect.servers = Some(ServerConfig::Config(Box::new(config)));
         self
@@ -262,31 +259,23 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. If the
-    /// server answers a probe by then, as when this process is held up, the request is awaited for one more timeout.
+    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. A
+    /// request that was sent may still run then: what it charged is refunded when its reply comes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the number of workers, each with a connection, per tokio runtime: from 1 to 64, and never more than a quarter of a
-    /// shared pool. On a [cluster](Self::cluster), per node. Default: 1.
-    pub fn connections(mut self, connections: usize) -> Self {
-        self.connect.workers = connections;
-        self
-    }
-
-    /// Sets how many calls in a row have to fail, for all of their requests, to open the circuit breaker. Default: 3.
+    /// Sets how many failures in a row open the circuit breaker of a server. Default: 3.
+    ///
+    /// Failures are a connection that can't be opened or breaks, each timeout in which the server sent no reply to the calls in flight,
+    /// and the errors of a whole server listed on the [operations](crate::operations) page. Rejections and errors of a single key are
+    /// none; a reply within the timeout sets the count to zero.
     ///
     /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and requests are
-    /// handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. In the background a probe tests whether the
-    /// server counts: after 50 ms at most, with pauses that double up to a second, each shortened by a random part. As soon as
-    /// a probe gets a response, calls are made again. A probe has the timeout of a request, three seconds at most. After half a second without a
-    /// response, and the next pause, another one is sent beside it.
-    ///
-    /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout to calls and to
-    /// a probe, and the
-    /// errors listed on the [operations](crate::operations) page. Rejections and errors of a single key are none.
+    /// handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. In the background probes test whether the
+    /// server counts, each on a new connection: after 25 ms at most, with pauses that double up to a second, each shortened by a random
+    /// part. The first reply closes the breaker. A probe has the timeout of a request, three seconds at most.
     pub fn circuit_breaker_threshold(mut self, failures: u32) -> Self {
         self.breaker = Some(failures);
         self
@@ -342,6 +331,14 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Has the store's IO done by a task of `runtime`, which needs timers and IO, in place of the thread `tollgate`; deadlines are then by the
+    /// clock of that runtime. For tests that pause tokio's clock. In production, blocked threads of the runtime would make requests late.
+    /// Once the runtime has ended, requests fail with [`StoreError::Connection`](crate::StoreError::Connection).
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. Nothing connects.
     pub fn mistakes(&self) -> Vec<ConfigError> {
         let mut mistakes = Vec::new();
@@ -382,8 +379,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if there is no server, a URL or certificate is invalid, a pool has fewer than two connections, or a
-    /// setting is outside of its range: the timeout, the connections, the circuit breaker's threshold, the staleness of
+    /// [`ConfigError`] if there is no server, a URL or certificate is invalid, or a
+    /// setting is outside of its range: the timeout, the circuit breaker's threshold, the staleness of
     /// rejections, the prefix, or the hash tags.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         #[cfg(feature = "config")]
@@ -395,44 +392,31 @@ impl RedisStoreBuilder {
         if let Some(error) = first {
             return Err(error);
         }
-        let workers = self.connect.workers;
-        let topology = self.connect.servers()?;
-        let threshold = self.breaker.and_then(NonZeroU32::new);
-        let breaker = || Arc::new(Breaker::new(threshold));
-        let tags = topology.tags().map_or(1, |tags| tags.len());
-        let observers = Arc::<SharedObservers>::default();
+        let (servers, tags) = self.connect.servers()?;
         let server_clock = Arc::<ServerClock>::default();
         let overrides = self.overrides.then(|| {
             let clock = server_clock.clone();
-            RedisOverrides::new(&self.prefix, topology.tags(), clock, self.timeout)
+            RedisOverrides::new(&self.prefix, tags.as_ref(), clock, self.timeout)
         });
-        let shared = Arc::new(StoreState {
-            server_clock,
-            topology,
+        let settings_of_io = IoSettings {
             prefix: self.prefix,
-            scripts: ScriptRegistry::new().into(),
             timeout: self.timeout,
-            breakers: (0..tags).map(|_| breaker()).collect(),
-            pending_refunds: PendingRefunds::new(observers.clone()),
-            observers,
-            rejection_cache: RejectionCache::new(
-                self.rejection_cache,
-                self.rejection_cache_capacity,
-                self.clock,
-            ),
-            opened: Default::default(),
-            closed: Default::default(),
-            extended_calls: Default::default(),
-            reported_calls: Default::default(),
-        });
-        let workers = Arc::new(WorkerPool::new(shared.clone(), workers));
+            breaker_threshold: self.breaker.and_then(NonZeroU32::new),
+            tags,
+            runtime: self.runtime,
+        };
+        let rejection_cache = RejectionCache::new(
+            self.rejection_cache,
+            self.rejection_cache_capacity,
+            self.clock,
+        );
+        let io = Io::new(settings_of_io, servers, server_clock, rejection_cache);
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                leases: Leases::new(Arc::downgrade(&workers)),
-                permits: Arc::default(),
-                workers,
+                leases: Leases::new(Arc::downgrade(&io)),
+                permits: PermitRegistry::new(&io),
+                io,
                 overrides,
-                shared,
                 #[cfg(feature = "config")]
                 settings,
             }),

@@ -38,7 +38,6 @@ impl RedisStoreBuilder {
             (name, hash(&servers)),
             plain("prefix", &self.prefix),
             plain("timeout", &self.timeout),
-            plain("connections", &self.connect.workers),
             plain("circuit_breaker_threshold", &self.breaker),
             plain("rejection_cache", &cache),
             plain("hash_tags", &self.connect.hash_tags),

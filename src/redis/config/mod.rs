@@ -1,26 +1,22 @@
 //! Which servers a store counts on, and how it connects to them.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
+use deadpool_redis::{Config, Manager, Pool};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
 use super::{
-    cluster::{hash_tags::HashTags, slot_map::Cluster},
-    connection::{
-        ConnectionSource,
-        sentinel::Sentinel,
+    hash_tags::HashTags,
+    io::{
+        Sentinel,
+        server::{ClusterConfig, Server, Servers},
         tls::{self, Tls},
     },
-    topology::Topology,
 };
 use redact::redacted;
 
 mod redact;
 use crate::error::ConfigError;
-
-/// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
-const DEFAULT_POOL_SIZE: usize = 1_024;
 
 /// Hash tags of a cluster's keys by default. With 512 requests in flight on three masters, 32 had 1.3 to 1.9 times the
 /// throughput of a call for each request, 64 at most 1.2 times, and 128 less: too few requests shared a slot.
@@ -30,7 +26,6 @@ const HASH_TAGS: usize = 32;
 pub(crate) struct ConnectConfig {
     pub(crate) servers: Option<ServerConfig>,
     pub(crate) server_url_template: Option<String>,
-    pub(crate) workers: usize,
     pub(crate) hash_tags: usize,
     pub(crate) tls: Tls,
 }
@@ -53,7 +48,6 @@ impl fmt::Debug for ConnectConfig {
                 "server_url_template",
                 &self.server_url_template.as_deref().map(redacted),
             )
-            .field("workers", &self.workers)
             .field("hash_tags", &self.hash_tags)
             .finish_non_exhaustive()
     }
@@ -82,7 +76,6 @@ impl Default for ConnectConfig {
         Self {
             servers: None,
             server_url_template: None,
-            workers: 1,
             hash_tags: HASH_TAGS,
             tls: Tls::default(),
         }
@@ -95,10 +88,6 @@ type Setter = fn(&mut ConnectConfig, &ConnectConfig);
 impl ConnectConfig {
     /// Reports each mistake. Servers that are one leave what depends on them unchecked.
     pub(crate) fn validate(&self, report: &mut dyn FnMut(ConfigError)) {
-        if !(1..=64).contains(&self.workers) {
-            let error = ConfigError::new(format!("{} connections", self.workers), "1 to 64");
-            report(error.in_field("store.connections"));
-        }
         if self.clone().servers().is_ok() {
             return;
         }
@@ -139,50 +128,39 @@ impl ConnectConfig {
         }
     }
 
-    pub(crate) fn servers(mut self) -> Result<Topology, ConfigError> {
+    /// The servers, and the hash tags of keys on a cluster.
+    pub(crate) fn servers(mut self) -> Result<(Servers, Option<HashTags>), ConfigError> {
         let none = || {
             ConfigError::new(
                 "a Redis store without a server",
                 "a URL, a deadpool configuration or a pool",
             )
         };
-        Ok(match self.servers.take().ok_or_else(none)? {
-            ServerConfig::Url(url) => {
-                self.single(url.as_str(), PoolConfig::new(DEFAULT_POOL_SIZE))?
-            }
+        let server = match self.servers.take().ok_or_else(none)? {
+            ServerConfig::Url(url) => self.single(url.as_str())?,
             ServerConfig::Config(config) => self.build_from_config(*config)?,
-            ServerConfig::Pool(pool) => {
-                let size = check_pool_size(&pool)?;
-                let max_pooled = (size / 4).max(1).min(self.workers);
-                Topology::One(ConnectionSource::shared(pool, max_pooled))
-            }
+            ServerConfig::Pool(pool) => Server::of_pool(pool),
             ServerConfig::Cluster(urls) => {
                 let tags = HashTags::new(self.hash_tags)?;
-                let open = |info| {
-                    let pool = build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE))?;
-                    Ok(ConnectionSource::new(pool, DEFAULT_POOL_SIZE))
-                };
-                let seeds = self.infos(urls)?;
-                let cluster = Cluster::new(seeds, tags, self.workers, open)?;
-                Topology::Cluster(Arc::new(cluster))
+                let cluster = ClusterConfig::new(self.infos(urls)?, build_manager)?;
+                return Ok((Servers::Cluster(Box::new(cluster)), Some(tags)));
             }
             ServerConfig::Sentinel { name, urls } => {
                 let template = self.server_url_template.as_deref().unwrap_or("redis://any");
-                let open = |info| build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE));
                 let server = format!("the master {name:?}");
-                let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(template)?, open)?;
-                let source = ConnectionSource::from_sentinel(sentinel, DEFAULT_POOL_SIZE);
-                Topology::One(source.named(server))
+                let (sentinels, template) = (self.infos(urls)?, self.info(template)?);
+                let sentinel = Sentinel::new(name, sentinels, template, build_manager)?;
+                Server::of_sentinel(server, sentinel)
             }
-        })
+        };
+        Ok((Servers::One(server), None))
     }
 
-    fn build_from_config(&self, config: Config) -> Result<Topology, ConfigError> {
-        let pool = config.pool.unwrap_or(PoolConfig::new(DEFAULT_POOL_SIZE));
+    fn build_from_config(&self, config: Config) -> Result<Server, ConfigError> {
         match (config.url, config.connection) {
-            (Some(url), None) => self.single(url.as_str(), pool),
-            (None, Some(connection)) => self.single(connection, pool),
-            (None, None) => self.single("redis://127.0.0.1:6379", pool),
+            (Some(url), None) => self.single(url.as_str()),
+            (None, Some(connection)) => self.single(connection),
+            (None, None) => self.single("redis://127.0.0.1:6379"),
             (Some(_), Some(_)) => Err(ConfigError::new(
                 "a deadpool configuration with both a URL and a connection",
                 "one of them",
@@ -190,17 +168,10 @@ impl ConnectConfig {
         }
     }
 
-    fn single(
-        &self,
-        server: impl IntoConnectionInfo,
-        config: PoolConfig,
-    ) -> Result<Topology, ConfigError> {
+    fn single(&self, server: impl IntoConnectionInfo) -> Result<Server, ConfigError> {
         let info = self.info(server)?;
         let address = info.addr().to_string();
-        let pool = build_pool(info, config)?;
-        let size = check_pool_size(&pool)?;
-        let source = ConnectionSource::new(pool, size).named(address);
-        Ok(Topology::One(source))
+        Ok(Server::new(address, build_manager(info)?))
     }
 
     fn infos(&self, urls: Vec<String>) -> Result<Vec<ConnectionInfo>, ConfigError> {
@@ -210,16 +181,6 @@ impl ConnectConfig {
     fn info(&self, server: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
         let info = server.into_connection_info().map_err(invalid_address)?;
         self.tls.apply(info)
-    }
-}
-
-fn check_pool_size(pool: &Pool) -> Result<usize, ConfigError> {
-    match pool.status().max_size {
-        size @ 0..2 => Err(ConfigError::new(
-            format!("a pool with max_size = {size}"),
-            "at least 2: workers keep theirs",
-        )),
-        size => Ok(size),
     }
 }
 
@@ -239,26 +200,15 @@ pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     )
 }
 
-/// A pool whose connections use TCP_NODELAY: a batch is one packet.
-fn build_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
+/// A manager of connections with TCP_NODELAY: a batch is one packet.
+fn build_manager(info: ConnectionInfo) -> Result<Manager, ConfigError> {
     let tcp = TcpSettings::default().set_nodelay(true);
-    let manager = Manager::new_with_config(
-        info.set_tcp_settings(tcp),
-        // The workers enforce the timeout themselves.
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None),
-    );
-    Pool::builder(manager.map_err(invalid_address)?)
-        .config(config)
-        .runtime(Runtime::Tokio1)
-        .build()
-        .map_err(|error| {
-            ConfigError::new(
-                format!("a pool ({error})"),
-                "a valid configuration of deadpool-redis",
-            )
-        })
+    // The IO of the store enforces timeouts, and needs late replies.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    let manager = Manager::new_with_config(info.set_tcp_settings(tcp), config);
+    manager.map_err(invalid_address)
 }
 
 #[cfg(all(test, not(feature = "redis-tls")))]

@@ -8,7 +8,6 @@ use super::{
     table::Leases,
 };
 use crate::{
-    background::background_runtime,
     error::StoreError,
     redis::request::OnResponse,
     store::{Op, OpResult},
@@ -37,23 +36,14 @@ impl OnResponse for DueLease {
 }
 
 impl DueLease {
-    /// Requests the lease in the next batch of the current runtime, or from the background thread where there is none. No lease is
-    /// requested without a housekeeper that refunds what is left of it.
+    /// Requests the lease in the next batch. No lease is requested without a housekeeper that refunds what is left of it.
     pub(in crate::redis) fn send(self) {
-        match self.leases.workers.upgrade() {
-            Some(workers) if self.leases.start_housekeeper() => {
+        match self.leases.io.upgrade() {
+            Some(io) if self.leases.start_housekeeper(&io) => {
                 let counters = self.request.counters.clone();
-                workers.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
+                io.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
             }
             _ => self.fail(),
-        }
-    }
-
-    /// Requests the lease on the background thread, for a caller that may be outside of a runtime, or keep its own from running.
-    pub(in crate::redis) fn send_in_background(self) {
-        match background_runtime() {
-            Some(background) => drop(background.spawn(async move { self.send() })),
-            None => self.send(),
         }
     }
 
@@ -109,20 +99,20 @@ impl OnResponse for Refund {
 }
 
 impl Leases {
-    /// Refunds units by the workers of the background thread, since a runtime of the application may stand still. The refund is sent
+    /// Refunds units. The refund is sent
     /// once, since another one might take others' units: what is not refunded lapses.
     pub(super) fn refund(self: &Arc<Self>, unspent: Unspent) {
         if unspent.counters.is_empty() {
             return;
         }
-        let Some(workers) = self.workers.upgrade() else {
+        let Some(io) = self.io.upgrade() else {
             return self.totals.lapse(&unspent);
         };
         self.totals.begin_refund(&unspent);
         let counters = unspent.counters.clone();
         let unsettled = UnsettledGuard::new(self);
         let refund = Box::new(Refund { unspent, unsettled });
-        workers.execute_in_background(Op::Adjust, counters, refund);
+        io.execute_with_callback(Op::Adjust, counters, refund);
     }
 }
 

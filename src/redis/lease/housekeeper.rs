@@ -1,4 +1,4 @@
-//! The housekeeper: a task of the store on the background thread, which refunds what is left of leases when they are due.
+//! The housekeeper: a task on the store's IO thread, which refunds what is left of leases when they are due.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
 use super::{grant::UnsettledGuard, held_lease::ClockReading, table::Leases};
-use crate::{background::background_runtime, clock::Timestamp, sync::lock};
+use crate::{clock::Timestamp, redis::io::Io, sync::lock};
 
 /// The keys with leases that are due to be refunded, and the task that waits for them.
 #[derive(Debug, Default)]
@@ -25,14 +25,14 @@ pub(super) struct Housekeeper {
 
 impl Leases {
     /// Starts the housekeeper unless it runs. Returns whether it does.
-    pub(super) fn start_housekeeper(self: &Arc<Self>) -> bool {
+    pub(super) fn start_housekeeper(self: &Arc<Self>, io: &Io) -> bool {
         // Not under the lock: it may log.
-        let Some(background) = background_runtime() else {
+        let Some(runtime) = io.runtime() else {
             return false;
         };
         let mut task = lock(&self.housekeeper.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(background.spawn(self.refund_when_due()));
+            *task = Some(runtime.spawn(self.refund_when_due()));
         }
         true
     }

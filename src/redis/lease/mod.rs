@@ -71,10 +71,10 @@ impl Leases {
 
     /// Refunds all units that are held, and those of leases that are requested, within the timeout of a call.
     pub(super) async fn refund_all(self: &Arc<Self>) {
-        let Some(workers) = self.workers.upgrade() else {
+        let Some(io) = self.io.upgrade() else {
             return;
         };
-        let (start, deadline) = (ClockReading::read().monotonic, workers.deadline());
+        let (start, deadline) = (ClockReading::read().monotonic, io.deadline());
         let unsettled = UnsettledGuard::new(self);
         // Before the wait, for which the caller may have less time.
         for unspent in self.reclaim(|_| true, LeasedKey::release) {

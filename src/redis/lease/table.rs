@@ -24,8 +24,8 @@ use crate::{
     clock::Timestamp,
     observe::LeaseStats,
     redis::{
+        io::Io,
         request::{Recorder, op::CounterOps},
-        worker::pool::WorkerPool,
     },
     store::{CounterMode, CounterOp, LimitHandle, Op, OpResult},
     sync::{CachePadded, lock},
@@ -88,7 +88,7 @@ pub(super) const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The leases of a store in this process.
 pub(in crate::redis) struct Leases {
-    pub(super) workers: Weak<WorkerPool>,
+    pub(super) io: Weak<Io>,
     /// Whether a limit with leases was registered.
     pub(super) is_used: AtomicBool,
     pub(super) hot_keys: HotKeyDetector,
@@ -116,9 +116,9 @@ pub(super) struct Shard {
 }
 
 impl Leases {
-    pub(in crate::redis) fn new(workers: Weak<WorkerPool>) -> Arc<Self> {
+    pub(in crate::redis) fn new(io: Weak<Io>) -> Arc<Self> {
         Arc::new(Self {
-            workers,
+            io,
             is_used: AtomicBool::new(false),
             hot_keys: HotKeyDetector::new(),
             next_id: AtomicU64::new(0),
@@ -217,9 +217,9 @@ impl Leases {
     /// Adds a hot key, if its shard has room.
     #[cold]
     fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
-        let workers = self.workers.upgrade();
+        let io = self.io.upgrade();
         let keys = counters.iter().map(|counter| &counter.key);
-        if workers.is_none_or(|workers| workers.spans_slots(keys)) {
+        if io.is_none_or(|io| io.spans_slots(keys)) {
             return;
         }
         let mut shard = self.shard(hash);

@@ -1,4 +1,4 @@
-//! Overrides on Redis: a hash, and a version that each change replaces. A task of the background thread, which begins with the
+//! Overrides on Redis: a hash, and a version that each change replaces. A task of the IO thread, which begins with the
 //! store's first request and ends with the store, reads the version each second, and all overrides if it differs.
 
 use std::{
@@ -15,17 +15,17 @@ use tokio::{
     sync::{Mutex, MutexGuard},
     time::{sleep, timeout},
 };
-use tracing::instrument::WithSubscriber;
 
 use self::stored::{OVERRIDES_TAG, OverrideKeys};
-use super::{cluster::hash_tags::HashTags, state::StoreState, topology::Topology};
+use super::{
+    hash_tags::HashTags,
+    io::{Io, ServerClock},
+};
 use crate::{
     clock::Timestamp,
     error::{StoreError, overrides::OverrideError},
     key::Key,
     log::LogThrottle,
-    redis::state::ServerClock,
-    runtime::background_or_current,
     store::{
         OverrideTable,
         overrides::{MAX_OVERRIDES, Override},
@@ -94,7 +94,7 @@ impl RedisOverrides {
     /// others may have changed before.
     pub(super) async fn change(
         &self,
-        topology: &Topology,
+        io: &Arc<Io>,
         policy: &str,
         key: &Key,
         setting: Option<Override>,
@@ -111,8 +111,7 @@ impl RedisOverrides {
         eval.arg(&self.keys.overrides).arg(&self.keys.version);
         eval.arg(stored::field(policy, key)).arg(&value);
         eval.arg(MAX_OVERRIDES).arg(Key::unique().as_str());
-        let (outcome, before, now): (String, Option<Vec<u8>>, i64) =
-            self.query(topology, &eval).await?;
+        let (outcome, before, now): (String, Option<Vec<u8>>, i64) = self.query(io, eval).await?;
         self.clock.set(Timestamp::from_micros(now));
         match &*outcome {
             "ended" => return Err(OverrideError::Ended),
@@ -125,19 +124,19 @@ impl RedisOverrides {
     }
 
     /// Reads all overrides into the table, if their version is not the one that was read last.
-    pub(super) async fn read(&self, topology: &Topology) -> Result<(), StoreError> {
+    pub(super) async fn read(&self, io: &Arc<Io>) -> Result<(), StoreError> {
         let mut known = self.lock_known().await?;
         let mut get = cmd("GET");
         get.arg(&self.keys.version);
         // Before the overrides, so that a change in between is read the next time.
-        let version: Option<Vec<u8>> = self.query(topology, &get).await?;
+        let version: Option<Vec<u8>> = self.query(io, get).await?;
         let version = KnownVersion::Read(version);
         if version == *known {
             return Ok(());
         }
         let mut all = cmd("HGETALL");
         all.arg(&self.keys.overrides);
-        let all: HashMap<Vec<u8>, Vec<u8>> = self.query(topology, &all).await?;
+        let all: HashMap<Vec<u8>, Vec<u8>> = self.query(io, all).await?;
         let read = all.iter().filter_map(|(field, value)| {
             let read = stored::parse_field(field).zip(stored::parse_value(value));
             if read.is_none() {
@@ -157,13 +156,8 @@ impl RedisOverrides {
     }
 
     /// Runs a command.
-    async fn query<T: FromRedisValue>(
-        &self,
-        topology: &Topology,
-        cmd: &Cmd,
-    ) -> Result<T, StoreError> {
-        let reply = timeout(self.reply_timeout, topology.run(OVERRIDES_TAG, cmd)).await;
-        Ok(reply.map_err(|_| StoreError::timeout())??)
+    async fn query<T: FromRedisValue>(&self, io: &Arc<Io>, cmd: Cmd) -> Result<T, StoreError> {
+        io.run(OVERRIDES_TAG, cmd, self.reply_timeout).await
     }
 
     fn log_unreadable(&self, field: &[u8]) {
@@ -179,25 +173,23 @@ impl RedisOverrides {
 
     /// Starts the task that polls for a store, unless there is one.
     #[cold]
-    pub(super) fn poll(self: &Arc<Self>, store: &Arc<StoreState>) {
+    pub(super) fn poll(self: &Arc<Self>, io: &Arc<Io>) {
         if self.is_polled.swap(true, Ordering::Relaxed) {
             return;
         }
         let polling = PollGuard(self.clone());
-        let Some(runtime) = background_or_current() else {
+        let Some(runtime) = io.runtime() else {
             return;
         };
-        let store = Arc::downgrade(store);
+        let store = Arc::downgrade(io);
         let polls = async move {
             let overrides = &polling.0;
             loop {
-                let Some(shared) = store.upgrade() else {
+                let Some(io) = store.upgrade().filter(|io| !io.is_closed()) else {
                     return;
                 };
-                let is_open = shared.breaker(OVERRIDES_TAG).is_open();
-                let topology = shared.topology.clone();
-                drop(shared);
-                if !is_open && let Err(error) = overrides.read(&topology).await {
+                let is_open = io.check_breaker(OVERRIDES_TAG).is_err();
+                if !is_open && let Err(error) = overrides.read(&io).await {
                     overrides.failed_log.log_with(|suppressed| {
                         tracing::warn!(
                             %error,
@@ -206,20 +198,21 @@ impl RedisOverrides {
                         );
                     });
                 }
-                drop(topology);
+                drop(io);
                 sleep(POLL_INTERVAL).await;
             }
         };
-        drop(runtime.spawn(polls.with_current_subscriber()));
+        drop(runtime.spawn(polls));
     }
 }
 
-/// Runs `work` on the background thread, from now on.
+/// Runs `work` on the IO thread, from now on.
 pub(super) fn spawn<T: Send + 'static>(
+    io: &Io,
     work: impl Future<Output = Result<T, OverrideError>> + Send + 'static,
 ) -> impl Future<Output = Result<T, OverrideError>> + Send + 'static {
     const NO_RUNTIME: StoreError = StoreError::NoRuntime("overrides are read from the server");
-    let task = background_or_current().map(|runtime| runtime.spawn(work.with_current_subscriber()));
+    let task = io.runtime().map(|runtime| runtime.spawn(work));
     async move {
         match task {
             // It ends early only with its runtime.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     clock::Timestamp,
     key::Key,
-    redis::{cluster::hash_tags::HashTags, key_names},
+    redis::{hash_tags::HashTags, key_names},
     store::overrides::{Override, OverrideLimit},
 };
 

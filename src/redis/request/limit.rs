@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::op::CounterOps;
 use crate::{
     clock::Timestamp,
-    redis::{Inner, key_names::KeyNames, script::msgpack::MsgPackWriter},
+    redis::{io::Io, key_names::KeyNames, script::msgpack::MsgPackWriter},
     strategy::{LuaScript, Rule},
 };
 
@@ -16,8 +16,8 @@ const MAX_FLAT_PARAMS: usize = 24;
 #[derive(Debug)]
 pub(in crate::redis) struct RedisLimit {
     pub(in crate::redis) names: KeyNames,
-    /// The store that registered it, by which a request that is dropped refunds what it charged.
-    store: Weak<Inner>,
+    /// The IO of the store that registered it, by which a request that is dropped refunds what it charged.
+    io: Weak<Io>,
     /// The strategy's number in the script.
     script_index: usize,
     /// How many numbers of a snapshot the script replies.
@@ -34,11 +34,11 @@ impl RedisLimit {
         script_index: usize,
         rule: &dyn Rule,
         script: &LuaScript,
-        store: Weak<Inner>,
+        io: Weak<Io>,
     ) -> Self {
         let mut limit = Self {
             names,
-            store,
+            io,
             script_index,
             snapshot_len: script.snapshot_len.clamp(1, 3),
             records_caller: rule.info().records_caller,
@@ -85,8 +85,8 @@ impl RedisLimit {
     }
 }
 
-/// The store that registered the limits of a request, unless it is gone.
-pub(in crate::redis) fn store_of(counters: &CounterOps) -> Option<Arc<Inner>> {
+/// The IO of the store that registered the limits of a request, unless it has ended.
+pub(in crate::redis) fn io_of(counters: &CounterOps) -> Option<Arc<Io>> {
     let limit = &counters.first()?.limit;
-    limit.context::<RedisLimit>()?.store.upgrade()
+    limit.context::<RedisLimit>()?.io.upgrade()
 }

@@ -1,23 +1,22 @@
 //! A request on its way to Redis and back.
 //!
-//! [`RequestState`] is the one allocation that the worker's side ([`PendingRequest`]) and the caller's side
-//! ([`ResponseHandle`]) share. The worker puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
-//! slot, and the worker refunds what the request charged.
+//! [`RequestState`] is the one allocation that the IO thread's side ([`PendingRequest`]) and the caller's side
+//! ([`ResponseHandle`]) share. The IO thread puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
+//! slot, and the IO thread refunds what the request charged.
 
 use std::{
-    any::Any,
     fmt, mem,
     ops::Deref,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
 };
 
-use tokio::{runtime, time::Instant};
+use tokio::time::Instant;
 
-use self::{limit::store_of, op::CounterOps, response_slot::ResponseSlot};
+use self::{limit::io_of, op::CounterOps, response_slot::ResponseSlot};
 use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
@@ -30,7 +29,7 @@ pub(crate) mod op;
 pub(crate) mod response_handle;
 pub(crate) mod response_slot;
 
-/// The operation and the slot for its result, shared by the worker and the waiter.
+/// The operation and the slot for its result, shared by the IO thread and the waiter.
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub(crate) op: Op,
@@ -44,14 +43,11 @@ pub(crate) struct RequestState {
     recorder: Option<Box<dyn Recorder>>,
     /// Gets the response in place of a task.
     on_response: Mutex<Option<Box<dyn OnResponse>>>,
-    /// Set once the waiter has dropped its handle: to the store, which refunds what was charged, also if nothing else holds it.
-    cancelled: OnceLock<Option<Arc<dyn Any + Send + Sync>>>,
+    /// Whether the waiter has dropped its handle.
+    is_cancelled: AtomicBool,
     /// Counts the operation as undelivered, if it must not be lost.
     undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
-    /// The runtime that enforces the deadline: the worker's, until the response is polled on another one. `None` if it was polled
-    /// outside of a runtime.
-    timed_by: Mutex<Option<runtime::Id>>,
 }
 
 /// Gets the response to a request beside its waiter.
@@ -59,7 +55,7 @@ pub(crate) trait Recorder: fmt::Debug + Send + Sync {
     fn record(&self, result: &OpResult);
 }
 
-/// Gets the response to a request in place of a task, once: a result, an error, or that the request is lost with its runtime.
+/// Gets the response to a request in place of a task, once: a result or an error.
 pub(crate) trait OnResponse: fmt::Debug + Send {
     /// Called where the reply is decoded. No lock of a key or a queue is held.
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
@@ -77,7 +73,7 @@ enum Waiter {
     Callback,
 }
 
-/// The worker's side of a request. It is moved between queue, backlog and batch, so it is kept small.
+/// The IO thread's side of a request. It is moved between queue, backlog and batch, so it is kept small.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
     state: Arc<RequestState>,
@@ -87,12 +83,6 @@ pub(crate) struct PendingRequest {
     pub(crate) send_alone: bool,
     waiter: Waiter,
     pub(crate) retry: Retry,
-    /// Whether it may have run, if it is lost.
-    pub(crate) sent: Sent,
-    /// Whether its waiter has an error that says that it did not run: it is not sent any more.
-    pub(crate) is_withdrawn: bool,
-    /// Whether it was completed, or taken over by another request; if not, dropping it loses the operation.
-    done: bool,
 }
 
 /// Whether an adjustment that has failed is sent again, if it did not run.
@@ -124,9 +114,6 @@ impl PendingRequest {
             send_alone: false,
             waiter: Waiter::None,
             retry: Retry::default(),
-            sent: Sent::No,
-            is_withdrawn: false,
-            done: false,
         }
     }
 
@@ -141,7 +128,6 @@ impl PendingRequest {
     /// Whether it is sent again if it failed and did not run; `has_error`: whether a waiter has that error.
     pub(crate) fn is_retried(&self, has_error: bool) -> bool {
         match self.retry {
-            _ if self.is_withdrawn => false,
             Retry::Never => false,
             Retry::Always => true,
             Retry::IfUnread => !has_error,
@@ -157,18 +143,9 @@ impl PendingRequest {
         }
     }
 
-    /// Takes what gets the response, for the request that is sent in place of this one.
-    pub(crate) fn take_callback(&mut self) -> Option<Box<dyn OnResponse>> {
-        let on_response = lock(&self.state.on_response).take();
-        if on_response.is_some() {
-            self.waiter = Waiter::None;
-        }
-        on_response
-    }
-
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Adjustments are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.has_waiter() && self.cancelled.get().is_some() && self.op.needs_reader()
+        self.op.needs_reader() && self.has_waiter() && self.is_cancelled.load(Ordering::Relaxed)
     }
 
     /// Completes the waiter, unless it has a result already or has left, and refunds a charge that no waiter reads. Returns whether a
@@ -197,11 +174,14 @@ impl PendingRequest {
         result.is_none()
     }
 
-    /// Completes the waiter with a timeout. A request that was not sent by then never is, but for an adjustment whose waiter has left.
-    pub(crate) fn expire(&mut self, is_sent: bool) {
-        let has_error = self.complete(Err(StoreError::timeout().sent(is_sent)));
-        let is_over = has_error || self.op.needs_reader();
-        self.is_withdrawn |= is_over && !is_sent && self.retry != Retry::Always;
+    /// Whether only a waiter needs it, and none is left.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.op.needs_reader() && self.waiter == Waiter::None
+    }
+
+    /// Completes the waiter of a request that was sent with a timeout.
+    pub(crate) fn expire(&mut self) {
+        self.complete(Err(StoreError::timeout()));
     }
 
     pub(crate) fn fail(mut self, error: StoreError) {
@@ -210,25 +190,15 @@ impl PendingRequest {
 
     /// Fails it, and returns whether a waiter gets the error. Until it is dropped it counts as undelivered.
     pub(crate) fn fail_in_place(&mut self, error: StoreError) -> bool {
-        self.done = true;
         self.complete(Err(error))
     }
 
     #[inline]
     pub(crate) fn succeed(mut self, result: OpResult) {
-        self.done = true;
-        if self.op == Op::Reset {
-            self.forget_kept();
-        }
         if let Some(recorder) = &self.recorder {
             recorder.record(&result);
         }
         self.complete(Ok(result));
-    }
-
-    /// Drops a detached request that another worker has taken over.
-    pub(crate) fn discard(mut self) {
-        self.done = true;
     }
 }
 
@@ -240,30 +210,15 @@ impl Deref for PendingRequest {
     }
 }
 
+/// A request that is dropped is lost with the store's IO.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if !self.done {
-            self.fail_lost();
+        if self.waiter != Waiter::None {
+            self.complete(Err(ended()));
         }
         if let Some(undelivered) = &self.undelivered {
             undelivered.end();
         }
-    }
-}
-
-impl PendingRequest {
-    /// Fails a request whose runtime has ended or which had none, and keeps what can be sent later.
-    #[cold]
-    fn fail_lost(&mut self) {
-        let (sent, mut lost) = (self.sent, Self::detached(self.state.clone()));
-        lost.waiter = mem::take(&mut self.waiter);
-        (lost.retry, lost.is_withdrawn) = (self.retry, self.is_withdrawn);
-        let Some(store) = store_of(&lost.counters) else {
-            return lost.fail(ended().sent(sent == Sent::Maybe));
-        };
-        let tag = store.workers.tag_of(&lost.counters);
-        let refunds = &store.shared.pending_refunds;
-        refunds.fail_and_keep(tag, lost, ended(), sent);
     }
 }
 
@@ -290,18 +245,16 @@ impl RequestState {
             cache_token: followers.cache_token,
             recorder: followers.recorder,
             on_response: Mutex::new(followers.on_response),
-            cancelled: OnceLock::new(),
+            is_cancelled: AtomicBool::new(false),
             undelivered: followers.undelivered,
             slot: Mutex::new(ResponseSlot::Empty(None)),
-            timed_by: Mutex::default(),
         })
     }
 
     /// Records that the waiter has dropped its handle.
     #[cold]
     pub(crate) fn cancel(&self) {
-        let store = store_of(&self.counters);
-        let _ = self.cancelled.set(store.map(|store| store as _));
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Refunds the charge of a result that no waiter read.
@@ -310,40 +263,23 @@ impl RequestState {
         if !matches!(self.op, Op::Acquire(_)) || result.admitted == 0 {
             return;
         }
-        let Some(store) = store_of(&self.counters) else {
+        let Some(io) = io_of(&self.counters) else {
             return;
         };
         let mut counters = self.counters.clone();
         for (counter, charged) in counters.iter_mut().zip(&result.counters) {
             counter.set_refund(charged.units, &charged.snapshot, result.at);
         }
-        store.workers.execute_detached(Op::Adjust, counters, None);
-    }
-
-    /// Drops what is kept for the keys that it has reset.
-    #[cold]
-    fn forget_kept(&self) {
-        if let Some(store) = store_of(&self.counters) {
-            store.shared.pending_refunds.forget(&self.counters);
-        }
+        io.execute_detached(Op::Adjust, counters, None);
     }
 
     /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, result: &OpResult) {
         if let Some(cache_token) = self.cache_token
-            && let Some(store) = store_of(&self.counters)
+            && let Some(io) = io_of(&self.counters)
         {
-            let workers = &store.workers;
-            workers.cache_rejection(&self.counters, self.deadline, result, cache_token);
-        }
-    }
-
-    /// Completes the waiter with a timeout, unless it has a result.
-    pub(crate) fn expire(&self) {
-        let waker = lock(&self.slot).put(&mut Some(Err(StoreError::timeout())));
-        if let Some(waker) = waker {
-            waker.wake();
+            io.cache_rejection(&self.counters, self.deadline, result, cache_token);
         }
     }
 }
@@ -390,7 +326,7 @@ impl Drop for UndeliveredGuard {
 }
 
 pub(crate) fn ended() -> StoreError {
-    StoreError::connection("the worker of this runtime has ended")
+    StoreError::connection("the IO of the store has ended")
 }
 
 #[cfg(test)]
@@ -408,7 +344,7 @@ mod tests {
     fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
         let limit = LimitHandle::unregistered(Gcra, "9/min");
         let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
-        PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0), None)
+        PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0))
     }
 
     fn admitted() -> OpResult {
@@ -433,7 +369,7 @@ mod tests {
     #[test]
     fn a_timed_out_request_gets_no_second_response() {
         let (mut request, mut response) = with_response(Op::Acquire(1));
-        request.expire(true);
+        request.expire();
         assert!(!request.has_waiter());
         request.succeed(admitted());
         assert!(matches!(

@@ -5,23 +5,13 @@
 
 use std::{
     future::poll_fn,
-    mem,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
-use tokio::{
-    runtime::{self, Handle},
-    time::{Instant, sleep_until},
-};
-
-use super::{PendingRequest, RequestState, Waiter, limit::store_of, response_slot::ResponseSlot};
+use super::{PendingRequest, RequestState, Waiter, response_slot::ResponseSlot};
 use crate::{
-    background::background_runtime,
     error::StoreError,
-    redis::breaker::confirmation::{MAX_STOPS_IN_ROW, is_moved, was_held_up},
-    runtime::runtime_with_timers,
     store::{OpResult, PendingResponse, SharedResponse},
     sync::lock,
 };
@@ -34,12 +24,8 @@ pub(crate) struct ResponseHandle {
 }
 
 impl PendingRequest {
-    /// A request for a worker of a runtime, and the handle to its response.
-    pub(crate) fn with_response(
-        state: Arc<RequestState>,
-        worker: Option<runtime::Id>,
-    ) -> (Self, ResponseHandle) {
-        *lock(&state.timed_by) = worker;
+    /// A request, and the handle to its response.
+    pub(crate) fn with_response(state: Arc<RequestState>) -> (Self, ResponseHandle) {
         let response = ResponseHandle {
             state: Some(state.clone()),
         };
@@ -52,54 +38,17 @@ impl PendingRequest {
 impl RequestState {
     /// Takes the response.
     #[inline]
-    fn poll_read(self: &Arc<Self>, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
+    fn poll_read(&self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
         let previous = lock(&self.slot).poll_take(cx.waker());
         match previous {
             ResponseSlot::Ready(result) => Poll::Ready(result),
-            // Whatever the waker is: a thread has one for all runtimes that it blocks on.
-            ResponseSlot::Empty(_) => {
-                self.ensure_deadline_timer();
-                Poll::Pending
-            }
-            ResponseSlot::Closed => Poll::Pending,
-        }
-    }
-
-    /// A worker enforces the deadlines of its requests unless its runtime stands still. So a response that is polled on another
-    /// runtime has a timer there; one that is polled where there are no timers, on the background thread.
-    #[inline]
-    fn ensure_deadline_timer(self: &Arc<Self>) {
-        let here = Handle::try_current().ok().map(|here| here.id());
-        let timed_by = mem::replace(&mut *lock(&self.timed_by), here);
-        if timed_by != here {
-            self.start_deadline_timer();
-        }
-    }
-
-    #[cold]
-    fn start_deadline_timer(self: &Arc<Self>) {
-        let state = self.clone();
-        let store = store_of(&state.counters);
-        let timeout = store.map_or(Duration::MAX, |store| store.shared.timeout);
-        if let Some(runtime) = runtime_with_timers().or_else(background_runtime) {
-            drop(runtime.spawn(async move {
-                let mut until = state.deadline;
-                for _ in 0..=MAX_STOPS_IN_ROW {
-                    sleep_until(until).await;
-                    let now = Instant::now();
-                    if !was_held_up(timeout, until, now) || is_moved(now) {
-                        break;
-                    }
-                    until = now + timeout;
-                }
-                state.expire();
-            }));
+            ResponseSlot::Empty(_) | ResponseSlot::Closed => Poll::Pending,
         }
     }
 
     /// Polls for the response. A rejection is cached.
     #[inline]
-    fn poll_result(self: &Arc<Self>, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
+    fn poll_result(&self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
         let result = ready!(self.poll_read(cx));
         if let Ok(result) = &result
             && result.admitted == 0

@@ -143,7 +143,7 @@ impl Scene {
         for (op, counters) in requests {
             let deadline = Instant::now() + Duration::from_secs(60);
             let state = RequestState::new(*op, counters.clone(), deadline, 0);
-            let (mut request, answer) = PendingRequest::with_response(state, None);
+            let (mut request, answer) = PendingRequest::with_response(state);
             request.time_synced = true;
             let pushed = batch.push(request);
             pushed.expect("room in the batch");

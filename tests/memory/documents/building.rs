@@ -22,7 +22,6 @@ hash_key = "${NO_SUCH_HASH_KEY}"
 url = "redi://localhost"
 prefix = "tg"
 timeout = "2day"
-connections = 65
 circuit_breaker_threshold = 0
 rejection_cache = { staleness = "2h" }
 tls = { client_key = "s3cr3t" }

@@ -52,7 +52,6 @@ keys = ["alice"]
 url = "redis://127.0.0.1:1/2"
 prefix = "api:"
 timeout = "50ms"
-connections = 4
 circuit_breaker_threshold = false
 rejection_cache = false
 

@@ -77,7 +77,7 @@ fn no_mistake_shows_what_stands_where_a_secret_is_expected() {
     // What an alias stands for is shown nowhere else either.
     #[rustfmt::skip]
     let others = [
-        "enabled: *a", "rejections: *a", "on_store_error: *a", "deny: *a", "deny: [*a]", "store: {connections: *a}",
+        "enabled: *a", "rejections: *a", "on_store_error: *a", "deny: *a", "deny: [*a]", "store: {hash_tags: *a}",
         "store: {circuit_breaker_threshold: *a}", "policies: {api: {tiers: *a}}", "headers: *a", "policies: {api: {missing_key: *a}}",
     ];
     for other in others {

@@ -10,7 +10,7 @@ use crate::{
 
 fn on(server: &Server) -> Watched {
     let store = RedisStore::builder().url(server.url());
-    let store = store.timeout(TEST_TIMEOUT).connections(1).built();
+    let store = store.timeout(TEST_TIMEOUT).built();
     let builder = Limiter::builder().store(store);
     let builder = builder.on_store_error(OnStoreError::Admit);
     watched(builder, [Policy::new("p", quota("1000/month"))])

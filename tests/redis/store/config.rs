@@ -30,19 +30,6 @@ fn limiter_on(store: RedisStoreBuilder, quota: &str) -> Limiter {
 }
 
 #[test]
-fn a_pool_that_the_workers_would_use_up_is_a_config_error() {
-    for connections in [0, 1] {
-        let value = format!("a pool with max_size = {connections}");
-        let pool = pool_of(ANYWHERE, connections);
-        mistake(RedisStore::from_pool(pool), &value, "at least 2");
-        let mut config = Config::from_url(ANYWHERE);
-        config.pool = Some(PoolConfig::new(connections));
-        mistake(RedisStore::from_config(config), &value, "at least 2");
-    }
-    assert!(RedisStore::from_pool(pool_of(ANYWHERE, 2)).is_ok());
-}
-
-#[test]
 fn no_error_and_no_debug_form_shows_the_password_of_a_url() {
     for url in [
         "",
@@ -76,13 +63,10 @@ fn settings_out_of_range_are_config_errors() {
     for (builder, value, valid) in [
         (timeout(0), "a timeout of", "at least 1 ms"),
         (timeout(999), "a timeout of", "at least 1 ms"),
-        (anywhere().connections(0), "0 connections", "1 to 64"),
-        (anywhere().connections(65), "65 connections", "1 to 64"),
         (RedisStore::builder(), "without a server", "a URL"),
     ] {
         mistake(builder.build(), value, valid);
     }
-    assert!(anywhere().connections(1).build().is_ok());
     for prefix in "much-too-long-as-it-is:|{a}:|a b:|a\n:|ä:|tg|g2:|a:x1:".split('|') {
         let built = anywhere().prefix(prefix).build();
         mistake(built, &format!("{prefix:?}"), "A-Z a-z 0-9 : . _ -");

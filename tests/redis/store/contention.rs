@@ -20,15 +20,15 @@ const KILLED_TIMEOUT: Duration = secs(10);
 /// So few that most of the requests of a batch are equal ones.
 const KEYS: u64 = 30;
 
-/// As many as there are processes: each has workers and a rejection cache of its own.
+/// As many as there are processes: each has connections and a rejection cache of its own.
 fn limiters(
     server: &Server,
     timeout: Duration,
     policies: impl Fn() -> Vec<Policy>,
 ) -> [Limiter; 2] {
-    [1, 2].map(|lanes| {
+    [(); 2].map(|()| {
         let store = RedisStore::builder().url(server.url());
-        let store = store.timeout(timeout).connections(lanes);
+        let store = store.timeout(timeout);
         let store = store.rejection_cache_staleness(secs(3_600));
         limiter(store.no_circuit_breaker().built(), policies())
     })

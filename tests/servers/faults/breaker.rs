@@ -134,7 +134,7 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
 async fn a_silent_server_opens_it_however_many_requests_come() {
     const TIMEOUT: Duration = secs(2);
     let server = Server::start();
-    let store = builder(server.url()).timeout(TIMEOUT).connections(1);
+    let store = builder(server.url()).timeout(TIMEOUT);
     let limiter = rejecting(store.built(), UNITS);
     resumed(&limiter).await;
     server.pause();

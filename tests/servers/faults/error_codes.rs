@@ -354,7 +354,7 @@ async fn a_repeated_reply_decides_no_other_request() {
     for policy in [policy as fn(u64) -> Policy, permits] {
         let (server, network) = network();
         // The version of overrides is read over a connection of its own.
-        let one = builder(url(network.addr())).overrides(false).connections(1);
+        let one = builder(url(network.addr())).overrides(false);
         let limiter = under(policy(1), one.built(), OnStoreError::Reject);
         let other = under(policy(1), store(&server), OnStoreError::Reject);
         let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;

@@ -196,7 +196,7 @@ async fn a_silent_connection_opens_no_breaker_while_the_server_answers_others() 
 #[tokio::test]
 async fn one_slow_script_counts_once_however_many_calls_it_delays() {
     let server = Server::start();
-    let store = builder(server.url()).timeout(TIMEOUT).connections(4);
+    let store = builder(server.url()).timeout(TIMEOUT);
     let store = store.circuit_breaker_threshold(3).built();
     let limiter = rejecting(store, UNITS);
     let check = |n: u32| tokio::spawn(limiter.check(Key::new(format!("{n}"))).into_future());

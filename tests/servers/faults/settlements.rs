@@ -47,7 +47,7 @@ async fn a_meter_that_is_dropped_in_an_outage_is_settled_after_it() {
 async fn a_meter_that_is_dropped_while_the_server_does_not_write_is_settled_when_it_does() {
     for (setting, units) in [("maxmemory", 5), ("min-replicas-to-write", 300)] {
         let server = Server::start();
-        let limiter = limiter(builder(server.url()).connections(1).built());
+        let limiter = limiter(builder(server.url()).built());
         let (admission, meter) = metered(&limiter, units).await;
         order(&server, &["CONFIG", "SET", setting, "1"]);
         drop(meter);

@@ -204,7 +204,6 @@ impl Build<'_> {
         let timeout = timeout.and_then(|text| self.duration(&path.key("timeout"), text));
         builder = with(builder, section.prefix.as_ref(), RedisStoreBuilder::prefix);
         builder = with(builder, timeout, RedisStoreBuilder::timeout);
-        builder = with(builder, section.connections, RedisStoreBuilder::connections);
         builder = with(builder, section.hash_tags, RedisStoreBuilder::hash_tags);
         builder = with(builder, section.overrides, RedisStoreBuilder::overrides);
         match section.circuit_breaker_threshold {

@@ -231,7 +231,6 @@ impl<'a> Run<'a> {
         let redis = RedisStore::builder()
             .url(server.url())
             .timeout(TEST_TIMEOUT)
-            .connections(1)
             .rejection_cache_staleness(bound)
             .rejection_cache_clock(local.clone());
         let redis = redis.build().expect("a store");

@@ -2,15 +2,15 @@
 
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use deadpool_redis::{Connection, Pool};
-use redis::{ConnectionAddr, ConnectionInfo, Value, aio::MultiplexedConnection};
+use deadpool_redis::Manager;
+use redis::{ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::{task::JoinSet, time::timeout};
 
-use super::pool::{checkout, connect};
+use super::server::{Address, OpenManager, connect, with_address};
 use crate::{
     error::{ConfigError, StoreError},
     redis::error_class,
@@ -20,9 +20,6 @@ use crate::{
 /// Timeout of the sentinels where no request waits.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The host and port of a server.
-type Address = (String, u16);
-
 /// The current master, by the sentinels' reply and its own role.
 ///
 /// Whenever a connection is opened, all sentinels are queried at once, and each server that they name is queried for its role; the
@@ -30,11 +27,11 @@ type Address = (String, u16);
 /// replies `READONLY`, and its connection is closed.
 pub(crate) struct Sentinel {
     name: String,
-    sentinels: Vec<Pool>,
+    sentinels: Vec<Arc<Manager>>,
     /// How to connect to a master; its address is replaced.
     template: ConnectionInfo,
-    open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
-    last_master: Mutex<Option<(Address, Pool)>>,
+    open: OpenManager,
+    last_master: Mutex<Option<(Address, Arc<Manager>)>>,
 }
 
 impl Sentinel {
@@ -43,7 +40,7 @@ impl Sentinel {
         name: String,
         sentinels: Vec<ConnectionInfo>,
         template: ConnectionInfo,
-        open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
+        open: OpenManager,
     ) -> Result<Self, ConfigError> {
         if sentinels.is_empty() {
             return Err(ConfigError::new(
@@ -53,50 +50,22 @@ impl Sentinel {
         }
         Ok(Self {
             name,
-            sentinels: sentinels.into_iter().map(open).collect::<Result<_, _>>()?,
+            sentinels: sentinels
+                .into_iter()
+                .map(|info| open(info).map(Arc::new))
+                .collect::<Result<_, _>>()?,
             template,
             open,
             last_master: Mutex::default(),
         })
     }
 
-    /// A connection to the master.
-    pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
-        let open = async |pool: Pool| {
-            let mut connection = checkout(&pool).await?;
-            if is_master(&mut connection).await? {
-                Ok(connection)
-            } else {
-                // Not returned to the pool.
-                drop(Connection::take(connection));
-                Err(no_master())
-            }
-        };
-        self.first_master(Via::Pool, open).await
-    }
-
-    /// A new connection to the master, found by new connections to the sentinels: see
-    /// [`ConnectionSource::connect`](super::ConnectionSource::connect).
-    pub(crate) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        let open = async |pool: Pool| {
-            let mut connection = connect(&pool).await?;
-            if is_master(&mut connection).await? {
-                Ok(connection)
-            } else {
-                Err(no_master())
-            }
-        };
-        self.first_master(Via::NewConnection, open).await
-    }
-
-    /// What `open` returns for the first server that is a master, of those that the sentinels name. Each is tried once, and none
-    /// waits for another: a sentinel that was cut off names a server that is silent or demoted.
-    async fn first_master<C, F>(&self, via: Via, open: impl Fn(Pool) -> F) -> Result<C, StoreError>
-    where
-        C: Send + 'static,
-        F: Future<Output = Result<C, StoreError>> + Send + 'static,
-    {
-        let mut replies = self.ask_sentinels(via);
+    /// Opens a connection to the master.
+    ///
+    /// Each server that a sentinel names is tried once, and none waits for another: a sentinel that was cut off names a server that is
+    /// silent or demoted.
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
+        let mut replies = self.ask_sentinels();
         let (mut attempts, mut tried) = (JoinSet::new(), Vec::new());
         let (mut unnamed, mut unopened) = (None, None);
         loop {
@@ -104,16 +73,18 @@ impl Sentinel {
                 Some(reply) = replies.join_next() => match reply {
                     Ok(Ok(address)) if !tried.contains(&address) => {
                         tried.push(address.clone());
-                        let pool = self.pool_at(&address)?;
-                        let opening = open(pool.clone());
-                        attempts.spawn(async move { Ok((address, pool, opening.await?)) });
+                        let manager = self.manager_at(&address)?;
+                        attempts.spawn(async move {
+                            let connection = connect_to_master(&manager).await?;
+                            Ok((address, manager, connection))
+                        });
                     }
                     Ok(Err(error)) => unnamed = Some(error),
                     Ok(Ok(_)) | Err(_) => {}
                 },
                 Some(attempt) = attempts.join_next() => match attempt {
-                    Ok(Ok((address, pool, connection))) => {
-                        *self.last_master() = Some((address, pool));
+                    Ok(Ok((address, manager, connection))) => {
+                        *self.last_master() = Some((address, manager));
                         return Ok(connection);
                     }
                     Ok(Err(error)) => unopened = Some(error),
@@ -122,11 +93,14 @@ impl Sentinel {
                 else => break,
             }
         }
-        let last = self.last_master().as_ref().map(|(_, pool)| pool.clone());
+        let last = self
+            .last_master()
+            .as_ref()
+            .map(|(_, manager)| manager.clone());
         match (unopened, last) {
             (Some(error), _) => Err(error),
             // The sentinels may be down while the master is well.
-            (None, Some(pool)) => open(pool).await,
+            (None, Some(manager)) => connect_to_master(&manager).await,
             (None, None) => {
                 Err(unnamed.unwrap_or_else(|| StoreError::connection("no sentinel answers")))
             }
@@ -134,41 +108,34 @@ impl Sentinel {
     }
 
     /// Asks all sentinels for the master's address.
-    fn ask_sentinels(&self, via: Via) -> JoinSet<Result<Address, StoreError>> {
+    fn ask_sentinels(&self) -> JoinSet<Result<Address, StoreError>> {
         let queries = self.sentinels.iter().map(|sentinel| {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
             async move {
-                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name, via)).await;
+                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name)).await;
                 reply.unwrap_or(Err(StoreError::timeout()))
             }
         });
         queries.collect()
     }
 
-    /// The pool of the server at an address: that of the last master, or a new one.
-    fn pool_at(&self, address: &Address) -> Result<Pool, StoreError> {
-        if let Some((last, pool)) = &*self.last_master()
+    /// The manager of connections to an address: that of the last master, or a new one.
+    fn manager_at(&self, address: &Address) -> Result<Arc<Manager>, StoreError> {
+        if let Some((last, manager)) = &*self.last_master()
             && last == address
         {
-            return Ok(pool.clone());
+            return Ok(manager.clone());
         }
         let (host, port) = address;
         let info = self.template.clone();
         let info = info.set_addr(with_address(self.template.addr(), host, *port));
-        let pool = (self.open)(info);
-        pool.map_err(|error| StoreError::connection(error.to_string()))
+        let manager = (self.open)(info).map(Arc::new);
+        manager.map_err(|error| StoreError::connection(error.to_string()))
     }
 
-    fn last_master(&self) -> MutexGuard<'_, Option<(Address, Pool)>> {
+    fn last_master(&self) -> MutexGuard<'_, Option<(Address, Arc<Manager>)>> {
         lock(&self.last_master)
     }
-}
-
-/// How a sentinel is asked.
-#[derive(Clone, Copy)]
-enum Via {
-    Pool,
-    NewConnection,
 }
 
 fn no_master() -> StoreError {
@@ -178,31 +145,22 @@ fn no_master() -> StoreError {
     }
 }
 
-/// The template's kind of address, with another host and port.
-pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
-    match template.clone() {
-        ConnectionAddr::TcpTls {
-            insecure,
-            tls_params,
-            ..
-        } => ConnectionAddr::TcpTls {
-            host: host.to_owned(),
-            port,
-            insecure,
-            tls_params,
-        },
-        _ => ConnectionAddr::Tcp(host.to_owned(), port),
+/// Opens a connection to a server, which has to be a master by its own role.
+async fn connect_to_master(manager: &Manager) -> Result<MultiplexedConnection, StoreError> {
+    let mut connection = connect(manager).await?;
+    if is_master(&mut connection).await? {
+        Ok(connection)
+    } else {
+        Err(no_master())
     }
 }
 
 /// The master's address, by one sentinel.
-async fn address(sentinel: &Pool, name: &str, via: Via) -> Result<Address, StoreError> {
+async fn address(sentinel: &Manager, name: &str) -> Result<Address, StoreError> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let address: Result<Option<Address>, _> = match via {
-        Via::Pool => command.query_async(&mut *checkout(sentinel).await?).await,
-        Via::NewConnection => command.query_async(&mut connect(sentinel).await?).await,
-    };
+    let mut connection = connect(sentinel).await?;
+    let address: Result<Option<Address>, _> = command.query_async(&mut connection).await;
     let address = address.map_err(|error| error_class::to_store_error(&error))?;
     address.ok_or_else(|| StoreError::Server {
         code: "NOMASTER".into(),
