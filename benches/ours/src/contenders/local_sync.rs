@@ -8,7 +8,7 @@ use std::{
 use redis::{Client, aio::MultiplexedConnection};
 use tokio::task::JoinHandle;
 
-use super::redis::config;
+use super::redis::{address, config};
 use crate::{
     keys::Rule,
     load::{Contender, Rng},
@@ -43,7 +43,7 @@ impl LocalSync {
     ///
     /// If there is no connection.
     pub async fn open(url: &str, rule: Rule) -> Self {
-        let client = Client::open(url).expect("an address");
+        let client = Client::open(address(url)).expect("an address");
         let connection = client
             .get_multiplexed_async_connection_with_config(&config())
             .await;

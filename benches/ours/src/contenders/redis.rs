@@ -1,7 +1,10 @@
 //! The baselines on Redis: the same rule as a one-key script, called once for each request.
 
 use deadpool_redis::{Manager, Pool, Runtime};
-use redis::{AsyncConnectionConfig, Client, Script, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, Script,
+    aio::MultiplexedConnection, io::tcp::TcpSettings,
+};
 
 use crate::{
     keys::{Rule, names},
@@ -75,7 +78,7 @@ fn passed(reply: redis::RedisResult<(i64, i64, i64)>) -> bool {
 impl Mux {
     /// On the server at `url`, with so many keys.
     pub async fn open(url: &str, rule: Rule, keys: usize) -> Self {
-        let client = Client::open(url).expect("an address");
+        let client = Client::open(address(url)).expect("an address");
         Self {
             connection: client
                 .get_multiplexed_async_connection_with_config(&config())
@@ -147,7 +150,7 @@ fn slot(name: &str) -> u16 {
 impl Pooled {
     /// On the server at `url`, with so many connections and keys.
     pub fn open(url: &str, connections: usize, rule: Rule, keys: usize) -> Self {
-        let manager = Manager::new_with_config(url, config()).expect("an address");
+        let manager = Manager::new_with_config(address(url), config()).expect("an address");
         Self {
             pool: Pool::builder(manager)
                 .max_size(connections)
@@ -169,6 +172,17 @@ impl Contender for Pooled {
         let call = call.arg(self.rule.interval).arg(self.rule.tolerance);
         passed(call.invoke_async(&mut connection).await)
     }
+}
+
+/// The server at `url`, on connections with TCP_NODELAY, as tollgate's are: without it a request on a shared connection waits
+/// until the server has acknowledged the one before.
+///
+/// # Panics
+///
+/// If the URL can't be read.
+pub fn address(url: &str) -> ConnectionInfo {
+    let info = url.into_connection_info().expect("an address");
+    info.set_tcp_settings(TcpSettings::default().set_nodelay(true))
 }
 
 /// A machine that stalls for long must not end in an error.

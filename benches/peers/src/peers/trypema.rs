@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_bench::{
+    contenders::redis::address,
     keys::{Rule, names},
     load::{Contender, Rng},
 };
@@ -23,7 +24,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) async fn open(url: &str, rule: Rule, keys: usize) -> Self {
-        let client = redis_1::Client::open(url).expect("an address");
+        let client = redis_1::Client::open(address(url)).expect("an address");
         let connection = client.get_connection_manager().await.expect("a connection");
         let (limit, window) = limit(rule);
         let provider = RedisRateLimiterProvider::builder(connection)
@@ -57,7 +58,7 @@ pub(crate) struct Hybrid {
 
 impl Hybrid {
     pub(crate) async fn open(url: &str, rule: Rule) -> Self {
-        let client = redis_1::Client::open(url).expect("an address");
+        let client = redis_1::Client::open(address(url)).expect("an address");
         let connection = client.get_connection_manager().await.expect("a connection");
         let (limit, window) = limit(rule);
         let interval = SyncInterval::milliseconds(SYNC_INTERVAL).expect("an interval");
