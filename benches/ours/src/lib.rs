@@ -6,6 +6,7 @@
 pub mod cases;
 pub mod chart;
 pub mod contenders;
+pub mod delayed_link;
 pub mod keys;
 pub mod load;
 pub mod outcome;

@@ -59,6 +59,7 @@ cases! {
     fewer_tasks_on_redis: "some",
     one_task_on_redis: "single",
     one_task_on_one_thread: "lone",
+    a_link_with_latency: "latency",
     many_keys_on_a_cluster: "cluster",
     a_hot_key_with_leases: "leases",
     keys_by_zipfs_law_with_leases: "zipf",

@@ -9,6 +9,7 @@ mod exact;
 mod key_count;
 mod large_costs;
 mod large_heads;
+mod latency;
 mod layer;
 mod leases;
 mod memory;
@@ -36,7 +37,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 29] = [
+pub const CASES: [Case; 30] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -71,6 +72,11 @@ pub const CASES: [Case; 29] = [
         name: "lone",
         about: "one task on a runtime of one thread, on Redis",
         run: |plan| Box::pin(redis::lone(plan)),
+    },
+    Case {
+        name: "latency",
+        about: "1, 2, 8 and 64 tasks, on Redis behind a link of 0.75 ms",
+        run: |plan| Box::pin(latency::callers(plan)),
     },
     Case {
         name: "cluster",
