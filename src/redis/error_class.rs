@@ -118,14 +118,7 @@ pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
             }
         }
         None if error.is_timeout() => StoreError::timeout(),
-        // The one error that quotes the script's arguments, which are binary, reports an unknown command.
-        None if error.kind() == ErrorKind::Parse && error.to_string().contains("invalid utf-8") => {
-            StoreError::Server {
-                code: "ERR".into(),
-                message: format!("unknown command, in words that can't be read ({error})").into(),
-            }
-        }
-        // redis-rs leaves out the server's own text.
+        // An `AUTH` that failed, of which redis-rs leaves out the server's reply.
         None if error.kind() == ErrorKind::AuthenticationFailed => StoreError::Server {
             code: "WRONGPASS".into(),
             message: error.to_string().into(),
@@ -134,19 +127,6 @@ pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
     }
 }
 
-/// Codes that redis-rs leaves out of the error of a connection whose set-up failed, such as for a missing right to
-/// select its database, and that the server leaves out if a call is longer than it reads before a login: recognised by the
-/// server's text.
-const LOST_CODES: [(&str, &str); 6] = [
-    ("Authentication required", "NOAUTH"),
-    ("unauthenticated multibulk length", "NOAUTH"),
-    ("unauthenticated bulk length", "NOAUTH"),
-    ("no permissions to run the", "NOPERM"),
-    // After the server's name.
-    (" is loading the dataset", "LOADING"),
-    (" is busy running", "BUSY"),
-];
-
 /// The server's text.
 fn error_text(error: &RedisError) -> Option<String> {
     let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
@@ -154,7 +134,8 @@ fn error_text(error: &RedisError) -> Option<String> {
 }
 
 /// The code of an error and the rest of its text. Errors within a script are normalised: before 7.0 they begin with the
-/// position in the script, and many have no code; missing rights have various names.
+/// position in the script, and many have no code. A missing right has the code `ERR` there, or none: it alone is recognised by the
+/// server's words, of which there are two.
 pub(crate) fn read(text: &str) -> (&str, &str) {
     let mut text = text.trim_end();
     if let Some(rest) = text.strip_prefix("ERR Error running script (call to ") {
@@ -170,11 +151,6 @@ pub(crate) fn read(text: &str) -> (&str, &str) {
     let plain = text.strip_prefix("ERR ").unwrap_or(text);
     if plain.starts_with("ACL failure in script") || plain.starts_with("The user executing") {
         return ("NOPERM", plain);
-    }
-    if text.starts_with("ERR ")
-        && let Some((_, code)) = LOST_CODES.iter().find(|(words, _)| plain.contains(words))
-    {
-        return (code, plain);
     }
     match text.split_once(' ') {
         // Met by a script before 7.0: an unknown command, wrong arguments.
@@ -218,7 +194,7 @@ mod tests {
         ] {
             assert_eq!(read(text), (code, message), "{text}");
         }
-        // Those whose code the server, or the client while it connects, leaves out.
+        // A missing right, whose code the server leaves out within a script.
         for (text, code) in [
             (
                 "=[C]: -1: The user executing the script can't access at least one of the keys",
@@ -232,18 +208,6 @@ mod tests {
                 "ERR ACL failure in script: User a has no permissions to run the 'set' command",
                 "NOPERM",
             ),
-            (
-                "ERR this user has no permissions to run the 'select' command",
-                "NOPERM",
-            ),
-            ("ERR Authentication required.", "NOAUTH"),
-            (
-                "ERR Protocol error: unauthenticated multibulk length",
-                "NOAUTH",
-            ),
-            ("ERR Redis is loading the dataset in memory", "LOADING"),
-            ("ERR Valkey is loading the dataset in memory", "LOADING"),
-            ("ERR Redis is busy running a script.", "BUSY"),
             ("ERR max number of clients reached", "ERR"),
         ] {
             let (found, message) = read(text);

@@ -66,10 +66,12 @@ impl Batch {
                 }
             }
         }
-        // The first value is the position of the segments; the call's number and the policies precede them.
-        let (mut positions, mut begin) = (ParamPositions::new(), 3);
+        // The second value is the position of the segments; the call's number and the policies precede them.
+        let (mut positions, mut begin) = (ParamPositions::new(), 4);
         let mut args = MsgPackWriter::with_capacity(256);
-        args.reserve_u32();
+        // A server without `EVALSHA` quotes the arguments in its error, up to this NUL.
+        args.uint(0);
+        let position = args.reserve_u32();
         args.uint(self.call_number.into());
         for policy in policies {
             positions.push((policy.id(), begin));
@@ -77,7 +79,7 @@ impl Batch {
                 begin += context.write(policy.rule(), now, &mut args);
             }
         }
-        args.patch_u32(begin as u32);
+        args.patch_u32(position, begin as u32);
         for group in &self.groups {
             group.write(&positions, &mut args);
         }

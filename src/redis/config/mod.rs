@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use deadpool_redis::{Config, Manager, Pool};
+use deadpool_redis::{Config, Pool};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
 use super::{
     hash_tags::HashTags,
     io::{
         Sentinel,
+        opener::Opener,
         server::{ClusterConfig, Server, Servers},
         tls::{self, Tls},
     },
@@ -142,14 +143,14 @@ impl ConnectConfig {
             ServerConfig::Pool(pool) => Server::of_pool(pool),
             ServerConfig::Cluster(urls) => {
                 let tags = HashTags::new(self.hash_tags)?;
-                let cluster = ClusterConfig::new(self.infos(urls)?, build_manager)?;
+                let cluster = ClusterConfig::new(self.infos(urls)?, make_opener)?;
                 return Ok((Servers::Cluster(Box::new(cluster)), Some(tags)));
             }
             ServerConfig::Sentinel { name, urls } => {
                 let template = self.server_url_template.as_deref().unwrap_or("redis://any");
                 let server = format!("the master {name:?}");
                 let (sentinels, template) = (self.infos(urls)?, self.info(template)?);
-                let sentinel = Sentinel::new(name, sentinels, template, build_manager)?;
+                let sentinel = Sentinel::new(name, sentinels, template, make_opener)?;
                 Server::of_sentinel(server, sentinel)
             }
         };
@@ -171,7 +172,7 @@ impl ConnectConfig {
     fn single(&self, server: impl IntoConnectionInfo) -> Result<Server, ConfigError> {
         let info = self.info(server)?;
         let address = info.addr().to_string();
-        Ok(Server::new(address, build_manager(info)?))
+        Ok(Server::new(address, make_opener(info)?))
     }
 
     fn infos(&self, urls: Vec<String>) -> Result<Vec<ConnectionInfo>, ConfigError> {
@@ -200,15 +201,14 @@ pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     )
 }
 
-/// A manager of connections with TCP_NODELAY: a batch is one packet.
-fn build_manager(info: ConnectionInfo) -> Result<Manager, ConfigError> {
+/// The opener of connections with TCP_NODELAY: a batch is one packet.
+fn make_opener(info: ConnectionInfo) -> Result<Opener, ConfigError> {
     let tcp = TcpSettings::default().set_nodelay(true);
     // The IO of the store enforces timeouts, and needs late replies.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None);
-    let manager = Manager::new_with_config(info.set_tcp_settings(tcp), config);
-    manager.map_err(invalid_address)
+    Opener::new(info.set_tcp_settings(tcp), config).map_err(invalid_address)
 }
 
 #[cfg(all(test, not(feature = "redis-tls")))]

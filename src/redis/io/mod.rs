@@ -65,6 +65,7 @@ mod inbox;
 mod kept;
 mod lane;
 mod node;
+pub(crate) mod opener;
 mod sentinel;
 pub(crate) mod server;
 pub(crate) mod slots;

@@ -6,11 +6,13 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::Manager;
 use redis::{ConnectionInfo, Value, aio::MultiplexedConnection};
 use tokio::{task::JoinSet, time::timeout};
 
-use super::server::{Address, OpenManager, connect, with_address};
+use super::{
+    opener::Opener,
+    server::{Address, MakeOpener, with_address},
+};
 use crate::{
     error::{ConfigError, StoreError},
     redis::error_class,
@@ -27,11 +29,11 @@ const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 /// replies `READONLY`, and its connection is closed.
 pub(crate) struct Sentinel {
     name: String,
-    sentinels: Vec<Arc<Manager>>,
+    sentinels: Vec<Arc<Opener>>,
     /// How to connect to a master; its address is replaced.
     template: ConnectionInfo,
-    open: OpenManager,
-    last_master: Mutex<Option<(Address, Arc<Manager>)>>,
+    opener: MakeOpener,
+    last_master: Mutex<Option<(Address, Arc<Opener>)>>,
 }
 
 impl Sentinel {
@@ -40,7 +42,7 @@ impl Sentinel {
         name: String,
         sentinels: Vec<ConnectionInfo>,
         template: ConnectionInfo,
-        open: OpenManager,
+        opener: MakeOpener,
     ) -> Result<Self, ConfigError> {
         if sentinels.is_empty() {
             return Err(ConfigError::new(
@@ -52,10 +54,10 @@ impl Sentinel {
             name,
             sentinels: sentinels
                 .into_iter()
-                .map(|info| open(info).map(Arc::new))
+                .map(|info| opener(info).map(Arc::new))
                 .collect::<Result<_, _>>()?,
             template,
-            open,
+            opener,
             last_master: Mutex::default(),
         })
     }
@@ -73,18 +75,18 @@ impl Sentinel {
                 Some(reply) = replies.join_next() => match reply {
                     Ok(Ok(address)) if !tried.contains(&address) => {
                         tried.push(address.clone());
-                        let manager = self.manager_at(&address)?;
+                        let opener = self.opener_at(&address)?;
                         attempts.spawn(async move {
-                            let connection = connect_to_master(&manager).await?;
-                            Ok((address, manager, connection))
+                            let connection = connect_to_master(&opener).await?;
+                            Ok((address, opener, connection))
                         });
                     }
                     Ok(Err(error)) => unnamed = Some(error),
                     Ok(Ok(_)) | Err(_) => {}
                 },
                 Some(attempt) = attempts.join_next() => match attempt {
-                    Ok(Ok((address, manager, connection))) => {
-                        *self.last_master() = Some((address, manager));
+                    Ok(Ok((address, opener, connection))) => {
+                        *self.last_master() = Some((address, opener));
                         return Ok(connection);
                     }
                     Ok(Err(error)) => unopened = Some(error),
@@ -96,11 +98,11 @@ impl Sentinel {
         let last = self
             .last_master()
             .as_ref()
-            .map(|(_, manager)| manager.clone());
+            .map(|(_, opener)| opener.clone());
         match (unopened, last) {
             (Some(error), _) => Err(error),
             // The sentinels may be down while the master is well.
-            (None, Some(manager)) => connect_to_master(&manager).await,
+            (None, Some(opener)) => connect_to_master(&opener).await,
             (None, None) => {
                 Err(unnamed.unwrap_or_else(|| StoreError::connection("no sentinel answers")))
             }
@@ -119,21 +121,21 @@ impl Sentinel {
         queries.collect()
     }
 
-    /// The manager of connections to an address: that of the last master, or a new one.
-    fn manager_at(&self, address: &Address) -> Result<Arc<Manager>, StoreError> {
-        if let Some((last, manager)) = &*self.last_master()
+    /// The opener of connections to an address: that of the last master, or a new one.
+    fn opener_at(&self, address: &Address) -> Result<Arc<Opener>, StoreError> {
+        if let Some((last, opener)) = &*self.last_master()
             && last == address
         {
-            return Ok(manager.clone());
+            return Ok(opener.clone());
         }
         let (host, port) = address;
         let info = self.template.clone();
         let info = info.set_addr(with_address(self.template.addr(), host, *port));
-        let manager = (self.open)(info).map(Arc::new);
-        manager.map_err(|error| StoreError::connection(error.to_string()))
+        let opener = (self.opener)(info).map(Arc::new);
+        opener.map_err(|error| StoreError::connection(error.to_string()))
     }
 
-    fn last_master(&self) -> MutexGuard<'_, Option<(Address, Arc<Manager>)>> {
+    fn last_master(&self) -> MutexGuard<'_, Option<(Address, Arc<Opener>)>> {
         lock(&self.last_master)
     }
 }
@@ -145,9 +147,14 @@ fn no_master() -> StoreError {
     }
 }
 
+async fn open(opener: &Opener) -> Result<MultiplexedConnection, StoreError> {
+    let connection = opener.open().await;
+    connection.map_err(|error| error_class::to_store_error(&error))
+}
+
 /// Opens a connection to a server, which has to be a master by its own role.
-async fn connect_to_master(manager: &Manager) -> Result<MultiplexedConnection, StoreError> {
-    let mut connection = connect(manager).await?;
+async fn connect_to_master(opener: &Opener) -> Result<MultiplexedConnection, StoreError> {
+    let mut connection = open(opener).await?;
     if is_master(&mut connection).await? {
         Ok(connection)
     } else {
@@ -156,10 +163,10 @@ async fn connect_to_master(manager: &Manager) -> Result<MultiplexedConnection, S
 }
 
 /// The master's address, by one sentinel.
-async fn address(sentinel: &Manager, name: &str) -> Result<Address, StoreError> {
+async fn address(sentinel: &Opener, name: &str) -> Result<Address, StoreError> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let mut connection = connect(sentinel).await?;
+    let mut connection = open(sentinel).await?;
     let address: Result<Option<Address>, _> = command.query_async(&mut connection).await;
     let address = address.map_err(|error| error_class::to_store_error(&error))?;
     address.ok_or_else(|| StoreError::Server {

@@ -2,11 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use deadpool::managed::Manager as _;
-use deadpool_redis::{Manager, Pool};
+use deadpool_redis::Pool;
 use redis::{ConnectionAddr, ConnectionInfo, aio::MultiplexedConnection};
 
-use super::Sentinel;
+use super::{
+    Sentinel,
+    opener::{Opener, open_by_manager},
+};
 use crate::{
     error::{ConfigError, StoreError},
     redis::error_class,
@@ -42,7 +44,7 @@ pub(crate) struct Server {
 
 #[derive(Clone)]
 enum Source {
-    Manager(Arc<Manager>),
+    Own(Arc<Opener>),
     /// The pool of the application, of which only the manager is used: a connection of the pool is driven by the runtime that opened
     /// it, which may stand still.
     Pool(Pool),
@@ -50,10 +52,10 @@ enum Source {
 }
 
 impl Server {
-    pub(crate) fn new(name: impl Into<Arc<str>>, manager: Manager) -> Self {
+    pub(crate) fn new(name: impl Into<Arc<str>>, opener: Opener) -> Self {
         Self {
             name: name.into(),
-            source: Source::Manager(Arc::new(manager)),
+            source: Source::Own(Arc::new(opener)),
         }
     }
 
@@ -73,22 +75,19 @@ impl Server {
 
     /// Opens a connection, which the current runtime drives.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, StoreError> {
-        match &self.source {
-            Source::Manager(manager) => connect(manager).await,
+        let connection = match &self.source {
+            Source::Own(opener) => opener.open().await,
             Source::Pool(pool) => {
-                let mut connection = connect(pool.manager()).await?;
-                connection.set_response_timeout(MAX_RESPONSE_TIMEOUT);
-                Ok(connection)
+                let connection = open_by_manager(pool.manager()).await;
+                connection.map(|mut connection| {
+                    connection.set_response_timeout(MAX_RESPONSE_TIMEOUT);
+                    connection
+                })
             }
-            Source::Sentinel(sentinel) => sentinel.connect().await,
-        }
+            Source::Sentinel(sentinel) => return sentinel.connect().await,
+        };
+        connection.map_err(|error| error_class::to_store_error(&error))
     }
-}
-
-/// Opens a connection with the settings of a manager.
-pub(super) async fn connect(manager: &Manager) -> Result<MultiplexedConnection, StoreError> {
-    let connection = manager.create().await;
-    connection.map_err(|error| error_class::to_store_error(&error))
 }
 
 impl fmt::Debug for Server {
@@ -97,14 +96,14 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Opens a manager of connections to a server.
-pub(crate) type OpenManager = fn(ConnectionInfo) -> Result<Manager, ConfigError>;
+/// Makes the opener of connections to an address.
+pub(crate) type MakeOpener = fn(ConnectionInfo) -> Result<Opener, ConfigError>;
 
 /// How the servers of a cluster are found.
 pub(crate) struct ClusterConfig {
     /// The first configured server, whose URL is the template for all connections.
     template: ConnectionInfo,
-    open: OpenManager,
+    opener: MakeOpener,
     /// The configured servers.
     pub(super) seeds: Vec<(Address, Server)>,
 }
@@ -114,7 +113,7 @@ pub(super) type Address = (String, u16);
 
 impl ClusterConfig {
     /// A cluster that is found through any of the configured servers.
-    pub(crate) fn new(seeds: Vec<ConnectionInfo>, open: OpenManager) -> Result<Self, ConfigError> {
+    pub(crate) fn new(seeds: Vec<ConnectionInfo>, opener: MakeOpener) -> Result<Self, ConfigError> {
         let none = || ConfigError::new("a cluster without a node", "at least one URL of a node");
         let template = seeds.first().cloned().ok_or_else(none)?;
         if let Some(seed) = seeds.iter().find(|seed| seed.redis_settings().db() != 0) {
@@ -135,21 +134,21 @@ impl ClusterConfig {
                     ));
                 }
             };
-            let server = Server::new(format!("{host}:{port}"), open(seed)?);
+            let server = Server::new(format!("{host}:{port}"), opener(seed)?);
             Ok(((host, port), server))
         });
         Ok(Self {
             seeds: seeds.collect::<Result<_, _>>()?,
             template,
-            open,
+            opener,
         })
     }
 
     /// The server at an address; `None` if it can't be an address.
     pub(super) fn server_at(&self, host: &str, port: u16) -> Option<Server> {
         let address = with_address(self.template.addr(), host, port);
-        let manager = (self.open)(self.template.clone().set_addr(address)).ok()?;
-        Some(Server::new(format!("{host}:{port}"), manager))
+        let opener = (self.opener)(self.template.clone().set_addr(address)).ok()?;
+        Some(Server::new(format!("{host}:{port}"), opener))
     }
 }
 

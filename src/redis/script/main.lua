@@ -15,7 +15,7 @@ local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000
 local KEYS, keys_done = KEYS, 0
 local args = { cmsgpack.unpack(ARGV[1]) }
 -- Preallocated, since a growing table is copied: filled with the keys, which only take up the space.
-local reply, reply_len = { args[2], now, nil, (unpack or table.unpack)(KEYS) }, 2
+local reply, reply_len = { args[3], now, nil, (unpack or table.unpack)(KEYS) }, 2
 -- Keys that are left as they were found, and what repairs them: see general.lua.
 local repairs
 -- Evaluates entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call
@@ -24,7 +24,7 @@ local evaluate
 
 -- The current segment: where it begins in args, and how many keys there are before it and up to its end; what it asks for, and
 -- where its last two values are.
-local seg, seg_first_key = args[1], 0
+local seg, seg_first_key = args[2], 0
 local seg_last_key, op, entry_count, policy_count, seg_tail
 -- How many equal requests each of its entries stands for, if not one.
 local request_counts

@@ -14,14 +14,16 @@
 //! `args` are MessagePack values, one after the other, since a list costs the script more to read. `main.lua` unpacks them
 //! into the table `args`; places in it count from 1.
 //!
-//! 1. The place where the segments begin.
-//! 2. The number of this call, with which its reply begins.
-//! 3. Each policy of the batch once:
+//! 1. 0, whose byte is NUL: a server that has no `EVALSHA` quotes the arguments in its error up to there. What follows is not
+//!    UTF-8, and redis-rs closes a connection on which such an error arrives.
+//! 2. The place where the segments begin.
+//! 3. The number of this call, with which its reply begins.
+//! 4. Each policy of the batch once:
 //!    - the number of its strategy in this script;
 //!    - 1 if the caller is recorded with each charge, else 0;
 //!    - how many numbers of its snapshot are replied;
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
-//! 4. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
+//! 5. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
 //!    one policy is a counter op.
 //!    - The operation: 1 acquire, 2 adjust, 3 peek, 4 reset, 5 renew.
 //!    - How many entries there are, and how many policies.
@@ -49,31 +51,32 @@
 //! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
 //!
 //! ```text
-//! "EVALSHA" "3a8a16ab3aba4c77822fe43c3ca6d0be0c85fecb" "1" "tg:g3:burst:127.0.0.1"
-//!   "\xce\x00\x00\x00\n\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x03\x01\x00\x00\x00"
+//! "EVALSHA" "b388e90167dcf1c167eda51d05138b498cf9857e" "1" "tg:g3:burst:127.0.0.1"
+//!   "\x00\xce\x00\x00\x00\x0b\x03\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x04\x01\x00\x00\x00"
 //! [lua] "TIME"
 //! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
 //! ```
 //!
 //! | place | bytes | value |
 //! |---|---|---|
-//! | 1 | `\xce\x00\x00\x00\n` | the segments begin at place 10 |
-//! | 2 | `\x03` | the third call of this process, after that without and that with the script's text |
-//! | 3 | `\x01` | policy `burst`: strategy 1, `Gcra` |
-//! | 4 | `\x00` | records no callers |
-//! | 5 | `\x01` | one number of its snapshot is replied |
-//! | 6 | `\x03` | three parameters |
-//! | 7 | `\n` | a burst of 10 |
-//! | 8 | `\xce\x011-\x00` | an emission interval of 20,000,000 x 50 ns: 1 s |
-//! | 9 | `\xce\x0b\xeb\xc2\x00` | a tolerance of 200,000,000 x 50 ns: 10 s |
-//! | 10 | `\x01` | a segment: acquire |
-//! | 11 | `\x01` | one entry |
-//! | 12 | `\x01` | under one policy: |
-//! | 13 | `\x03` | the one at place 3 |
-//! | 14 | `\x01` | for 1 unit a request |
-//! | 15 | `\x00` | that charges what is admitted |
-//! | 16 | `\x00` | each entry is one request |
-//! | 17 | `\x00` | and has nothing of its own |
+//! | 1 | `\x00` | 0 |
+//! | 2 | `\xce\x00\x00\x00\x0b` | the segments begin at place 11 |
+//! | 3 | `\x03` | the third call of this process, after that without and that with the script's text |
+//! | 4 | `\x01` | policy `burst`: strategy 1, `Gcra` |
+//! | 5 | `\x00` | records no callers |
+//! | 6 | `\x01` | one number of its snapshot is replied |
+//! | 7 | `\x03` | three parameters |
+//! | 8 | `\n` | a burst of 10 |
+//! | 9 | `\xce\x011-\x00` | an emission interval of 20,000,000 x 50 ns: 1 s |
+//! | 10 | `\xce\x0b\xeb\xc2\x00` | a tolerance of 200,000,000 x 50 ns: 10 s |
+//! | 11 | `\x01` | a segment: acquire |
+//! | 12 | `\x01` | one entry |
+//! | 13 | `\x01` | under one policy: |
+//! | 14 | `\x04` | the one at place 4 |
+//! | 15 | `\x01` | for 1 unit a request |
+//! | 16 | `\x00` | that charges what is admitted |
+//! | 17 | `\x00` | each entry is one request |
+//! | 18 | `\x00` | and has nothing of its own |
 //!
 //! Sent again when all units are back, it replies `\x94\x03\xcf\x00\x06\x60\xd8\xcd\xc6[\x11\x01\xce\x011-\x00`: a list of
 //! four, which are the number of the call, 1,795,334,141,795,089 µs (the server's time), 1 admitted, and a theoretical arrival

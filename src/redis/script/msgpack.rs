@@ -1,5 +1,7 @@
 //! MessagePack, as the script reads and writes it: one argument and one reply.
 
+use std::ops::Range;
+
 use rmp::{decode, encode};
 
 /// An encoder.
@@ -19,16 +21,16 @@ impl MsgPackWriter {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// Reserves a number at the beginning, to be set later.
-    pub(crate) fn reserve_u32(&mut self) {
-        self.0.clear();
+    /// Reserves a number, to be set later. Returns where its bytes are.
+    pub(crate) fn reserve_u32(&mut self) -> Range<usize> {
         written(encode::write_u32(&mut self.0, 0));
+        self.0.len() - size_of::<u32>()..self.0.len()
     }
 
-    /// Sets the reserved number.
-    pub(crate) fn patch_u32(&mut self, number: u32) {
-        if let Some(first) = self.0.get_mut(1..5) {
-            first.copy_from_slice(&number.to_be_bytes());
+    /// Sets a reserved number.
+    pub(crate) fn patch_u32(&mut self, reserved: Range<usize>, number: u32) {
+        if let Some(bytes) = self.0.get_mut(reserved) {
+            bytes.copy_from_slice(&number.to_be_bytes());
         }
     }
 
@@ -118,10 +120,12 @@ mod tests {
     #[test]
     fn a_reserved_number_is_patched_in_place() {
         let mut packed = MsgPackWriter::default();
-        packed.reserve_u32();
+        packed.uint(7);
+        let reserved = packed.reserve_u32();
         packed.text("who");
-        packed.patch_u32(70_000);
+        packed.patch_u32(reserved, 70_000);
         let mut read = MsgPackReader(packed.as_bytes());
-        assert_eq!((read.int(), read.text()), (Some(70_000), Some(&b"who"[..])));
+        assert_eq!((read.int(), read.int()), (Some(7), Some(70_000)));
+        assert_eq!(read.text(), Some(&b"who"[..]));
     }
 }

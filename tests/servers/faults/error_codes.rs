@@ -143,6 +143,19 @@ async fn passing_states() {
     }
 }
 
+/// The server quotes the arguments of the call, which are binary, in its error.
+#[tokio::test]
+async fn an_unknown_command() {
+    let server = Server::builder().arg("rename-command", "EVALSHA \"\"");
+    let server = server.start();
+    let store = builder(server.url()).overrides(false).built();
+    let limiter = rejecting(store, UNITS);
+    assert_fails_with(&limiter, "ERR", Breaker::StaysClosed).await;
+    let connection = Connection::only(&server).await;
+    assert_fails_with(&limiter, "ERR", Breaker::StaysClosed).await;
+    connection.is_kept(&server);
+}
+
 /// A background save that failed.
 #[tokio::test]
 async fn misconf() {
