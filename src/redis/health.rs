@@ -238,7 +238,7 @@ impl RedisStore {
             }
             reply => reply,
         };
-        let _ = wire::decode_and_complete(&mut batch, reply?)?;
+        let _ = wire::decode_and_complete(&mut batch, reply?, &io.server_clock)?;
         for response in responses {
             let mut response = response.into_rollback_guard().await?;
             response.read().ok_or_else(ended)?;

@@ -17,7 +17,7 @@ use super::{
     RedisStore,
     batch::{Batch, wire},
     health,
-    io::slots,
+    io::{ServerClock, slots},
     request::{PendingRequest, RequestState, op::OwnedCounterOp},
 };
 use crate::{
@@ -53,7 +53,11 @@ impl Store for ScriptedStore {
         request.time_synced = true;
         let _ = batch.push(request);
         let bytes = lock(&self.reply);
-        let reply = wire::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
+        let reply = wire::decode_and_complete(
+            &mut batch,
+            Value::BulkString(bytes.clone()),
+            &ServerClock::default(),
+        );
         drop(bytes);
         drop(batch);
         if let Ok(reply) = &reply {

@@ -15,6 +15,7 @@ use crate::{
     error::StoreError,
     redis::{
         error_class::{self, ErrorAction},
+        io::ServerClock,
         key_names::KeyBuf,
         request::{
             PendingRequest,
@@ -178,8 +179,6 @@ const MAX_EXACT: i64 = (1 << 53) - 1;
 
 /// What remains to be done after a batch's requests were completed.
 pub(crate) struct BatchReply {
-    /// The server's clock.
-    pub(crate) at: Timestamp,
     /// The combined action for the errors of single requests.
     pub(crate) action: ErrorAction,
     /// The first of these errors, but for those after which the request is retried.
@@ -206,14 +205,14 @@ fn prepare_retry(request: &mut PendingRequest, error: &StoreError) -> bool {
     !mem::replace(setting, true)
 }
 
-/// Completes the requests with the script's reply, in order of arrival. An error means that the reply is malformed; the
-/// requests left in the batch have no result.
+/// Completes the requests with the script's reply, in order of arrival, once `clock` is set to the server's time. An error means that
+/// the reply is malformed; the requests left in the batch have no result.
 pub(crate) fn decode_and_complete(
     batch: &mut Batch,
     reply: Value,
+    clock: &ServerClock,
 ) -> Result<BatchReply, StoreError> {
     let mut done = BatchReply {
-        at: Timestamp::default(),
         action: ErrorAction::default(),
         error: None,
         failed: Vec::new(),
@@ -228,7 +227,8 @@ pub(crate) fn decode_and_complete(
     if reply.int()? != i64::from(batch.call_number) {
         return Err(malformed("it is the reply to another call"));
     }
-    done.at = Timestamp::from_micros(reply.int()?);
+    let at = Timestamp::from_micros(reply.int()?);
+    clock.set(at);
     for entry in batch.entries() {
         match reply.int()? {
             -1 => {
@@ -265,7 +265,7 @@ pub(crate) fn decode_and_complete(
                     .iter()
                     .map(|counter| reply.counter(counter, is_acquire));
                 let counters = counters.collect::<Result<_, _>>()?;
-                distribute(entry, done.at, admitted.max(0) as u64, counters);
+                distribute(entry, at, admitted.max(0) as u64, counters);
             }
         }
     }

@@ -404,7 +404,7 @@ impl<W: Wire> Actor<W> {
         // Before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
         let cache = &self.io.rejection_cache;
         cache.invalidate(call.batch.invalidated());
-        let reply = match decode_and_complete(&mut call.batch, reply) {
+        let reply = match decode_and_complete(&mut call.batch, reply, &self.io.server_clock) {
             Ok(reply) => reply,
             Err(malformed) => {
                 self.report(&call, StoreCallResult::Failed(&malformed));
@@ -418,7 +418,6 @@ impl<W: Wire> Actor<W> {
             &call,
             result.map_or(StoreCallResult::Ok, StoreCallResult::Failed),
         );
-        self.io.server_clock.set(reply.at);
         self.lanes[lane].redirects = 0;
         for counters in reply.reset {
             self.forget_kept(lane, &counters);
@@ -583,6 +582,8 @@ impl<W: Wire> Actor<W> {
         if self.closed_at.is_none() {
             self.closed_at = Some(now);
             (0..self.lanes.len()).for_each(|lane| self.send_kept(lane));
+            // What was kept is in the inboxes now, and what else was pushed until the store was dropped: one more turn.
+            self.io.wake.notify_one();
             return false;
         }
         let is_over = self

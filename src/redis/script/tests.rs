@@ -25,6 +25,7 @@ use crate::{
     quota::Quota,
     redis::{
         batch::{Batch, MAX_BATCH_KEYS, wire},
+        io::ServerClock,
         key_names::KeyNames,
         request::{
             PendingRequest, RequestState,
@@ -154,7 +155,7 @@ impl Scene {
             .query(&mut self.databases[database])
             .expect("an answer");
         assert!(
-            wire::decode_and_complete(&mut batch, reply).is_ok(),
+            wire::decode_and_complete(&mut batch, reply, &ServerClock::default()).is_ok(),
             "a whole answer"
         );
         let tell = |mut answer: ResponseHandle| {
