@@ -207,12 +207,12 @@
 //! | shadow policy, ban | evaluated and reported, not enforced; blocks a key that is rejected too often |
 //! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
 //! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
-//! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
-//! | background thread | one for each process, `tollgate`: it sends probes, calls that block a thread and what no runtime sends, and renews permits on Redis |
+//! | IO thread, actor | one thread for each process, `tollgate`, which does the IO of all stores on Redis; the task there that does that of one store |
+//! | node, lane, inbox | a server of a store; the requests whose keys share a server or, on a cluster, a slot, in their order; where threads push them |
+//! | batch, call, in flight, pending request | the requests of one script call; a command that is sent to a server; sent and not answered; queued or sent |
 //! | lease | units of a hot key that a process charges ahead of need, and spends in process |
 //! | rejection cache, staleness | remembered rejections; how old one may be |
-//! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds, while the breaker is open or a reply is late |
-//! | held up, confirmation | of a process: its threads read replies late; the probe that distinguishes this from a server that does not respond |
+//! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds |
 //! | local fallback, share | limiting in process while the store fails; the part of a quota that one process has then |
 //! | queue, place | the requests that wait for the same keys in [`Limiter::wait`], the first of which calls the store; that of one of them |
 //! | provider, feedback, refusal | a service that outgoing calls go to; what one of its responses says about its limits; that it refused the call |

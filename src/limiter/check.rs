@@ -206,7 +206,7 @@ impl<T: CheckOutput> Check<T> {
     /// ```
     ///
     /// The request counts as demand nevertheless: under a policy with leases, a key that is requested 100 times a second gets one, which
-    /// the background thread fetches. Until then, and for less frequent keys, each `now` is an error, with a store on Redis. Observers are
+    /// is fetched in the background. Until then, and for less frequent keys, each `now` is an error, with a store on Redis. Observers are
     /// called with decisions alone.
     pub fn now(self) -> Result<T, NotNow> {
         let mut builder = self.call.begin();
@@ -233,16 +233,15 @@ impl<T: CheckOutput> Check<T> {
     /// # }
     /// ```
     ///
-    /// It needs no tokio runtime. In process it is decided at once. Otherwise it is sent by the crate's background thread, `tollgate`,
-    /// which also enforces the store's timeout: the call ends by it, as one that is awaited does, also if it is made by mistake in async
-    /// code, where it keeps other tasks from running meanwhile.
+    /// It needs no tokio runtime. In process it is decided at once. Otherwise the call ends by the store's timeout, as one that is awaited
+    /// does, also if it is made by mistake in async code, where it keeps other tasks from running meanwhile.
     ///
     /// Functions of the application, such as observers, run on the calling thread.
     ///
     /// # Errors
     ///
-    /// Those of the awaited call. Where the background thread can't be started, and on the background thread itself, such as in an
-    /// observer of the store's calls, a call that [`now`](Check::now) does not decide fails by
+    /// Those of the awaited call. Where the thread `tollgate` can't be started, and on that thread itself, such as in an observer of the
+    /// store's calls, a call that [`now`](Check::now) does not decide fails by
     /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime), a [misconfiguration](crate::StoreError::is_misconfiguration).
     pub fn blocking(self) -> T {
         // In process no thread is needed.
@@ -262,7 +261,9 @@ impl<T: CheckOutput> Check<T> {
     fn decide_without_background(self) -> T {
         let mut builder = self.call.begin();
         if self.evaluate_now(&mut builder).is_some() {
-            let error = StoreError::NoRuntime("`blocking` needs the background thread");
+            let error = StoreError::NoRuntime(
+                "`blocking` needs the thread `tollgate`, and does not work on it",
+            );
             self.limiter.apply_response(&mut builder, Err(error));
             if builder.is_reported() {
                 self.limiter.report(&builder, None);

@@ -206,7 +206,7 @@ impl PolicyAdmission {
 ///
 /// It may be dropped on any thread, also outside a runtime. The settlement is sent in the background. While the store fails it is
 /// kept, and sent when the store is back, or by [`Limiter::shutdown`](crate::Limiter::shutdown). One whose response was lost with
-/// its connection or its runtime may not have been made: it is logged, counted in
+/// its connection may not have been made: it is logged, counted in
 /// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed), and not sent again. [`finish`](UnitMeter::finish) waits for
 /// the response instead, and returns the error.
 ///

@@ -51,7 +51,7 @@ pub enum UnitsKind {
 pub struct StoreCallEvent<'a> {
     /// The server's address, as it is configured or was discovered, without credentials.
     pub node: &'a str,
-    /// The time from sending to the response, or to the timeout.
+    /// The time from sending to the response, or until the call was given up: by the timeout, or by the end of its connection.
     pub elapsed: Duration,
     /// The number of checks in the call, one of [several requests](crate::limiter::Check::times) counting once; 0 for a call
     /// that only charges by hand, refunds, settles or renews.

@@ -151,7 +151,7 @@ pub struct NodeStats {
     pub node: Arc<str>,
     /// Its circuit breaker.
     pub breaker: BreakerState,
-    /// The open connections of the store's workers to it.
+    /// The open connections on which the store sends requests to it.
     pub connections: u64,
 }
 

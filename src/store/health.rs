@@ -156,8 +156,8 @@ impl HealthReport {
     }
 
     /// The number of refunds, charges and settlements without a waiter that the store has dropped since it was built: they came
-    /// while it failed and 10,000 were queued already, or can't be done under their key. Their units come back with time.
-    /// Releases of permits are dropped only if the server refuses them.
+    /// while it failed and 10,000 were kept already, while [too many requests](StoreError::Overloaded) waited, or can't be done under their
+    /// key. Their units come back with time. Releases of permits are kept beyond 10,000.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
     }

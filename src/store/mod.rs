@@ -54,7 +54,7 @@ pub(crate) use crate::observe::DecisionSource;
 ///
 /// The methods are called on request paths, from any thread, inside and outside of tokio runtimes: they must not block.
 /// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none. Within
-/// [`Check::blocking`](crate::limiter::Check::blocking) the runtime is that of the crate's background thread, which must not be blocked.
+/// [`Check::blocking`](crate::limiter::Check::blocking) the runtime is that of the thread `tollgate`, which must not be blocked.
 ///
 /// # A store of your own
 ///

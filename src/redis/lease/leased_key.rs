@@ -17,7 +17,7 @@ use crate::{
     store::{CounterOp, CounterResult, DecisionSource, OpResult, Units},
 };
 
-/// For how long the request of a lease is awaited, at least. On a runtime that is not polled it gets no response.
+/// For how long the request of a lease is awaited, at least.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The leases of the requests with the same keys under the same limits.

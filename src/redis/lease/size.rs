@@ -179,7 +179,7 @@ pub(super) struct LastResponse {
 }
 
 impl LastResponse {
-    /// Whether the response to a request that was sent at `requested_at` is older, because another worker has received it. One to
+    /// Whether the response to a request that was sent at `requested_at` is older, because it came on another connection. One to
     /// a request that was sent later is not: the server's clock was set back.
     pub(super) fn is_after(&self, requested_at: Timestamp, result: &OpResult) -> bool {
         result.at < self.at && requested_at <= self.received_at

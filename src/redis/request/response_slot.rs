@@ -1,4 +1,4 @@
-//! The slot through which the worker hands a result to the waiter.
+//! The slot through which the IO thread hands a result to the waiter.
 
 use std::mem;
 
@@ -72,7 +72,7 @@ mod tests {
         loom::model(|| {
             let slot: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
             let shared = slot.clone();
-            let worker = thread::spawn(move || assert!(!put_result(&shared), "it's read"));
+            let io = thread::spawn(move || assert!(!put_result(&shared), "it's read"));
             // A lost wake-up would make this wait for ever, which loom reports.
             let read = loop {
                 let waker = Arc::new(Notify::new());
@@ -84,7 +84,7 @@ mod tests {
                 }
             };
             assert_eq!(read, 7);
-            worker.join().expect("it ends");
+            io.join().expect("it ends");
             let waker = Arc::new(Notify::new());
             let again = slot.lock().expect("a lock").poll_take(&waker);
             assert!(matches!(again, ResponseSlot::Closed), "once");
@@ -97,7 +97,7 @@ mod tests {
             let slot: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
             let refunded = Arc::new(AtomicUsize::new(0));
             let (shared, refunds) = (slot.clone(), refunded.clone());
-            let worker = thread::spawn(move || {
+            let io = thread::spawn(move || {
                 refunds.fetch_add(put_result(&shared).into(), Ordering::SeqCst);
             });
             let waker = Arc::new(Notify::new());
@@ -108,7 +108,7 @@ mod tests {
                 matches!(left, ResponseSlot::Ready(7)).into(),
                 Ordering::SeqCst,
             );
-            worker.join().expect("it ends");
+            io.join().expect("it ends");
             let refunded = refunded.load(Ordering::SeqCst);
             assert_eq!(refunded, usize::from(!read), "read or given back, once");
         });
