@@ -58,7 +58,7 @@ impl Lateness {
     }
 
     /// Awaits a request of a store with this timeout; panics if it ends later than the timeout and the machine's delays allow.
-    /// While the machine is held up, the store may wait for one more timeout.
+    /// Those of the IO thread are not measured, and may be as long as the timeout.
     #[track_caller]
     pub fn within<T>(
         &self,

@@ -8,12 +8,13 @@ use std::{
 
 use futures_util::future::join_all;
 use testkit::{Clock as ServerClock, Server};
-use tokio::task::JoinSet;
+use tokio::{runtime::Handle, task::JoinSet};
 use tollgate::{
     Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
     RedisStore,
     limiter::{Keys, LimiterBuilder},
     observe::DecisionSource,
+    redis::RedisStoreBuilder,
     store::{CounterOp, Op, Store, StoreResponse},
     strategy::{Strategy, Terms},
 };
@@ -71,20 +72,24 @@ impl World {
 
     /// Without overrides, so that the server is called for requests alone.
     pub fn redis() -> Self {
-        Self::on_redis(false)
+        Self::on_redis(|store| store.overrides(false))
     }
 
-    fn on_redis(overrides: bool) -> Self {
+    /// As [`redis`](Self::redis), with the store's IO on the current runtime: of one thread, requests of one turn share a batch.
+    pub fn redis_on_this_runtime() -> Self {
+        Self::on_redis(|store| store.overrides(false).runtime(Handle::current()))
+    }
+
+    fn on_redis(set: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
         let store = RedisStore::builder()
             .url(server.url())
-            .overrides(overrides)
             .timeout(TEST_TIMEOUT)
             // Rejections are cached by this process's clock, and only the server's is set.
             .rejection_cache_staleness(Duration::ZERO);
         Self {
-            store: Backing::Redis(store.build().expect("a store"), server),
+            store: Backing::Redis(set(store).build().expect("a store"), server),
             time: Time::Server(clock),
         }
     }
@@ -95,7 +100,7 @@ impl World {
     }
 
     pub fn both_with_overrides() -> impl Iterator<Item = Self> {
-        let on_redis = || Self::on_redis(true);
+        let on_redis = || Self::on_redis(|store| store);
         [Self::memory, on_redis].into_iter().map(|world| world())
     }
 

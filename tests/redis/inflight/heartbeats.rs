@@ -129,10 +129,10 @@ async fn acquire(limiter: &Limiter) -> Decision {
     decision
 }
 
-/// As with one runtime per core: that of the first request ends, the others go on. One of one thread is stalled between its
+/// As with one runtime per core: that of the first request ends, the others go on. One of one thread stands still between its
 /// `block_on`s.
 #[test]
-fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_stalled() {
+fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_stands_still() {
     for world in World::both() {
         for ends in [true, false] {
             let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
@@ -141,12 +141,12 @@ fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended_or_is_
             let second = other.block_on(acquire(&limiter));
             one.block_on(async { drop(first) });
             one.block_on(until_free(&limiter, MAX_PERMITS - 1));
-            let stalled = Some(one).filter(|_| !ends);
+            let still = Some(one).filter(|_| !ends);
             other.block_on(advance_several_ttls(&world, 1));
             assert_eq!(other.block_on(free(&limiter)), MAX_PERMITS - 1);
             other.block_on(async { drop(second) });
             other.block_on(until_free(&limiter, MAX_PERMITS));
-            drop(stalled);
+            drop(still);
         }
     }
 }

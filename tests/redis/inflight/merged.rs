@@ -1,6 +1,7 @@
 //! Requests of one batch, some of which are dropped before their result.
 
 use futures_util::future::join3;
+use tokio::runtime::Handle;
 use tollgate::limiter::Check;
 use tollgate_tests::prelude::*;
 
@@ -8,7 +9,14 @@ use tollgate_tests::servers::a_client_waits;
 
 use crate::inflight::support::*;
 
-/// Makes `n` requests before the worker's next batch.
+/// A store whose IO is on the test's thread: requests of one turn share a batch.
+fn store(url: String) -> RedisStore {
+    let store = RedisStore::builder().rejection_cache_staleness(Duration::ZERO);
+    let store = store.url(url).timeout(TEST_TIMEOUT);
+    store.runtime(Handle::current()).built()
+}
+
+/// Makes `n` requests in one turn.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
     let spawn = |_| tokio::spawn(limiter.check(KEY).into_future());
     let tasks: Vec<_> = (0..n).map(spawn).collect();
@@ -21,10 +29,9 @@ fn members(server: &Server) -> HashSet<String> {
     holders(server).into_iter().map(|(name, _)| name).collect()
 }
 
-/// On one thread, so that all requests come before the worker runs.
 #[tokio::test]
 async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
-    let world = World::redis();
+    let world = World::redis_on_this_runtime();
     let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL)]);
     free(&limiter).await;
@@ -51,7 +58,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
 
 #[tokio::test]
 async fn merged_requests_for_several_permits_each_hold_their_own() {
-    let world = World::redis();
+    let world = World::redis_on_this_runtime();
     let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
     let (four, three) = tokio::join!(limiter.check(KEY).times(4), limiter.check(KEY).times(3));
@@ -64,10 +71,10 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
     until_free(&limiter, 10).await;
 }
 
-/// In one turn of the worker's thread: a request for another key, the release, and the request that follows it.
+/// In one turn: a request for another key, the release, and the request that follows it.
 #[tokio::test]
 async fn a_request_finds_the_permit_that_was_released_before_it() {
-    let world = World::redis();
+    let world = World::redis_on_this_runtime();
     let server = world.server();
     let one = Policy::new("permits", Quota::concurrent(1));
     let one = one.strategy(Concurrency::with_ttl(LONG_TTL));
@@ -79,7 +86,6 @@ async fn a_request_finds_the_permit_that_was_released_before_it() {
         drop(held);
         send("k").await
     };
-    // The worker is busy with the first, so that the others come into one batch.
     let (first, other, next) = join3(send("first"), send("other"), next).await;
     for decision in [first, other, next] {
         assert!(admitted_by_store(&decision), "{decision:?}");

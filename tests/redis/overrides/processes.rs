@@ -1,5 +1,6 @@
 //! Overrides of several processes on one Redis server: each has its own store and limiter here.
 
+use tokio::runtime::Handle;
 use tollgate::limiter::OverrideError;
 use tollgate_tests::{prelude::*, stores::redis};
 
@@ -70,7 +71,16 @@ async fn what_one_process_sets_holds_there_at_once_and_in_the_others_soon() {
 async fn what_cannot_be_read_is_logged_and_what_the_server_has_lost_is_gone() {
     let server = Server::start();
     let (log, _guard) = Log::of_errors();
-    let [a, b] = [process(&server).await, process(&server).await];
+    // What is logged on this thread is kept.
+    let process = async || {
+        let store = RedisStore::builder().url(server.url());
+        let store = store.timeout(TEST_TIMEOUT).runtime(Handle::current());
+        let limiter = Limiter::builder().store(store.built());
+        let limiter = stores::limiter(limiter, [policy("10/day")]);
+        assert!(limiter.check("first").cost(0).await.is_admitted());
+        limiter
+    };
+    let [a, b] = [process().await, process().await];
     for (field, value) in [
         ("no-policy", "1 - 30/day\n\n"),
         ("a{b api", "1 - 30/day\n\n"),

@@ -7,6 +7,13 @@ use tollgate_tests::prelude::*;
 
 use crate::store::support::*;
 
+/// A store whose IO is on this runtime, of one thread.
+fn store_on(runtime: &Runtime, server: &Server) -> RedisStore {
+    let store = RedisStore::builder().rejection_cache_staleness(Duration::ZERO);
+    let store = store.url(server.url()).timeout(TEST_TIMEOUT);
+    store.runtime(runtime.handle().clone()).built()
+}
+
 /// Requests that one task makes before any of them is sent share a batch, in this order.
 fn in_one_batch(server: &Server, requests: impl FnOnce()) {
     server.reset_stats();
@@ -24,7 +31,7 @@ fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share
     for strategy in EACH {
         let policies = [("tenant", "10/h"), ("user", "5/h")];
         let policies = policies.map(|(name, quota)| strategy.policy(name, quota));
-        let limiter = limiter(store(&server), policies);
+        let limiter = limiter(store_on(&runtime, &server), policies);
         let check = |user, cost| limiter.check(keys(user)).cost(cost).into_future();
         assert!(admitted_by_store(&runtime.block_on(check("a", 4))));
         in_one_batch(&server, || {
@@ -51,7 +58,8 @@ fn a_hot_key_delays_no_other_key() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for strategy in EACH {
-        let limiter = single(&server, strategy, "3/h");
+        let policy = strategy.policy("p", "3/h");
+        let limiter = limiter(store_on(&runtime, &server), [policy]);
         let check = |key: String| limiter.check(key).into_future();
         in_one_batch(&server, || {
             let hot = join_all((0..5_000).map(|_| check("hot".into())));
@@ -69,7 +77,7 @@ fn a_hot_key_delays_no_other_key() {
     }
 }
 
-/// A sum past all numbers would end the worker, and all requests with it.
+/// A sum past all numbers would fail all requests of the batch.
 #[test]
 fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     let server = Server::start();
@@ -86,7 +94,7 @@ fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
 fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
     let server = Server::start();
     let runtime = current_thread();
-    let store = store(&server);
+    let store = store_on(&runtime, &server);
     let a = StrategyKind::Gcra.policy("a", "100/h");
     let b = StrategyKind::Fixed.policy("b", "50/h");
     let both = limiter(store.clone(), [a, b.clone()]);

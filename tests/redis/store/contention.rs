@@ -1,4 +1,4 @@
-//! Limits hold with all that makes them fast at once: workers, merged requests, cached rejections; under 512 tasks,
+//! Limits hold with all that makes them fast at once: batches, merged requests, cached rejections; under 512 tasks,
 //! and while connections are killed at random.
 
 use std::{

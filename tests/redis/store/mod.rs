@@ -10,5 +10,6 @@ mod rejection_cache;
 mod rollback;
 mod runtimes;
 mod support;
+mod task_budget;
 mod unwritable;
 mod without_await;

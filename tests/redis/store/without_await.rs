@@ -93,7 +93,7 @@ fn a_call_may_block_within_any_runtime() {
     });
 }
 
-/// Makes a blocking call where the background thread reports a call of the store.
+/// Makes a blocking call where the IO thread reports a call of the store.
 #[derive(Debug)]
 struct Blocks {
     limiter: Arc<OnceLock<Limiter>>,
@@ -109,7 +109,7 @@ impl Observer for Blocks {
 }
 
 #[test]
-fn the_background_thread_does_not_wait_for_itself() {
+fn the_io_thread_does_not_wait_for_itself() {
     let server = Server::start();
     let (sender, decisions) = mpsc::channel();
     let shared = Arc::new(OnceLock::new());
