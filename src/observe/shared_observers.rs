@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{Observer, event::Event, observers::notify};
+use super::{Observer, observers::notify};
 use crate::sync::{read, write};
 
 /// Observers of which each is called once, and none is kept alive.
@@ -43,9 +43,5 @@ impl SharedObservers {
         for observer in observers.iter().filter_map(Weak::upgrade) {
             notify(&*observer, &call);
         }
-    }
-
-    pub(crate) fn on_event(&self, event: &Event<'_>) {
-        self.notify(|observer| observer.on_event(event));
     }
 }

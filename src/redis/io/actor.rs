@@ -35,7 +35,7 @@ use crate::{
     clock::Clock as _,
     error::StoreError,
     log::LogThrottle,
-    observe::{BreakerState, Event, NodeStats, StoreCallEvent, StoreCallResult},
+    observe::{BreakerState, Event, NodeStats, StoreCallEvent},
     redis::{
         batch::{Batch, wire::decode_and_complete},
         error_class::{self, Retry},
@@ -393,7 +393,7 @@ impl<W: Wire> Actor<W> {
                 self.send_again(lane, call.batch, None);
             }
             Err(CallError::Aborted) => {
-                self.report(&call, StoreCallResult::Failed(&StoreError::timeout()));
+                self.report(&call, CallResult::Failed(StoreError::timeout()));
                 self.fail_batch(lane, call.batch, &StoreError::timeout(), Sent::Maybe);
             }
         }
@@ -407,17 +407,14 @@ impl<W: Wire> Actor<W> {
         let reply = match decode_and_complete(&mut call.batch, reply, &self.io.server_clock) {
             Ok(reply) => reply,
             Err(malformed) => {
-                self.report(&call, StoreCallResult::Failed(&malformed));
+                self.report(&call, CallResult::Failed(malformed.clone()));
                 // Nothing that follows on the connection can be trusted.
                 self.lose_connection(call.node, call.connection, Some(&malformed));
                 return self.fail_batch(lane, call.batch, &malformed, Sent::Maybe);
             }
         };
-        let result = reply.error.as_ref();
-        self.report(
-            &call,
-            result.map_or(StoreCallResult::Ok, StoreCallResult::Failed),
-        );
+        let result = reply.error.clone();
+        self.report(&call, result.map_or(CallResult::Ok, CallResult::Failed));
         self.lanes[lane].redirects = 0;
         for counters in reply.reset {
             self.forget_kept(lane, &counters);
@@ -451,7 +448,7 @@ impl<W: Wire> Actor<W> {
             .and_then(|node| node.current.as_ref())
             .is_some_and(|current| current.id == call.connection);
         if action.retry == Some(Retry::WithScriptText) && !call.with_text {
-            self.report(&call, StoreCallResult::Repeated(&failed));
+            self.report(&call, CallResult::Repeated(failed.clone()));
             call.batch.remove_answered();
             return match is_current && !call.batch.is_empty() {
                 true => {
@@ -469,14 +466,14 @@ impl<W: Wire> Actor<W> {
         if self.slots.is_some()
             && let Some(redirect) = slots::redirect(error, host)
         {
-            self.report(&call, StoreCallResult::Repeated(&failed));
+            self.report(&call, CallResult::Repeated(failed.clone()));
             return self.follow(lane, call.batch, redirect);
         }
         if action.retry == Some(Retry::AfterDelay) {
-            self.report(&call, StoreCallResult::Repeated(&failed));
+            self.report(&call, CallResult::Repeated(failed.clone()));
             return self.send_again(lane, call.batch, Some(self.now() + REDIRECT_DELAY));
         }
-        self.report(&call, StoreCallResult::Failed(&failed));
+        self.report(&call, CallResult::Failed(failed.clone()));
         let sent = match error.code() {
             // An error reply proves that the script did not run.
             Some(_) => Sent::No,
@@ -664,10 +661,10 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    fn report(&self, call: &Call, result: StoreCallResult<'_>) {
-        if let Some((requests, keys)) = call.observed {
+    fn report(&self, call: &Call, result: CallResult) {
+        if let Some(ops) = call.observed {
             let elapsed = self.now().saturating_duration_since(call.sent_at);
-            self.report_call(call.node, elapsed, (requests, keys), result);
+            self.report_call(call.node, elapsed, ops, result);
         }
     }
 
@@ -676,22 +673,29 @@ impl<W: Wire> Actor<W> {
         &self,
         node: u64,
         elapsed: Duration,
-        (requests, keys): (usize, usize),
-        result: StoreCallResult<'_>,
+        (requests, counter_ops): (usize, usize),
+        result: CallResult,
     ) {
         let Some(node) = self.nodes.get(&node) else {
             return;
         };
-        let event = StoreCallEvent::new(&node.server.name, elapsed).with_ops(requests, keys);
-        let event = match result {
-            StoreCallResult::Ok => event,
-            StoreCallResult::Repeated(reply) => event.repeated(reply),
-            StoreCallResult::Failed(error) => event.with_error(error),
-        };
-        self.io
-            .observers
-            .notify(|observer| observer.on_store_call(&event));
+        let node = node.server.name.clone();
+        self.io.report(move |observer| {
+            let event = StoreCallEvent::new(&node, elapsed).with_ops(requests, counter_ops);
+            observer.on_store_call(&match &result {
+                CallResult::Ok => event,
+                CallResult::Repeated(reply) => event.repeated(reply),
+                CallResult::Failed(error) => event.with_error(error),
+            });
+        });
     }
+}
+
+/// How a call ended, for observers: a [`StoreCallResult`](crate::observe::StoreCallResult).
+enum CallResult {
+    Ok,
+    Repeated(StoreError),
+    Failed(StoreError),
 }
 
 /// How a batch is sent.
@@ -753,7 +757,12 @@ impl<W: Wire> Actor<W> {
                 }
             }
             Err(error) => {
-                self.report_call(id, Duration::ZERO, (0, 0), StoreCallResult::Failed(&error));
+                self.report_call(
+                    id,
+                    Duration::ZERO,
+                    (0, 0),
+                    CallResult::Failed(error.clone()),
+                );
                 // Those that wait for it. A later request has another one opened.
                 let error = error.sent(false);
                 let lanes = 0..self.lanes.len();
@@ -826,7 +835,7 @@ impl<W: Wire> Actor<W> {
             let mut calls = mem::take(&mut self.lanes[lane].calls);
             for call in calls.iter_mut().filter(|call| call.node == id) {
                 if now >= call.sent_at + self.io.timeout() {
-                    self.report(call, StoreCallResult::Failed(&error));
+                    self.report(call, CallResult::Failed(error.clone()));
                     call.observed = None;
                 }
             }
@@ -853,7 +862,10 @@ impl<W: Wire> Actor<W> {
         if has_opened {
             static OPENED: LogThrottle = LogThrottle::new();
             OPENED.log_with(|suppressed| {
-                tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+                let error = error.clone();
+                self.io.defer(move || {
+                    tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+                });
             });
             let closed = node.retire();
             self.close_calls(closed);
@@ -879,10 +891,12 @@ impl<W: Wire> Actor<W> {
     fn note_closed(&mut self, id: u64) {
         static CLOSED: LogThrottle = LogThrottle::new();
         CLOSED.log_with(|suppressed| {
-            tracing::info!(
-                suppressed,
-                "circuit breaker closed: the store responds again"
-            );
+            self.io.defer(move || {
+                tracing::info!(
+                    suppressed,
+                    "circuit breaker closed: the store responds again"
+                );
+            });
         });
         self.report_breaker(id, BreakerState::Closed);
         self.publish(id);
@@ -895,13 +909,12 @@ impl<W: Wire> Actor<W> {
     }
 
     fn report_breaker(&self, id: u64, state: BreakerState) {
-        if self.io.observers.is_empty() {
-            return;
-        }
         if let Some(node) = self.nodes.get(&id) {
-            let node = &*node.server.name;
-            let event = Event::BreakerChanged { node, state };
-            self.io.observers.on_event(&event);
+            let node = node.server.name.clone();
+            self.io.report(move |observer| {
+                let node = &*node;
+                observer.on_event(&Event::BreakerChanged { node, state });
+            });
         }
     }
 

@@ -1,7 +1,10 @@
 //! Adjustments without a waiter that did not run, and releases of permits. They are kept until the server replies again: so a
 //! permit that is dropped during an outage, or that a request without a reply may have taken, does not stay charged for its TTL.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{actor::Actor, wire::Wire};
 use crate::{
@@ -42,7 +45,7 @@ impl<W: Wire> Actor<W> {
         if unsettled.is_unconfirmed {
             let unconfirmed = &self.io.adjustments.unconfirmed;
             unconfirmed.fetch_add(1, Ordering::Relaxed);
-            log_unconfirmed(&request, &error);
+            self.log_unconfirmed(&request, &error);
         }
         self.keep(lane, unsettled.counters);
     }
@@ -60,7 +63,7 @@ impl<W: Wire> Actor<W> {
         let has_error = request.fail_in_place(error.clone());
         let unsettled = Unsettled::of(&request, Sent::No, has_error);
         if !unsettled.counters.is_empty() {
-            log_failed(&request, &error);
+            self.log_failed(&request, &error);
             self.report_dropped();
         }
     }
@@ -84,11 +87,43 @@ impl<W: Wire> Actor<W> {
         self.report_dropped();
         static DROPPED: LogThrottle = LogThrottle::new();
         DROPPED.log_with(|suppressed| {
-            tracing::warn!(
-                max_refunds = MAX_KEPT,
-                suppressed,
-                "charges and refunds dropped: too many were queued while the store failed"
-            );
+            self.io.defer(move || {
+                tracing::warn!(
+                    max_refunds = MAX_KEPT,
+                    suppressed,
+                    "charges and refunds dropped: too many were queued while the store failed"
+                );
+            });
+        });
+    }
+
+    fn log_unconfirmed(&self, request: &PendingRequest, error: &StoreError) {
+        static UNCONFIRMED: LogThrottle = LogThrottle::new();
+        UNCONFIRMED.log_with(|suppressed| {
+            let (policy, error) = (policy_of(request), error.clone());
+            self.io.defer(move || {
+                tracing::warn!(
+                    policy = &*policy,
+                    %error,
+                    suppressed,
+                    "a charge or refund may not have been settled: it was sent, and the store did not respond"
+                );
+            });
+        });
+    }
+
+    fn log_failed(&self, request: &PendingRequest, error: &StoreError) {
+        static FAILED: LogThrottle = LogThrottle::new();
+        FAILED.log_with(|suppressed| {
+            let (policy, error) = (policy_of(request), error.clone());
+            self.io.defer(move || {
+                tracing::warn!(
+                    policy = &*policy,
+                    %error,
+                    suppressed,
+                    "a charge was not settled and stays as it was"
+                );
+            });
         });
     }
 
@@ -96,8 +131,7 @@ impl<W: Wire> Actor<W> {
         let dropped = &self.io.adjustments.dropped;
         dropped.fetch_add(1, Ordering::Relaxed);
         self.io
-            .observers
-            .on_event(&Event::RefundsDropped { refunds: 1 });
+            .report(|observer| observer.on_event(&Event::RefundsDropped { refunds: 1 }));
     }
 
     /// Sends one batch of a lane's kept adjustments: its server replies.
@@ -139,33 +173,9 @@ impl<W: Wire> Actor<W> {
     }
 }
 
-fn log_unconfirmed(request: &PendingRequest, error: &StoreError) {
-    static UNCONFIRMED: LogThrottle = LogThrottle::new();
-    UNCONFIRMED.log_with(|suppressed| {
-        tracing::warn!(
-            policy = policy_of(request),
-            %error,
-            suppressed,
-            "a charge or refund may not have been settled: it was sent, and the store did not respond"
-        );
-    });
-}
-
-fn log_failed(request: &PendingRequest, error: &StoreError) {
-    static FAILED: LogThrottle = LogThrottle::new();
-    FAILED.log_with(|suppressed| {
-        tracing::warn!(
-            policy = policy_of(request),
-            %error,
-            suppressed,
-            "a charge was not settled and stays as it was"
-        );
-    });
-}
-
-fn policy_of(request: &PendingRequest) -> &str {
+fn policy_of(request: &PendingRequest) -> Arc<str> {
     let first = request.counters.first();
-    first.map_or("", |counter| counter.limit.policy())
+    first.map_or("", |counter| counter.limit.policy()).into()
 }
 
 /// What is left to send of a failed request.

@@ -53,7 +53,7 @@ use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
     key::Key,
-    observe::{NodeStats, SharedObservers},
+    observe::{NodeStats, Observer, SharedObservers},
     store::{Op, OpResult},
     sync::{CachePadded, lock, read},
 };
@@ -61,6 +61,7 @@ use crate::{
 mod actor;
 mod breaker;
 mod deadline_timer;
+mod events;
 mod inbox;
 mod kept;
 mod lane;
@@ -524,6 +525,22 @@ impl Io {
         drop(commands);
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Calls an observer or logs: not on the IO thread, unless it is a test's runtime.
+    pub(super) fn defer(&self, event: impl FnOnce() + Send + 'static) {
+        match &self.settings.runtime {
+            Some(_) => event(),
+            None => events::defer(event),
+        }
+    }
+
+    /// Reports an event to the observers.
+    fn report(&self, event: impl Fn(&dyn Observer) + Send + 'static) {
+        if !self.observers.is_empty() {
+            let observers = self.observers.clone();
+            self.defer(move || observers.notify(event));
+        }
     }
 
     /// Caches the rejection of a request with this deadline.

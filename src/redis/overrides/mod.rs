@@ -140,7 +140,7 @@ impl RedisOverrides {
         let read = all.iter().filter_map(|(field, value)| {
             let read = stored::parse_field(field).zip(stored::parse_value(value));
             if read.is_none() {
-                self.log_unreadable(field);
+                self.log_unreadable(io, field);
             }
             read
         });
@@ -160,14 +160,16 @@ impl RedisOverrides {
         io.run(OVERRIDES_TAG, cmd, self.reply_timeout).await
     }
 
-    fn log_unreadable(&self, field: &[u8]) {
+    fn log_unreadable(&self, io: &Io, field: &[u8]) {
         self.unreadable_log.log_with(|suppressed| {
-            let field = String::from_utf8_lossy(field);
-            tracing::error!(
-                ?field,
-                suppressed,
-                "an override has no effect: another program or version has written it"
-            );
+            let field = String::from_utf8_lossy(field).into_owned();
+            io.defer(move || {
+                tracing::error!(
+                    ?field,
+                    suppressed,
+                    "an override has no effect: another program or version has written it"
+                );
+            });
         });
     }
 
@@ -191,11 +193,13 @@ impl RedisOverrides {
                 let is_open = io.check_breaker(OVERRIDES_TAG).is_err();
                 if !is_open && let Err(error) = overrides.read(&io).await {
                     overrides.failed_log.log_with(|suppressed| {
-                        tracing::warn!(
-                            %error,
-                            suppressed,
-                            "overrides could not be read; those that were read last stay in force"
-                        );
+                        io.defer(move || {
+                            tracing::warn!(
+                                %error,
+                                suppressed,
+                                "overrides could not be read; those that were read last stay in force"
+                            );
+                        });
                     });
                 }
                 drop(io);
