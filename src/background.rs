@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     future::{Future, pending},
-    io,
     pin::pin,
     sync::{Arc, Mutex, mpsc},
     task::{Context, Poll, Wake, Waker},
@@ -15,7 +14,7 @@ use tokio::{
     task::coop::unconstrained,
 };
 
-use crate::{log::LogThrottle, sync::lock};
+use crate::sync::lock;
 
 /// The thread's runtime.
 static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
@@ -24,20 +23,10 @@ static THREAD: Mutex<Option<Handle>> = Mutex::new(None);
 /// the next call tries again.
 pub(crate) fn background_runtime() -> Option<Handle> {
     let mut thread = lock(&THREAD);
-    if let Some(runtime) = &*thread {
-        return Some(runtime.clone());
+    if thread.is_none() {
+        *thread = start();
     }
-    match start() {
-        Ok(runtime) => {
-            *thread = Some(runtime.clone());
-            Some(runtime)
-        }
-        Err(error) => {
-            drop(thread);
-            log_failure(&error);
-            None
-        }
-    }
+    thread.clone()
 }
 
 thread_local! {
@@ -75,36 +64,22 @@ impl Wake for Unpark {
 }
 
 /// Starts the thread. The runtime is built there: one that is dropped in a task panics.
-fn start() -> io::Result<Handle> {
+fn start() -> Option<Handle> {
     let (started, runtime) = mpsc::channel();
     let run = move || {
         IS_BACKGROUND.set(true);
         // Timers and, with the feature `redis`, IO.
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let handle = runtime.as_ref().map(|runtime| runtime.handle().clone());
-        let error = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
-        let _ = started.send(handle.map_err(error));
-        if let Ok(runtime) = runtime {
+        if let Ok(runtime) = Builder::new_current_thread().enable_all().build() {
+            let _ = started.send(runtime.handle().clone());
             runtime.block_on(pending::<()>());
         }
     };
-    thread::Builder::new().name("tollgate".into()).spawn(run)?;
+    thread::Builder::new()
+        .name("tollgate".into())
+        .spawn(run)
+        .ok()?;
     let runtime = runtime.recv();
     // A future that is polled here, by a thread that parks in between, may have been woken while `recv` was parked.
     thread::current().unpark();
-    runtime.map_err(io::Error::other)?
-}
-
-#[cold]
-fn log_failure(error: &io::Error) {
-    static FAILED: LogThrottle = LogThrottle::new();
-    let remedy = "raise the limits of threads and open files of this process";
-    FAILED.log_with(|suppressed| {
-        tracing::error!(
-            %error,
-            remedy,
-            suppressed,
-            "the thread of the store could not be started"
-        );
-    });
+    runtime.ok()
 }

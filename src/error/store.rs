@@ -224,7 +224,7 @@ impl StoreError {
                 "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
             ),
             Self::NoRuntime(_) => Some(
-                "wait in a task of a tokio runtime with timers (`enable_all`), or raise the limit of threads of this process",
+                "wait in a task of a tokio runtime with timers (`enable_all`), or raise the limits of threads and open files of this process",
             ),
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
         }
