@@ -11,6 +11,7 @@ use super::{
         limit::RedisLimit,
         op::{CounterTerms, OwnedCounterOp},
     },
+    script::msgpack::MsgPackWriter,
 };
 use crate::store::{LimitHandle, Op};
 
@@ -29,6 +30,8 @@ pub(crate) struct Batch {
     groups: Vec<OpGroup>,
     /// Groups of earlier batches, whose memory is reused.
     spare: Vec<OpGroup>,
+    /// The script's argument, whose memory is reused.
+    args: MsgPackWriter,
     keys: usize,
     /// The number of the call that was encoded last, with which its reply begins.
     call_number: u32,

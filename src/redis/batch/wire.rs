@@ -69,7 +69,8 @@ impl Batch {
         }
         // The second value is the position of the segments; the call's number and the policies precede them.
         let (mut positions, mut begin) = (ParamPositions::new(), 4);
-        let mut args = MsgPackWriter::with_capacity(256);
+        let mut args = mem::take(&mut self.args);
+        args.clear();
         // A server without `EVALSHA` quotes the arguments in its error, up to this NUL.
         args.uint(0);
         let position = args.reserve_u32();
@@ -85,6 +86,7 @@ impl Batch {
             group.write(&positions, &mut args);
         }
         cmd.arg(args.as_bytes());
+        self.args = args;
         cmd
     }
 }

@@ -250,7 +250,7 @@ impl<W: Wire> Actor<W> {
             }
             let calls = &mut self.lanes[lane].calls;
             calls.iter_mut().for_each(|call| call.batch.expire(now));
-            self.lanes[lane].abort_calls(now);
+            self.lanes[lane].abort_calls(now, timeout);
         }
         for (_, _, batch) in &mut self.asking {
             batch.expire(now);
@@ -277,7 +277,10 @@ impl<W: Wire> Actor<W> {
 
     /// Starts what is due: probes, `PING`s, a refresh of the slot map, and what is sent again.
     fn start_due_jobs(&mut self, now: Instant) {
-        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+        let timeout = self.io.timeout();
+        let due = |node: &Node<W::Connection>| node.next_due(timeout).is_some_and(|at| at <= now);
+        let due = self.nodes.iter().filter(|(_, node)| due(node));
+        for id in due.map(|(id, _)| *id).collect::<Vec<_>>() {
             let Some(node) = self.nodes.get_mut(&id) else {
                 continue;
             };

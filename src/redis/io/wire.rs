@@ -7,10 +7,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{
-    Cmd, Pipeline, RedisError, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use redis::{Cmd, Pipeline, RedisError, Value, aio::MultiplexedConnection};
 use tokio::{runtime::Handle, task::spawn_blocking, time::timeout};
 
 use super::server::Server;
@@ -118,12 +115,12 @@ async fn query(
     asking: bool,
 ) -> Result<Value, RedisError> {
     if !asking {
-        return cmd.query_async(connection).await;
+        return connection.send_packed_command(cmd).await?.extract_error();
     }
     let mut both = Pipeline::with_capacity(2);
     // As one pipeline: no other command gets between.
     both.cmd("ASKING").add_command(cmd.clone());
-    let replies = connection.req_packed_commands(&both, 1, 1).await?;
+    let replies = connection.send_packed_commands(&both, 1, 1).await?;
     let reply = replies.into_iter().next().unwrap_or(Value::Nil);
     reply.extract_error()
 }

@@ -9,8 +9,9 @@ use rmp::{decode, encode};
 pub(crate) struct MsgPackWriter(Vec<u8>);
 
 impl MsgPackWriter {
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self(Vec::with_capacity(bytes))
+    /// Removes all, and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
