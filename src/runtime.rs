@@ -31,7 +31,7 @@ pub(crate) fn runtime_with_timers() -> Option<Handle> {
     can(&LAST, &runtime, || drop(sleep(Duration::ZERO))).then_some(runtime)
 }
 
-/// Ready at an instant, or never, by the timers of the runtime in which it is polled, or else of the background thread. The runtime in
+/// Ready at an instant, or never, by the timers of the runtime in which it is polled, or else of the thread `tollgate`. The runtime in
 /// which it was polled before may stand still, or have ended, after which its timers panic.
 pub(crate) struct Timer {
     deadline: Option<Instant>,

@@ -129,7 +129,7 @@ impl Task {
     }
 }
 
-/// The load on a second runtime of a process, which stands still at random. What it has dropped before, the library's background thread
+/// The load on a second runtime of a process, which stands still at random. What it has dropped before, the IO thread
 /// sends.
 struct Stalling {
     task: Task,

@@ -22,7 +22,7 @@ pub fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) ->
     limiter.build().expect("a limiter")
 }
 
-/// Lets the library's background thread go on with each reply that it has received by now: it runs one task at a time, and does so before
+/// Lets the IO thread go on with each reply that it has received by now: it runs one task at a time, and does so before
 /// it reads the replies to later requests.
 pub fn background_goes_on() {
     let server = Server::start();

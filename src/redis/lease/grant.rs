@@ -36,10 +36,10 @@ impl OnResponse for DueLease {
 }
 
 impl DueLease {
-    /// Requests the lease in the next batch. No lease is requested without a housekeeper that refunds what is left of it.
+    /// Requests the lease in the next batch. No lease is requested without a task that refunds what is left of it.
     pub(in crate::redis) fn send(self) {
         match self.leases.io.upgrade() {
-            Some(io) if self.leases.start_housekeeper(&io) => {
+            Some(io) if self.leases.start_refunds(&io) => {
                 let counters = self.request.counters.clone();
                 io.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
             }

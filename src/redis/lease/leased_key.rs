@@ -40,7 +40,7 @@ pub(super) struct LeasedKey {
     requested: RequestedLeases,
     /// Leases up to this number are not refunded: the key was reset after they were requested.
     reset_number: u64,
-    /// When the housekeeper looks at it next.
+    /// When its leases are looked at next, to be refunded.
     refund_at: Option<Timestamp>,
 }
 
@@ -387,7 +387,7 @@ impl LeasedKey {
         self.reclaim_where(|_| true)
     }
 
-    /// Returns when the housekeeper has to look at it for a lease that is due to be refunded at an instant; `None` if it does so by then.
+    /// Returns when it has to be looked at for a lease that is due to be refunded at an instant; `None` if it does so by then.
     pub(super) fn schedule_refund(&mut self, due: Timestamp) -> Option<Timestamp> {
         if self.refund_at.is_some_and(|at| at <= due) {
             return None;
@@ -396,7 +396,7 @@ impl LeasedKey {
         self.refund_at
     }
 
-    /// Takes the leases that are due to be refunded, and returns when the housekeeper has to look at it again.
+    /// Takes the leases that are due to be refunded, and returns when it has to be looked at again.
     pub(super) fn reclaim_due(&mut self, now: Timestamp) -> (Vec<Unspent>, Option<Timestamp>) {
         self.refund_at = None;
         let due = self.reclaim_where(|lease| lease.refund_at <= now);

@@ -2,7 +2,7 @@
 //!
 //! A lease is an ordinary [`Op::Acquire`](crate::store::Op::Acquire) of several requests, which travels in the same batches as all
 //! others; no script knows of leases. `demand` finds hot keys, `table` has them, `leased_key` has the units of one, each lease in a
-//! `held_lease`. `size` says when a lease is due and how large it is; `requested` has those without a response, `grant` requests them, hands what is charged to their key, and refunds units. `housekeeper` has what is left of leases
+//! `held_lease`. `size` says when a lease is due and how large it is; `requested` has those without a response, `grant` requests them, hands what is charged to their key, and refunds units. `refund_schedule` has what is left of leases
 //! refunded when it is due. `table` counts units for [`StoreStats`](crate::observe::StoreStats).
 //!
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
@@ -19,8 +19,8 @@ use crate::store::{CounterOp, Op};
 mod demand;
 mod grant;
 mod held_lease;
-mod housekeeper;
 mod leased_key;
+mod refund_schedule;
 mod requested;
 #[cfg(test)]
 mod simulation;

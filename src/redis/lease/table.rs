@@ -17,8 +17,8 @@ use super::{
     demand::HotKeyDetector,
     grant::DueLease,
     held_lease::{ClockReading, LeaseRequest, Unspent},
-    housekeeper::Housekeeper,
     leased_key::LeasedKey,
+    refund_schedule::RefundSchedule,
 };
 use crate::{
     clock::Timestamp,
@@ -98,7 +98,7 @@ pub(in crate::redis) struct Leases {
     pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
     /// The keys in all shards.
     pub(super) keys: AtomicUsize,
-    pub(super) housekeeper: Housekeeper,
+    pub(super) refund_schedule: RefundSchedule,
     /// Refunds without a response, and those that are about to be sent.
     pub(super) unsettled: AtomicU64,
     /// Notified when the request of a lease has failed, or a refund or lease is settled.
@@ -125,7 +125,7 @@ impl Leases {
             hasher: DefaultHashBuilder::default(),
             shards: std::array::from_fn(|_| CachePadded::default()),
             keys: AtomicUsize::new(0),
-            housekeeper: Housekeeper::default(),
+            refund_schedule: RefundSchedule::default(),
             unsettled: AtomicU64::new(0),
             settled: Notify::new(),
             totals: Totals::default(),

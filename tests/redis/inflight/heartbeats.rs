@@ -192,7 +192,7 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
     }
 }
 
-/// Without timers, and without a runtime: the background thread renews them.
+/// Without timers, and without a runtime: the IO thread renews them.
 #[test]
 fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_released() {
     let take = |limiter: &Limiter| -> Vec<Decision> {
@@ -222,7 +222,7 @@ fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_release
 
 const TASKS_URL: &str = "TOLLGATE_INFLIGHT_TASKS_URL";
 
-/// The runtime of the crate's background thread, on which a blocking call is polled.
+/// The runtime of the thread `tollgate`, on which a blocking call is polled.
 fn background_runtime() -> Handle {
     let found = Arc::new(OnceLock::new());
     let own = found.clone();
