@@ -19,10 +19,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
     io::Io,
@@ -35,7 +32,6 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    runtime::runtime_with_timers,
     store::{
         CounterMode, CounterOp, CounterResult, Op, OpResult, StoreResponse, Units,
         fit::{countable_rejections, rejected_charge},
@@ -52,9 +48,9 @@ pub(super) fn execute(io: &Arc<Io>, op: Op, counters: CounterOps) -> StoreRespon
     let count = counters.len();
     let parts = parts(io, counters.into_iter().enumerate());
     let pending = send_parts(io, op, parts, deadline, Retry::Never);
-    let io = io.clone();
+    let store = io.clone();
     let completed = async move {
-        let (mut replies, error) = await_replies(None, pending).await;
+        let (mut replies, error) = await_replies(pending).await;
         let Some(error) = error else {
             return Ok(merge(&mut replies, count));
         };
@@ -63,14 +59,14 @@ pub(super) fn execute(io: &Arc<Io>, op: Op, counters: CounterOps) -> StoreRespon
             for PartReply { part, guard } in &mut replies {
                 if let Some(result) = guard.read() {
                     let refund = refund_of(part, &result, 1, 1).counters;
-                    io.execute_detached(Op::Adjust, refund, None);
+                    store.execute_detached(Op::Adjust, refund, None);
                 }
             }
         }
         Err(error)
     };
     match op {
-        Op::Adjust => StoreResponse::pending(RunToCompletion::new(completed)),
+        Op::Adjust => StoreResponse::pending(RunToCompletion::new(io, completed)),
         _ => StoreResponse::pending(completed),
     }
 }
@@ -120,7 +116,7 @@ fn execute_acquire(
         shadows,
     };
     if charges_rejections {
-        StoreResponse::pending(read(RunToCompletion::new(acquire.run())))
+        StoreResponse::pending(read(RunToCompletion::new(io, acquire.run())))
     } else {
         StoreResponse::pending(read(acquire.run()))
     }
@@ -162,7 +158,7 @@ impl SlotPart {
 
 impl CrossSlotAcquire {
     async fn run(mut self) -> Result<CompletedAcquire, StoreError> {
-        let (mut parts, error) = await_replies(None, mem::take(&mut self.pending)).await;
+        let (mut parts, error) = await_replies(mem::take(&mut self.pending)).await;
         if let Some(error) = error {
             // What the others charged is refunded with them.
             return Err(error);
@@ -173,7 +169,7 @@ impl CrossSlotAcquire {
         let followups = self.send_followups(&parts, admitted);
         self.refund_surplus(&mut parts, admitted).await;
         // Their errors do not change the decision.
-        let (followups, _) = await_replies(Some(self.deadline), followups).await;
+        let (followups, _) = await_replies(followups).await;
         Ok(CompletedAcquire {
             admitted,
             count: self.count,
@@ -202,9 +198,8 @@ impl CrossSlotAcquire {
         }
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
-        let deadline = self.io.deadline();
-        let refunds = send_parts(&self.io, Op::Adjust, refunds, deadline, Retry::Always);
-        let (replies, _) = await_replies(Some(self.deadline), refunds).await;
+        let refunds = send_parts(&self.io, Op::Adjust, refunds, self.deadline, Retry::Always);
+        let (replies, _) = await_replies(refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
                 continue;
@@ -245,7 +240,7 @@ impl CrossSlotAcquire {
                 Op::Adjust => Retry::Always,
                 _ => Retry::IfUnread,
             };
-            send_parts(&self.io, op, [part], self.io.deadline(), retry)
+            send_parts(&self.io, op, [part], self.deadline, retry)
         });
         followups.collect()
     }
@@ -280,13 +275,18 @@ impl CompletedAcquire {
     }
 }
 
-/// A future that continues in a task of its own when it is dropped on a runtime before it completes. Its output is
-/// dropped then.
-pub(crate) struct RunToCompletion<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+/// A future that continues on the IO thread when it is dropped before it completes. Its output is dropped then.
+struct RunToCompletion<F: Future<Output: Send> + Send + 'static> {
+    future: Option<Pin<Box<F>>>,
+    io: Arc<Io>,
+}
 
 impl<F: Future<Output: Send> + Send + 'static> RunToCompletion<F> {
-    pub(crate) fn new(future: F) -> Self {
-        Self(Some(Box::pin(future)))
+    fn new(io: &Arc<Io>, future: F) -> Self {
+        Self {
+            future: Some(Box::pin(future)),
+            io: io.clone(),
+        }
     }
 }
 
@@ -294,19 +294,19 @@ impl<F: Future<Output: Send> + Send + 'static> Future for RunToCompletion<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(future) = &mut self.0 else {
+        let Some(future) = &mut self.future else {
             return Poll::Pending;
         };
         let output = ready!(future.as_mut().poll(cx));
-        self.0 = None;
+        self.future = None;
         Poll::Ready(output)
     }
 }
 
 impl<F: Future<Output: Send> + Send + 'static> Drop for RunToCompletion<F> {
     fn drop(&mut self) {
-        if let Some(future) = self.0.take()
-            && let Ok(runtime) = Handle::try_current()
+        if let Some(future) = self.future.take()
+            && let Some(runtime) = self.io.runtime()
         {
             drop(runtime.spawn(async { drop(future.await) }));
         }
@@ -454,22 +454,16 @@ fn send_parts(
     pending.collect()
 }
 
-/// Awaits all responses, until a deadline: the request's is earlier than those of requests that were queued before it. An error
-/// of one is the error of all: one of a part that may have run, if there is one.
+/// Awaits all responses; each part has the deadline of the request. An error of one is the error of all: one of a part that may have
+/// run, if there is one.
 async fn await_replies(
-    deadline: Option<Instant>,
     pending: impl IntoIterator<Item = PendingPart>,
 ) -> (SmallVec<[PartReply; 2]>, Option<StoreError>) {
     let (mut replies, mut error) = (SmallVec::new(), None);
     for PendingPart { part, response } in pending {
-        let guard = match (response, deadline) {
-            // Elsewhere the part's own deadline applies.
-            (Ok(response), Some(deadline)) if runtime_with_timers().is_some() => {
-                let guard = timeout_at(deadline, response.into_rollback_guard()).await;
-                guard.unwrap_or(Err(StoreError::timeout()))
-            }
-            (Ok(response), _) => response.into_rollback_guard().await,
-            (Err(failed), _) => Err(failed),
+        let guard = match response {
+            Ok(response) => response.into_rollback_guard().await,
+            Err(failed) => Err(failed),
         };
         match guard {
             Ok(guard) => replies.push(PartReply { part, guard }),
