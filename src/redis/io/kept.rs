@@ -136,14 +136,17 @@ impl<W: Wire> Actor<W> {
 
     /// Sends one batch of a lane's kept adjustments: its server replies.
     pub(super) fn send_kept(&mut self, lane: usize) {
-        let at = self.now() + RESEND_INTERVAL;
-        let Some(lane) = self
-            .lanes
-            .get_mut(lane)
-            .filter(|lane| !lane.kept.is_empty())
-        else {
+        if self.lanes[lane].kept.is_empty() {
             return;
-        };
+        }
+        let at = self.now() + RESEND_INTERVAL;
+        let is_open = self.io.check_breaker(lane).is_err();
+        let lane = &mut self.lanes[lane];
+        if is_open {
+            // They would only be kept again.
+            lane.send_kept_at = Some(at);
+            return;
+        }
         let oldest = lane.kept.drain(..lane.kept.len().min(MAX_BATCH_KEYS));
         let batch: Vec<_> = oldest.collect();
         lane.send_kept_at = (!lane.kept.is_empty()).then_some(at);
