@@ -51,11 +51,10 @@ const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A probe has the store's timeout, for servers that are far away, but at most this.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Pause before a call is sent again after TRYAGAIN; and before a redirect is followed, once [`MAX_IMMEDIATE_REDIRECTS`] were in a row, for nodes that redirect to
-/// each other.
+/// Pause before a call is sent again after TRYAGAIN, and before a redirect is followed for nodes that redirect to each other.
 const REDIRECT_DELAY: Duration = Duration::from_millis(5);
 
-/// Redirects in a row that a lane follows without a pause.
+/// `MOVED` replies in a row that a lane follows without a pause.
 const MAX_IMMEDIATE_REDIRECTS: u32 = 3;
 
 /// Redirects that a command beside the lanes follows.
@@ -77,8 +76,6 @@ pub(super) struct Actor<W: Wire> {
     slots: Option<Slots>,
     /// Calls in flight, connections that are being opened, and all else that is awaited.
     jobs: FuturesUnordered<Job<W::Connection>>,
-    /// Batches that are sent to a node once its connection is open, after `ASKING`.
-    asking: Vec<(u64, usize, Batch)>,
     /// Commands that wait for the slot map.
     parked: Vec<Command>,
     last_id: u64,
@@ -140,7 +137,6 @@ impl<W: Wire> Actor<W> {
             nodes: BTreeMap::new(),
             slots: None,
             jobs: FuturesUnordered::new(),
-            asking: Vec::new(),
             parked: Vec::new(),
             last_id: 0,
             closed_at: None,
@@ -252,9 +248,6 @@ impl<W: Wire> Actor<W> {
             calls.iter_mut().for_each(|call| call.batch.expire(now));
             self.lanes[lane].abort_calls(now, timeout);
         }
-        for (_, _, batch) in &mut self.asking {
-            batch.expire(now);
-        }
         let silent = self.nodes.iter_mut();
         let silent = silent.filter_map(|(id, node)| node.take_silence(now, timeout).then_some(*id));
         for id in silent.collect::<Vec<_>>() {
@@ -284,8 +277,12 @@ impl<W: Wire> Actor<W> {
             let Some(node) = self.nodes.get_mut(&id) else {
                 continue;
             };
-            if node.breaker.begin_probe(now) {
-                self.send_probe(id);
+            if node.breaker.is_probe_due(now) {
+                if node.breaker.begin_probe(now) {
+                    self.send_probe(id);
+                }
+                // The keys may have moved.
+                self.want_slots(now);
             } else if node.is_idle(now) {
                 self.send_ping(id, now);
             }
@@ -470,7 +467,7 @@ impl<W: Wire> Actor<W> {
             && let Some(redirect) = slots::redirect(error, host)
         {
             self.report(&call, CallResult::Repeated(failed.clone()));
-            return self.follow(lane, call.batch, redirect);
+            return self.follow(lane, call, redirect);
         }
         if action.retry == Some(Retry::AfterDelay) {
             self.report(&call, CallResult::Repeated(failed.clone()));
@@ -494,53 +491,58 @@ impl<W: Wire> Actor<W> {
         self.fail_batch(lane, call.batch, &failed, sent);
     }
 
-    /// Sends a batch to another node, or again: nothing of it ran.
-    fn follow(&mut self, lane: usize, mut batch: Batch, redirect: Redirect) {
-        self.lanes[lane].redirects += 1;
-        let is_often = self.lanes[lane].redirects > MAX_IMMEDIATE_REDIRECTS;
-        let later = self.now() + REDIRECT_DELAY;
+    /// Sends the batch of a call to another node, or again: nothing of it ran.
+    fn follow(&mut self, lane: usize, call: Call, redirect: Redirect) {
+        let mut batch = call.batch;
+        let later = Some(self.now() + REDIRECT_DELAY);
         match redirect {
             Redirect::Moved(host, port) => {
                 if let Some(node) = self.node_at(&host, port) {
                     self.set_owner(lane, Some(node));
                 }
                 self.want_slots(self.now());
-                self.send_again(lane, batch, is_often.then_some(later));
+                self.lanes[lane].redirects += 1;
+                let is_often = self.lanes[lane].redirects > MAX_IMMEDIATE_REDIRECTS;
+                self.send_again(lane, batch, later.filter(|_| is_often));
             }
             Redirect::Ask(host, port) => match self.node_at(&host, port) {
-                Some(node) if !is_often => {
-                    batch.remove_answered();
-                    self.ask(node, lane, batch);
-                }
-                _ => self.send_again(lane, batch, Some(later)),
+                Some(node) if !call.asking => self.ask(node, lane, batch),
+                // The nodes redirect to each other.
+                _ => self.send_again(lane, batch, later),
             },
             // The keys are on two nodes. Each request is sent on its own.
             Redirect::TryAgain if batch.entries().nth(1).is_some() => {
                 batch.send_alone();
                 self.send_again(lane, batch, None);
             }
-            Redirect::TryAgain => self.send_again(lane, batch, Some(later)),
+            Redirect::TryAgain => self.send_again(lane, batch, later),
         }
     }
 
-    /// Sends a batch to the node that is importing its slot, once the connection is open.
-    fn ask(&mut self, node: u64, lane: usize, batch: Batch) {
+    /// Sends a batch to the node that is importing its slot. Until the connection to that is open, the batch is sent to the lane's node
+    /// again, which redirects it again unless the slot has moved by then.
+    fn ask(&mut self, id: u64, lane: usize, mut batch: Batch) {
+        let Some(node) = self.nodes.get(&id) else {
+            return self.send_again(lane, batch, None);
+        };
+        let now = self.now();
+        if let Some((next_probe, cause)) = node.breaker.next_probe() {
+            let open = OpenBreaker { next_probe, cause };
+            return self.fail_batch(lane, batch, &open.error(now), Sent::No);
+        }
+        if node.current.is_none() {
+            self.connect(id);
+            return self.send_again(lane, batch, Some(now + REDIRECT_DELAY));
+        }
+        batch.remove_answered();
         if batch.is_empty() {
             return self.lanes[lane].recycle(batch);
         }
-        let is_connected = self
-            .nodes
-            .get(&node)
-            .is_some_and(|node| node.current.is_some());
-        if is_connected {
-            let send_as = SendAs {
-                asking: true,
-                with_text: false,
-            };
-            return self.send(lane, batch, node, send_as);
-        }
-        self.asking.push((node, lane, batch));
-        self.connect(node);
+        let send_as = SendAs {
+            asking: true,
+            with_text: false,
+        };
+        self.send(lane, batch, id, send_as);
     }
 
     /// Puts the requests of a batch before all others: now, or at an instant. Those without a waiter that only a waiter needs are
@@ -623,15 +625,8 @@ impl<W: Wire> Actor<W> {
             .values()
             .filter_map(|node| node.next_due(timeout));
         let slots = self.slots.as_ref().and_then(Slots::next_due);
-        let asking = self.asking.iter();
-        let asking = asking.filter_map(|(_, _, batch)| batch.earliest_deadline());
         let end = self.closed_at.map(|closed_at| closed_at + timeout);
-        lanes
-            .chain(nodes)
-            .chain(asking)
-            .chain(slots)
-            .chain(end)
-            .min()
+        lanes.chain(nodes).chain(slots).chain(end).min()
     }
 
     /// Fails the calls in flight, and starts anew: the code of a strategy has panicked.
@@ -642,9 +637,6 @@ impl<W: Wire> Actor<W> {
             for call in mem::take(&mut self.lanes[lane].calls) {
                 self.fail_batch(lane, call.batch, &panicked(), Sent::Maybe);
             }
-        }
-        for (_, lane, batch) in mem::take(&mut self.asking) {
-            self.fail_batch(lane, batch, &panicked(), Sent::No);
         }
         if let Some(slots) = &mut self.slots {
             slots.is_refreshing = false;
@@ -753,12 +745,7 @@ impl<W: Wire> Actor<W> {
         node.is_connecting = false;
         match result {
             Ok(_) if node.breaker.is_open() => {}
-            Ok(connection) => {
-                self.set_current(id, connection);
-                for (node, lane, batch) in mem::take(&mut self.asking) {
-                    self.ask(node, lane, batch);
-                }
-            }
+            Ok(connection) => self.set_current(id, connection),
             Err(error) => {
                 self.report_call(
                     id,
@@ -775,13 +762,6 @@ impl<W: Wire> Actor<W> {
                 {
                     for request in self.lanes[lane].take_waiting() {
                         self.fail(lane, request, error.clone(), Sent::No);
-                    }
-                }
-                for (node, lane, batch) in mem::take(&mut self.asking) {
-                    if node == id {
-                        self.fail_batch(lane, batch, &error, Sent::No);
-                    } else {
-                        self.asking.push((node, lane, batch));
                     }
                 }
                 self.note_failure(id, &error);
@@ -1001,8 +981,6 @@ impl<W: Wire> Actor<W> {
         });
         self.report_breaker(id, BreakerState::HalfOpen);
         self.publish(id);
-        // The keys may have moved.
-        self.want_slots(self.now());
     }
 
     fn end_probe(&mut self, id: u64, result: Result<W::Connection, StoreError>) {
@@ -1076,31 +1054,34 @@ impl<W: Wire> Actor<W> {
             return;
         };
         slots.is_refreshing = false;
-        match read {
-            Ok(ranges) => {
-                let mut owners = vec![None; self.lanes.len()];
-                for (first, last, host, port) in &ranges {
-                    let node = self.node_at(host, *port);
-                    for (tag, owner) in owners.iter_mut().enumerate() {
-                        let slot = self.io.tags().map(|tags| tags.slot(tag));
-                        if slot.is_some_and(|slot| (*first..=*last).contains(&slot)) {
-                            *owner = node;
-                        }
-                    }
-                }
-                for (lane, owner) in owners.into_iter().enumerate() {
-                    self.set_owner(lane, owner);
-                }
-                self.remove_unused_nodes();
-                let no_owner = StoreError::Server {
-                    code: "CLUSTERDOWN".into(),
-                    message: "no node serves the slot".into(),
-                };
-                self.fail_without_owner(&no_owner);
+        let parked = mem::take(&mut self.parked);
+        let ranges = match read {
+            Ok(ranges) => ranges,
+            Err(error) => {
+                self.fail_without_owner(&error);
+                return parked
+                    .into_iter()
+                    .for_each(|command| command.fail(error.clone()));
             }
-            Err(error) => self.fail_without_owner(&error),
+        };
+        let mut owners = vec![None; self.lanes.len()];
+        let mut named = Vec::new();
+        for (first, last, host, port) in &ranges {
+            let node = self.node_at(host, *port);
+            named.extend(node);
+            for (tag, owner) in owners.iter_mut().enumerate() {
+                let slot = self.io.tags().map(|tags| tags.slot(tag));
+                if slot.is_some_and(|slot| (*first..=*last).contains(&slot)) {
+                    *owner = node;
+                }
+            }
         }
-        mem::take(&mut self.parked)
+        for (lane, owner) in owners.into_iter().enumerate() {
+            self.set_owner(lane, owner);
+        }
+        self.remove_unused_nodes(&named);
+        self.fail_without_owner(&no_owner());
+        parked
             .into_iter()
             .for_each(|command| self.start_known(command));
     }
@@ -1137,24 +1118,22 @@ impl<W: Wire> Actor<W> {
         Some(self.add_node(server, Some((host.to_owned(), port))))
     }
 
-    /// Removes the nodes that serve no slot and have no calls, but for the configured ones.
-    fn remove_unused_nodes(&mut self) {
+    /// Removes the nodes that serve no slot and have no calls, but for the configured ones. Those serve none either, and are not
+    /// probed.
+    fn remove_unused_nodes(&mut self, named: &[u64]) {
         let Some(slots) = &self.slots else {
             return;
         };
-        let is_used = |id: &u64, node: &Node<W::Connection>| {
-            let is_seed = |(address, _): &(super::server::Address, Server)| {
-                node.address.as_ref() == Some(address)
-            };
-            let has_calls = |lane: &Lane| lane.calls.iter().any(|call| call.node == *id);
-            slots.config.seeds.iter().any(is_seed)
-                || self.asking.iter().any(|(node, ..)| node == id)
-                || self
-                    .lanes
-                    .iter()
-                    .any(|lane| lane.node == Some(*id) || has_calls(lane))
-        };
-        self.nodes.retain(|id, node| is_used(id, node));
+        let (lanes, threshold) = (&self.lanes, self.io.settings.breaker_threshold);
+        self.nodes.retain(|id, node| {
+            let mut calls = lanes.iter().flat_map(|lane| &lane.calls);
+            if named.contains(id) || node.is_connecting || calls.any(|call| call.node == *id) {
+                return true;
+            }
+            node.breaker = Breaker::new(threshold);
+            let mut seeds = slots.config.seeds.iter();
+            seeds.any(|(address, _)| node.address.as_ref() == Some(address))
+        });
     }
 
     fn start_command(&mut self, command: Command) {
@@ -1198,10 +1177,7 @@ impl<W: Wire> Actor<W> {
                         };
                         self.run_command(node, run, false);
                     }
-                    None => {
-                        let unknown = StoreError::connection("no node serves the slot");
-                        let _ = reply.send(Err(unknown.sent(false)));
-                    }
+                    None => drop(reply.send(Err(no_owner()))),
                 }
             }
             Command::Servers(reply) => {
@@ -1215,7 +1191,7 @@ impl<W: Wire> Actor<W> {
         for (tag, lane) in self.lanes.iter().enumerate() {
             let node = lane.node.and_then(|id| self.nodes.get(&id));
             let Some(node) = node else {
-                return Err(StoreError::connection("no node serves a slot").sent(false));
+                return Err(no_owner());
             };
             let name = &node.server.name;
             if !servers.iter().any(|known| known.name == *name) {
@@ -1258,7 +1234,10 @@ impl<W: Wire> Actor<W> {
         {
             run.redirects += 1;
             let (to, asking) = match redirect {
-                Redirect::Moved(host, port) => (self.node_at(&host, port), false),
+                Redirect::Moved(host, port) => {
+                    self.want_slots(self.now());
+                    (self.node_at(&host, port), false)
+                }
                 Redirect::Ask(host, port) => (self.node_at(&host, port), true),
                 Redirect::TryAgain => (Some(node), false),
             };
@@ -1272,6 +1251,13 @@ impl<W: Wire> Actor<W> {
         let result =
             result.and_then(|reply| reply.map_err(|error| error_class::to_store_error(&error)));
         let _ = run.reply.send(result);
+    }
+}
+
+fn no_owner() -> StoreError {
+    StoreError::Server {
+        code: "CLUSTERDOWN".into(),
+        message: "no node serves the slot".into(),
     }
 }
 

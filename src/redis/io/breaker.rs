@@ -93,9 +93,14 @@ impl Breaker {
         self.open.take().is_some()
     }
 
-    /// Begins a probe if one is due; the caller sends it.
+    pub(super) fn is_probe_due(&self, now: Instant) -> bool {
+        let open = self.open.as_ref();
+        open.is_some_and(|open| open.next_probe <= now)
+    }
+
+    /// Begins a probe that is due. Returns whether it is to be sent: not if too many are in flight.
     pub(super) fn begin_probe(&mut self, now: Instant) -> bool {
-        let Some(open) = self.open.as_mut().filter(|open| open.next_probe <= now) else {
+        let Some(open) = &mut self.open else {
             return false;
         };
         self.probes = self.probes.saturating_add(1);

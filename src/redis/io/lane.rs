@@ -35,7 +35,7 @@ pub(super) struct Lane {
     delayed: Vec<(Instant, Vec<PendingRequest>)>,
     pub(super) calls: Vec<Call>,
     last: BatchLoad,
-    /// Redirects in a row.
+    /// `MOVED` replies in a row.
     pub(super) redirects: u32,
     /// Adjustments that are sent again later.
     pub(super) kept: VecDeque<CounterOps>,

@@ -215,6 +215,15 @@ enum Command {
     Servers(oneshot::Sender<Result<Vec<ServerRef>, StoreError>>),
 }
 
+impl Command {
+    fn fail(self, error: StoreError) {
+        match self {
+            Self::Run { reply, .. } => drop(reply.send(Err(error))),
+            Self::Servers(reply) => drop(reply.send(Err(error))),
+        }
+    }
+}
+
 /// The server that a command is sent to.
 #[derive(Clone, Debug)]
 enum Target {

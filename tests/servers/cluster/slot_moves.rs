@@ -1,5 +1,7 @@
 //! Slots that move from one master to another while requests for them are sent.
 
+use tokio::runtime::Handle;
+
 use crate::cluster::support::*;
 
 /// A limiter with so few tags that all keys are in one slot.
@@ -14,10 +16,6 @@ fn slot(cluster: &Cluster) -> (i64, usize) {
     let (key, master) = found.first().expect("a key");
     let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", key]);
     (slot.int(), *master)
-}
-
-fn two_policies(cluster: &Cluster) -> Limiter {
-    in_one_slot(cluster, ["a", "b"].map(|name| Gcra.policy(name, "3/month")))
 }
 
 /// Waits until a request has been turned away since its keys are on two nodes. Before 7.0 that is by the node that they go to.
@@ -65,13 +63,23 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_others_or_fails_u
     for ends_in_time in [true, false] {
         cluster.nodes().iter().for_each(|node| node.flush());
         cluster.nodes().iter().for_each(Server::reset_stats);
-        let limiter = two_policies(&cluster);
+        let store = builder(cluster.urls()).hash_tags(1);
+        let store = store.runtime(Handle::current()).built();
+        let limiter_of = |names: &[&str]| {
+            limiter(
+                store.clone(),
+                names.iter().map(|name| Gcra.policy(*name, "3/month")),
+            )
+        };
+        let (limiter, beside) = (limiter_of(&["a", "b"]), limiter_of(&["beside"]));
         assert!(admits(&limiter, "k").await);
         let (slot, from) = slot(&cluster);
         let moving = cluster.begin_move(slot, (from + 1) % 3);
         assert_eq!(moving.keys(1), 1);
         let waiting = tokio::spawn(limiter.check(Key::new("k")).into_future());
         turned_away(&cluster).await;
+        // A key that is on neither node is redirected meanwhile.
+        assert!(admits(&beside, "new").await);
         assert!(!waiting.is_finished());
         if ends_in_time {
             moving.end();
