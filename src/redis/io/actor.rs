@@ -729,6 +729,7 @@ impl<W: Wire> Actor<W> {
             return;
         };
         node.is_connecting = true;
+        node.is_silence_counted = false;
         let connected = self.wire.connect(&node.server, within);
         self.start(async move {
             Done::Connected {
@@ -747,6 +748,7 @@ impl<W: Wire> Actor<W> {
             Ok(_) if node.breaker.is_open() => {}
             Ok(connection) => self.set_current(id, connection),
             Err(error) => {
+                let is_failure = node.restart_silence();
                 self.report_call(
                     id,
                     Duration::ZERO,
@@ -764,7 +766,9 @@ impl<W: Wire> Actor<W> {
                         self.fail(lane, request, error.clone(), Sent::No);
                     }
                 }
-                self.note_failure(id, &error);
+                if is_failure {
+                    self.note_failure(id, &error);
+                }
                 self.want_slots(self.now());
             }
         }

@@ -25,6 +25,8 @@ pub(super) struct Node<C> {
     pub(super) address: Option<Address>,
     pub(super) breaker: Breaker,
     pub(super) is_connecting: bool,
+    /// Whether silence was counted as a failure since the last connection began to be opened.
+    pub(super) is_silence_counted: bool,
     /// The connection that calls are sent on.
     pub(super) current: Option<Connection<C>>,
     /// Connections that were replaced, and have calls without a reply. The oldest first.
@@ -51,6 +53,7 @@ impl<C> Node<C> {
             address,
             breaker,
             is_connecting: false,
+            is_silence_counted: false,
             current: None,
             replaced: Vec::new(),
             silent_since: None,
@@ -142,9 +145,16 @@ impl<C> Node<C> {
 
     /// Whether no reply has come for a timeout. The next timeout begins then.
     pub(super) fn take_silence(&mut self, now: Instant, timeout: Duration) -> bool {
-        self.silent_since
-            .take_if(|since| *since + timeout <= now)
-            .is_some()
+        let silent = self.silent_since.take_if(|since| *since + timeout <= now);
+        self.is_silence_counted |= silent.is_some();
+        silent.is_some()
+    }
+
+    /// Begins the timeout of silence anew after a connection could not be opened. Returns whether that is a failure of its own: not if
+    /// silence was counted since it began.
+    pub(super) fn restart_silence(&mut self) -> bool {
+        self.silent_since = None;
+        !self.is_silence_counted
     }
 
     /// When the next of these happens: the server has been silent for a timeout, an idle connection is to be tried, or a probe is due.
