@@ -1,6 +1,6 @@
 //! Requests whose keys are in several slots: never too much is admitted, and what is rejected leaves nothing behind.
 
-use tokio::{task::yield_now, time::timeout};
+use tokio::{runtime::Handle, task::yield_now, time::timeout};
 use tollgate::limiter::{Keys, SettleError};
 
 use crate::cluster::support::*;
@@ -151,7 +151,8 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let cluster = Cluster::start_with(3, 0, apart);
     let master_keys = MasterKeys::find(&cluster, "fails").await;
     let policies = ["a", "b", "c"].map(|name| Gcra.policy(name, "9/h"));
-    let limiter = limiter(store(&cluster), policies);
+    let store = builder(cluster.urls()).runtime(Handle::current());
+    let limiter = limiter(store.built(), policies);
     assert!(admits(&limiter, master_keys.apart()).await);
     let of_b = format!(":b:{}", master_keys.key(1).as_str());
     let [(foreign, 1)] = &keys(&cluster, &of_b)[..] else {

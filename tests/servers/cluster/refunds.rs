@@ -1,10 +1,11 @@
 //! What one slot charged and another rejected is refunded, also if it can't be at once.
 
 use tokio::{
+    runtime::Handle,
     sync::{Mutex, MutexGuard},
     task::JoinHandle,
 };
-use tollgate::limiter::Keys;
+use tollgate::{limiter::Keys, redis::RedisStoreBuilder};
 
 use crate::cluster::{faults::proxy_before, support::*};
 
@@ -27,6 +28,10 @@ struct Scene {
 impl Scene {
     /// `name` distinguishes its keys from those of other tests.
     async fn set(name: &str) -> Self {
+        Self::with(name, |store| store).await
+    }
+
+    async fn with(name: &str, with: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) -> Self {
         static GROUND: Mutex<Option<Ground>> = Mutex::const_new(None);
         let mut ground = GROUND.lock().await;
         if ground.is_none() {
@@ -40,7 +45,7 @@ impl Scene {
         let cluster = &ground.as_ref().expect("it is set").cluster;
         let master_keys = MasterKeys::find(cluster, name).await;
         let store = builder([cluster.nodes()[2].url()]).no_circuit_breaker();
-        let store = store.built();
+        let store = with(store).built();
         let policies = [Fixed.policy("a", "9/month"), Fixed.policy("b", "1/month")];
         let beside = [Fixed.policy("beside", "1000/month")];
         let scene = Self {
@@ -186,7 +191,7 @@ async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
 /// A request to a node that is silent now has more time than the one whose charge is to be refunded there.
 #[tokio::test]
 async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
-    let scene = Scene::set("deadline").await;
+    let scene = Scene::with("deadline", |store| store.runtime(Handle::current())).await;
     let pending = scene.send_and_charge(scene.send()).await;
     let time = StillTime::new();
     time.advance(TEST_TIMEOUT * 3 / 4).await;

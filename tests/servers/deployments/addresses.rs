@@ -1,6 +1,7 @@
 //! What a URL can contain.
 
 use testkit::Sentinel;
+use tokio::runtime::Handle;
 use tollgate_tests::{clocks::StillTime, servers};
 
 use crate::deployments::support::*;
@@ -16,7 +17,9 @@ async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
         .nodes()
         .iter()
         .map(|node| node.url_as("limits", "s3cret"));
-    let store = RedisStore::builder().cluster(urls);
+    let store = RedisStore::builder()
+        .cluster(urls)
+        .runtime(Handle::current());
     let limiter = limiter(patient(store.circuit_breaker_threshold(1)), 1_000);
     let health = limiter.health_check().await;
     assert!(health.is_healthy(), "{health:?}");
