@@ -240,8 +240,8 @@ impl<T: CheckOutput> Check<T> {
     ///
     /// # Errors
     ///
-    /// Those of the awaited call. Where the thread `tollgate` can't be started, and on that thread itself, such as in an observer of the
-    /// store's calls, a call that [`now`](Check::now) does not decide fails by
+    /// Those of the awaited call. Where the thread `tollgate` can't be started, and on that thread itself, such as in a waker, a call that
+    /// [`now`](Check::now) does not decide fails by
     /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime), a [misconfiguration](crate::StoreError::is_misconfiguration).
     pub fn blocking(self) -> T {
         // In process no thread is needed.

@@ -1,8 +1,11 @@
 //! Calls without await, on Redis: what is decided at once, and calls that block a thread.
 
-use std::sync::{OnceLock, mpsc};
+use std::{
+    sync::mpsc,
+    task::{Context, Wake, Waker},
+};
 
-use tollgate::{error::NotNow, observe::StoreCallEvent};
+use tollgate::error::NotNow;
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::store::support::*;
@@ -93,18 +96,15 @@ fn a_call_may_block_within_any_runtime() {
     });
 }
 
-/// Makes a blocking call where the IO thread reports a call of the store.
-#[derive(Debug)]
+/// Makes a blocking call where it is woken.
 struct Blocks {
-    limiter: Arc<OnceLock<Limiter>>,
+    limiter: Limiter,
     sender: mpsc::Sender<Decision>,
 }
 
-impl Observer for Blocks {
-    fn on_store_call(&self, _event: &StoreCallEvent<'_>) {
-        if let Some(limiter) = self.limiter.get() {
-            let _ = self.sender.send(limiter.check(KEY).blocking());
-        }
+impl Wake for Blocks {
+    fn wake(self: Arc<Self>) {
+        let _ = self.sender.send(self.limiter.check(KEY).blocking());
     }
 }
 
@@ -112,14 +112,13 @@ impl Observer for Blocks {
 fn the_io_thread_does_not_wait_for_itself() {
     let server = Server::start();
     let (sender, decisions) = mpsc::channel();
-    let shared = Arc::new(OnceLock::new());
-    let observer = Blocks {
-        limiter: shared.clone(),
-        sender,
-    };
-    let observed = builder(&server).observe(Arc::new(observer)).build();
-    let limiter = shared.get_or_init(|| observed.expect("a limiter")).clone();
-    on_bare_thread(move || assert!(admitted_by_store(&limiter.check(KEY).blocking())));
+    let limiter = limiter(&server);
+    let mut check = limiter.check(KEY).into_future();
+    let waker = Waker::from(Arc::new(Blocks { limiter, sender }));
+    server.pause();
+    let polled = check.poll_unpin(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    server.resume();
     let decision = decisions.recv_timeout(TEST_TIMEOUT).expect("a decision");
     let error = store_error(&decision);
     assert!(matches!(error, StoreError::NoRuntime(_)), "{error:?}");
