@@ -9,6 +9,8 @@ use std::{
     thread,
 };
 
+use crate::log::LogThrottle;
+
 /// Most events that wait for the thread.
 const MAX_WAITING: usize = 1_024;
 
@@ -38,12 +40,16 @@ pub(super) fn defer(event: impl FnOnce() + Send + 'static) {
 fn run(events: &Receiver<Event>) {
     for event in events {
         event();
-        let dropped = DROPPED.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            tracing::warn!(
-                dropped,
-                "events of the store were dropped: an observer or the log was too slow"
-            );
+        if DROPPED.load(Ordering::Relaxed) > 0 {
+            static SLOW: LogThrottle = LogThrottle::new();
+            SLOW.log_with(|suppressed| {
+                let dropped = DROPPED.swap(0, Ordering::Relaxed);
+                tracing::warn!(
+                    dropped,
+                    suppressed,
+                    "events of the store were dropped: an observer or the log was too slow"
+                );
+            });
         }
     }
 }
