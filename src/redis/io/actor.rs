@@ -197,14 +197,15 @@ impl<W: Wire> Actor<W> {
             let next = self.next_due();
             tokio::select! {
                 biased;
-                Some(done) = self.jobs.next() => self.complete(done),
-                () = self.io.wake.notified() => {}
+                // First: under load on one server there is always a reply or a request, and another server's calls time out nevertheless.
                 () = wait_until(&mut timer, next) => {
                     // After the process was suspended, timers fire before replies are read: the runtime reads them, and the connections'
                     // tasks hand them over, before this task goes on.
                     let _ = tokio::spawn(yield_now()).await;
                     is_due = true;
                 }
+                Some(done) = self.jobs.next() => self.complete(done),
+                () = self.io.wake.notified() => {}
             }
         }
     }
