@@ -48,7 +48,7 @@ use crate::{
 /// Opening a connection takes no longer than this, or the store's timeout if that is longer.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A probe has the store's timeout, for servers that are far away, but at most this.
+/// A probe has the store's timeout, for servers that are far away, but at most this, and at most this to open its connection.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Pause before a call is sent again after TRYAGAIN, and before a redirect is followed for nodes that redirect to each other.
@@ -965,7 +965,8 @@ impl<W: Wire> Actor<W> {
         let key = key_names::probe_key(self.io.prefix(), self.io.tags(), tag.unwrap_or(0));
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(include_str!("probe.lua")).arg(1).arg(key);
-        let connect_timeout = self.connect_timeout();
+        // With a long timeout too: while as many probes as may be in flight hang, none finds that the server is back.
+        let connect_timeout = self.connect_timeout().min(MAX_PROBE_TIMEOUT);
         let reply_timeout = self.io.timeout().min(MAX_PROBE_TIMEOUT);
         let Some(node) = self.nodes.get(&id) else {
             return;

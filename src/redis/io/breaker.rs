@@ -13,8 +13,9 @@ const MAX_FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// Most probes in flight: each is abandoned after a timeout, so that a server that does not answer delays none.
-const MAX_PROBES: usize = 4;
+/// Most probes in flight, each of which ends after some seconds. So many begin within two seconds: with fewer, while all of them hang,
+/// none finds that the server is back.
+const MAX_PROBES: usize = 6;
 
 /// The state of the breaker. Closed, it counts failures in a row. Open, no call is sent but probes, of which one that is answered
 /// closes it.
