@@ -4,7 +4,7 @@
 use testkit::Reply;
 use tollgate::store::HealthIssue;
 
-use crate::faults::{breaker::stays_open, support::*};
+use crate::faults::support::*;
 
 const UNITS: u64 = 1_000;
 
@@ -189,20 +189,17 @@ async fn busy() {
         ),
     ] {
         let server = Server::builder().arg("lua-time-limit", "1").start();
-        let (limiter, connection) = begun(&server).await;
+        let (limiter, _) = begun(&server).await;
         let mut other = server.connect().expect("a connection");
         let script = format!("{write} while true do end");
         let script = thread::spawn(move || other.call(&["EVAL", &script, "0"]));
         until(code, async || fails_with(&server, command, code)).await;
-        // A connection that was idle for more than a second is checked before it is used.
-        tokio::time::sleep(ms(1_100)).await;
         assert_fails_with(&limiter, "BUSY", Breaker::Opens).await;
         if code == "BUSY" {
             order(&server, &["SCRIPT", "KILL"]);
             let killed = script.join().expect("it ends").expect("a reply");
             assert!(matches!(killed, Reply::Error(_)));
             is_well_again(&limiter, 1).await;
-            connection.is_kept(&server);
         } else {
             server.restart();
             script.join().expect("it ends").expect_err("no reply");
@@ -328,15 +325,17 @@ fn give_all_slots(server: &Server) {
     order(server, &all);
 }
 
-/// A node of a cluster that has no slots is not taken for healthy.
+/// A node of a cluster that has no slots: other nodes may serve.
 #[tokio::test]
 async fn clusterdown() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
-    let limiter = rejecting(store(&server), UNITS);
-    assert_fails_with(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
-    stays_open(&limiter, &server).await;
+    let store = builder(server.url()).overrides(false).built();
+    let limiter = rejecting(store, UNITS);
+    assert_fails_with(&limiter, "CLUSTERDOWN", Breaker::StaysClosed).await;
+    let connection = Connection::only(&server).await;
     give_all_slots(&server);
     is_well_again(&limiter, 0).await;
+    connection.is_kept(&server);
 }
 
 /// A node of a cluster, by a store that is not configured as one: the keys of one call are in many slots.

@@ -146,19 +146,6 @@ async fn a_server_that_comes_back_with_another_password_rejects_every_request() 
     resumed(&limiter).await;
 }
 
-#[test]
-fn a_thread_without_a_runtime_is_rejected_and_a_health_check_says_so() {
-    let limiter = plain(nowhere());
-    let decision = limiter.check(KEY).into_future().now_or_never();
-    store_error(&decision.expect("a decision at once"));
-    let health = limiter.health_check().now_or_never();
-    let health = health.expect("a result at once");
-    let [issue] = health.issues() else {
-        panic!("{health:?}");
-    };
-    assert_contains(issue.to_string(), ["tokio runtime"]);
-}
-
 /// Both the default and each action for an outage, where it is configured for both.
 #[tokio::test]
 async fn misconfiguration_is_handled_like_an_outage_where_configured() {

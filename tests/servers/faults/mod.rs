@@ -1,11 +1,11 @@
 //! When the store fails: no request waits past its deadline, no key gets more than its share, and the store is in use
 //! again soon.
 
+mod blocked_handlers;
 mod breaker;
 mod error_codes;
 mod fallback;
 mod fallback_settlements;
-mod held_up;
 mod load;
 mod misconfigured;
 mod outages;

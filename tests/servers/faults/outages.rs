@@ -139,3 +139,75 @@ async fn behind_a_network_that_gets_worse() {
         until("they are closed there", async || proxy.connections() == 0).await;
     }
 }
+
+/// What was sent and has no reply yet is lost: of each task one request, while a call is in flight. A closed connection is no outage, so
+/// that nothing else fails.
+#[tokio::test]
+async fn a_connection_that_is_closed_costs_the_requests_in_flight_at_most() {
+    const TASKS: u64 = 4;
+    const CUTS: u64 = 6;
+    let (server, proxy) = network();
+    let limiter = rejecting(through(&proxy), 1_000_000);
+    resumed(&limiter).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    // 400 requests a second.
+    let tasks = (0..TASKS).map(|_| {
+        let (limiter, is_over) = (limiter.clone(), is_over.clone());
+        tokio::spawn(async move {
+            let (mut admitted, mut failed) = (0, Vec::new());
+            while !is_over.load(Ordering::Relaxed) {
+                let decision = limiter.check(KEY).await;
+                match decision.source() {
+                    DecisionSource::Store => admitted += 1,
+                    _ => failed.push(store_error(&decision)),
+                }
+                sleep(ms(10)).await;
+            }
+            (admitted, failed)
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    for _ in 0..CUTS {
+        sleep(ms(300)).await;
+        proxy.cut();
+        proxy.pass();
+    }
+    sleep(ms(300)).await;
+    is_over.store(true, Ordering::Relaxed);
+    let (mut admitted, mut failed) = (0, Vec::new());
+    for task in join_all(tasks).await {
+        let (by_store, errors) = task.expect("no panic");
+        admitted += by_store;
+        failed.extend(errors);
+    }
+    println!("{admitted} admitted, {failed:?}");
+    assert!(failed.len() as u64 <= CUTS * TASKS);
+    let is_lost = |error: &&StoreError| matches!(error, StoreError::Connection { .. });
+    assert_eq!(failed.iter().filter(is_lost).count(), failed.len());
+    let may_have_run = failed.iter().filter(|error| error.may_have_run()).count() as u64;
+    let used = used_on_the_store(&rejecting(store(&server), 1_000_000), KEY).await;
+    assert!((admitted..=admitted + may_have_run).contains(&used));
+}
+
+/// The close has been read, as by the time of the next request in most cases.
+#[tokio::test]
+async fn a_connection_that_was_closed_while_it_was_idle_costs_no_request() {
+    let (_server, proxy) = network();
+    let store = here(
+        builder(url(proxy.addr()))
+            .overrides(false)
+            .circuit_breaker_threshold(1),
+    );
+    let limiter = rejecting(store, 1_000_000);
+    for _ in 0..6 {
+        assert!(admitted_by_store(&limiter.check(KEY).await));
+        proxy.cut();
+        proxy.pass();
+        until("it is closed there", async || proxy.connections() == 0).await;
+        // The runtime reads the close.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(admitted_by_store(&limiter.check(KEY).await));
+}

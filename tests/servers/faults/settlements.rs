@@ -66,7 +66,7 @@ fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain_and_counts_as
     in_own_process(async || {
         let (log, _guard) = Log::of_warnings();
         let (server, network) = network();
-        let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+        let (limiter, other) = (limiter(through_here(&network)), limiter(store(&server)));
         let (admission, meter) = metered(&limiter, 5).await;
         network.halve();
         drop(meter);
@@ -155,7 +155,7 @@ async fn nothing_that_is_awaited_in_an_outage_is_sent_later() {
 #[tokio::test]
 async fn a_settlement_without_a_reply_delays_the_next_one_by_the_timeout_alone() {
     let (_server, network) = network();
-    let limiter = limiter(hasty(url(network.addr())));
+    let limiter = limiter(here(builder(url(network.addr())).timeout(SHORT_TIMEOUT)));
     let (admission, meter) = metered(&limiter, 5).await;
     let policy = admission.policy("p").expect("a policy");
     network.hold();
@@ -176,7 +176,7 @@ async fn a_settlement_without_a_reply_delays_the_next_one_by_the_timeout_alone()
 #[tokio::test]
 async fn a_settlement_whose_caller_left_before_it_was_sent_is_made_later() {
     let (server, network) = network();
-    let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));
+    let (limiter, other) = (limiter(through_here(&network)), limiter(store(&server)));
     let admission = limiter.admit(KEY).await.expect("room");
     let policy = admission.policy("p").expect("a policy");
     network.cut();
@@ -199,7 +199,7 @@ async fn a_settlement_whose_caller_left_before_it_was_sent_is_made_later() {
 #[tokio::test]
 async fn the_reply_to_settlements_counts_if_it_comes_with_the_last_deadline() {
     let (server, network) = network();
-    let limiter = limiter(through(&network));
+    let limiter = limiter(through_here(&network));
     let (first, first_meter) = metered(&limiter, 5).await;
     let (second, second_meter) = metered(&limiter, 7).await;
     let time = StillTime::new();

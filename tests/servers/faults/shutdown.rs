@@ -51,7 +51,6 @@ fn a_shutdown_without_timers_reports_at_once_what_is_queued() {
     let limiter = permit_policy(through(&network), 300);
     let held = runtime.block_on(take(&limiter, 3));
     network.cut();
-    // Not sent, since the runtime is not driven.
     drop(held);
     let without_timers = Builder::new_current_thread().build().expect("a runtime");
     for result in [

@@ -1,5 +1,6 @@
 //! What the tests share.
 
+use tokio::runtime::Handle;
 use tollgate::{limiter::LimitStatus, redis::RedisStoreBuilder};
 pub(crate) use tollgate_tests::{clocks::StillTime, prelude::*};
 
@@ -27,6 +28,11 @@ pub(crate) fn store(server: &Server) -> RedisStore {
     builder(server.url()).built()
 }
 
+/// A store whose IO is done by the test's own thread: in the test's time, in turns with its tasks, and logged where it keeps its log.
+pub(crate) fn here(builder: RedisStoreBuilder) -> RedisStore {
+    builder.runtime(Handle::current()).built()
+}
+
 /// A store whose calls time out soon.
 pub(crate) fn hasty(url: impl Into<String>) -> RedisStore {
     builder(url).timeout(SHORT_TIMEOUT).built()
@@ -46,6 +52,10 @@ pub(crate) fn network() -> (Server, Arc<Proxy>) {
 
 pub(crate) fn through(network: &Proxy) -> RedisStore {
     builder(url(network.addr())).built()
+}
+
+pub(crate) fn through_here(network: &Proxy) -> RedisStore {
+    here(builder(url(network.addr())))
 }
 
 /// Has a server hold what may write. It replies to all else, such as `PING`.

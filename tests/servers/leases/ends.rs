@@ -10,7 +10,7 @@ fn banning(scene: &Scene, quota: &str) -> Limiter {
     scene.limiter([leased(Fixed, "p", quota), ban])
 }
 
-/// A refund could be done after the reset, over another connection, and take off units that were charged since.
+/// A refund could be done after the reset, and take off units that were charged since.
 #[test]
 fn a_reset_by_this_process_ends_its_leases_at_once_and_they_are_not_refunded() {
     scene(async |scene| {

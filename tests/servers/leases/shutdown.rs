@@ -25,7 +25,7 @@ fn a_shutdown_after_traffic_refunds_what_is_held_and_leaves_what_was_admitted() 
     });
 }
 
-/// Its request is held up, and refunds take another connection.
+/// The reply to its request is late, and refunds wait behind that.
 #[test]
 fn a_shutdown_with_less_time_than_a_lease_takes_refunds_what_is_held() {
     scene(async |scene| {

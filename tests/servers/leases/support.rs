@@ -80,7 +80,7 @@ impl Scene {
     /// Lets so much time pass that leases are refunded, before they end; returns when they are.
     pub(crate) async fn refund_leases(&self, limiters: &[Limiter]) {
         for limiter in limiters {
-            // A lease that is on its way is granted before this is answered: all keys share a connection.
+            // A lease that is on its way is granted before this is answered: all keys share a lane.
             let _ = limiter.peek(KEY).await;
         }
         self.advance(TTL * 9 / 10);
