@@ -758,17 +758,19 @@ impl<W: Wire> Actor<W> {
                 );
                 // Those that wait for it. A later request has another one opened.
                 let error = error.sent(false);
-                let lanes = 0..self.lanes.len();
-                for lane in lanes
-                    .filter(|lane| self.lanes[*lane].node == Some(id))
-                    .collect::<Vec<_>>()
-                {
-                    for request in self.lanes[lane].take_waiting() {
-                        self.fail(lane, request, error.clone(), Sent::No);
+                let mut waiting = Vec::new();
+                for (index, lane) in self.lanes.iter_mut().enumerate() {
+                    if lane.node == Some(id) {
+                        let requests = lane.take_waiting().into_iter();
+                        waiting.extend(requests.map(|request| (index, request)));
                     }
                 }
+                // Before the callers wake: each of them finds the circuit breaker open.
                 if is_failure {
                     self.note_failure(id, &error);
+                }
+                for (lane, request) in waiting {
+                    self.fail(lane, request, error.clone(), Sent::No);
                 }
                 self.want_slots(self.now());
             }
