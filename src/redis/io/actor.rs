@@ -25,7 +25,7 @@ use super::{
     Command, Io, OpenBreaker, ServerRef, Target,
     breaker::Breaker,
     deadline_timer::DeadlineTimer,
-    lane::{Call, Lane},
+    lane::{Call, Lane, MIN_CALL_TIME},
     node::Node,
     server::{Server, Servers},
     slots::{self, Asked, Redirect, SlotRange, Slots, run_beside},
@@ -641,6 +641,8 @@ impl<W: Wire> Actor<W> {
         }
         if let Some(slots) = &mut self.slots {
             slots.is_refreshing = false;
+            // Commands may wait for the map.
+            slots.is_wanted = true;
         }
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             if let Some(node) = self.nodes.get_mut(&id) {
@@ -649,9 +651,8 @@ impl<W: Wire> Actor<W> {
                     node.address.clone(),
                     Breaker::new(self.io.settings.breaker_threshold),
                 );
-                node.is_connecting = false;
-                let breaker = mem::replace(node, fresh).breaker;
-                node.breaker = breaker;
+                node.breaker = mem::replace(node, fresh).breaker;
+                node.breaker.forget_probes();
             }
             self.note_failure(id, &panicked());
         }
@@ -929,6 +930,7 @@ impl<W: Wire> Actor<W> {
 
     /// Tries a connection that was idle for long.
     fn send_ping(&mut self, id: u64, now: Instant) {
+        let within = MIN_CALL_TIME.max(self.io.timeout());
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
@@ -937,10 +939,11 @@ impl<W: Wire> Actor<W> {
             let connection = current.id;
             let reply = self.wire.call(&current.wire, redis::cmd("PING"), false);
             self.start(async move {
+                let reply = timeout(within, reply).await;
                 Done::Pinged {
                     node: id,
                     connection,
-                    result: reply.await,
+                    result: reply.unwrap_or(Err(CallError::Aborted)),
                 }
             });
         }

@@ -111,6 +111,13 @@ impl Breaker {
         is_sent
     }
 
+    /// Notes that the probes in flight are lost.
+    pub(super) fn forget_probes(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.in_flight = 0;
+        }
+    }
+
     /// Ends a probe; returns whether it closed the breaker. One failure is remembered until a request has had a reply.
     pub(super) fn end_probe(&mut self, result: Result<(), StoreError>) -> bool {
         let Some(open) = &mut self.open else {

@@ -21,7 +21,7 @@ const MAX_IN_FLIGHT: usize = 4;
 const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
 /// How long the reply to a call is awaited, or for the store's timeout if that is longer.
-const MIN_CALL_TIME: Duration = Duration::from_secs(60);
+pub(super) const MIN_CALL_TIME: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct Lane {
