@@ -69,6 +69,8 @@ mod node;
 pub(crate) mod opener;
 mod sentinel;
 pub(crate) mod server;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod slots;
 pub(crate) mod tls;
 mod wire;
