@@ -1,6 +1,7 @@
 //! The thread `tollgate-events`: calls observers, and logs, on behalf of the IO thread, which must not wait for either.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -39,7 +40,8 @@ pub(super) fn defer(event: impl FnOnce() + Send + 'static) {
 
 fn run(events: &Receiver<Event>) {
     for event in events {
-        event();
+        // A log of the application may panic. The panic hook reports it.
+        let _ = catch_unwind(AssertUnwindSafe(event));
         if DROPPED.load(Ordering::Relaxed) > 0 {
             static SLOW: LogThrottle = LogThrottle::new();
             SLOW.log_with(|suppressed| {

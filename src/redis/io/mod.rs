@@ -443,7 +443,11 @@ impl Io {
             request.fail(error.clone());
             return Err(error);
         }
-        let drained = self.drained.load(Ordering::Relaxed);
+        let drained = match request.op {
+            // A refund or a release gives back what an earlier request took.
+            Op::Adjust => 0,
+            _ => self.drained.load(Ordering::Relaxed),
+        };
         let pushed = lock(&self.inboxes[tag].queue).push(request, drained);
         let (request, error) = match pushed {
             PushOutcome::Wait => return Ok(()),
