@@ -60,6 +60,9 @@ use crate::{
 
 mod actor;
 mod breaker;
+mod calls;
+mod commands;
+mod connections;
 mod deadline_timer;
 mod events;
 mod inbox;

@@ -1,19 +1,25 @@
 //! The slot map of a cluster: which node serves the slot of each hash tag.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
+use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
 };
 
 use super::{
+    actor::{Actor, Done},
+    breaker::Breaker,
+    commands::run_beside,
     server::{ClusterConfig, Server},
-    wire::{CallError, Wire},
+    wire::Wire,
 };
-use crate::{error::StoreError, redis::error_class};
+use crate::{
+    error::StoreError,
+    redis::{error_class, request::Sent},
+};
 
 /// Nodes asked at a time for the slot map. The first reply counts.
 const REFRESH_FANOUT: usize = 6;
@@ -155,51 +161,10 @@ async fn read_from<W: Wire>(
     }
 }
 
-/// Runs an idempotent command on a node's connection for commands, which is opened if there is none. A connection without a reply is
-/// not used again.
-pub(super) async fn run_beside<W: Wire>(
-    wire: &W,
-    server: &Server,
-    side: &Mutex<Option<W::Connection>>,
-    cmd: &Cmd,
-    asking: bool,
-    within: Duration,
-) -> Result<Result<Value, RedisError>, StoreError> {
-    let run = async {
-        loop {
-            let mut open = side.lock().await;
-            let (connection, is_new) = match &*open {
-                Some(connection) => (connection.clone(), false),
-                None => (wire.connect(server, within).await?, true),
-            };
-            if is_new {
-                *open = Some(connection.clone());
-            }
-            drop(open);
-            match wire.call(&connection, cmd.clone(), asking).await {
-                Ok(value) => return Ok(Ok(value)),
-                Err(CallError::Failed(error)) if error.code().is_some() => return Ok(Err(error)),
-                // It was closed while it was idle.
-                Err(_) if !is_new => drop(side.lock().await.take()),
-                Err(CallError::Failed(error)) => {
-                    side.lock().await.take();
-                    return Ok(Err(error));
-                }
-                Err(CallError::NotTaken | CallError::Aborted) => {
-                    side.lock().await.take();
-                    return Err(StoreError::connection("the connection was closed"));
-                }
-            }
-        }
-    };
-    match timeout(within, run).await {
-        Ok(ran) => ran,
-        Err(_) => {
-            if let Ok(mut open) = side.try_lock() {
-                open.take();
-            }
-            Err(StoreError::timeout())
-        }
+pub(super) fn no_owner() -> StoreError {
+    StoreError::Server {
+        code: "CLUSTERDOWN".into(),
+        message: "no node serves the slot".into(),
     }
 }
 
@@ -232,6 +197,125 @@ pub(crate) fn read_slots(reply: Value, queried: &str) -> Vec<SlotRange> {
         known.then_some((first, last, host, u16::try_from(*port).ok()?))
     };
     ranges.into_iter().filter_map(range).collect()
+}
+
+impl<W: Wire> Actor<W> {
+    /// Has the slot map refreshed: a server may no longer serve its keys.
+    pub(super) fn want_slots(&mut self, now: Instant) {
+        if let Some(slots) = &mut self.slots {
+            slots.is_wanted = true;
+            self.refresh_slots(now);
+        }
+    }
+
+    pub(super) fn refresh_slots(&mut self, now: Instant) {
+        let Some(rotation) = self
+            .slots
+            .as_mut()
+            .and_then(|slots| slots.begin_refresh(now))
+        else {
+            return;
+        };
+        let asked = self.nodes.values().filter_map(|node| {
+            Some(Asked {
+                host: node.address.as_ref()?.0.clone(),
+                server: node.server.clone(),
+                side: node.side.clone(),
+            })
+        });
+        let mut asked: Vec<_> = asked.collect();
+        let first = rotation % asked.len().max(1);
+        asked.rotate_left(first);
+        let read = read_from_any(self.wire.clone(), asked);
+        self.start(async move { Done::Slots(read.await) });
+    }
+
+    pub(super) fn apply_slots(&mut self, read: Result<Vec<SlotRange>, StoreError>) {
+        let Some(slots) = &mut self.slots else {
+            return;
+        };
+        slots.is_refreshing = false;
+        let parked = mem::take(&mut self.parked);
+        let ranges = match read {
+            Ok(ranges) => ranges,
+            Err(error) => {
+                self.fail_without_owner(&error);
+                return parked
+                    .into_iter()
+                    .for_each(|command| command.fail(error.clone()));
+            }
+        };
+        let mut owners = vec![None; self.lanes.len()];
+        let mut named = Vec::new();
+        for (first, last, host, port) in &ranges {
+            let node = self.node_at(host, *port);
+            named.extend(node);
+            for (tag, owner) in owners.iter_mut().enumerate() {
+                let slot = self.io.tags().map(|tags| tags.slot(tag));
+                if slot.is_some_and(|slot| (*first..=*last).contains(&slot)) {
+                    *owner = node;
+                }
+            }
+        }
+        for (lane, owner) in owners.into_iter().enumerate() {
+            self.set_owner(lane, owner);
+        }
+        self.remove_unused_nodes(&named);
+        self.fail_without_owner(&no_owner());
+        parked
+            .into_iter()
+            .for_each(|command| self.start_known(command));
+    }
+
+    /// Fails the requests of lanes whose slot no node serves.
+    pub(super) fn fail_without_owner(&mut self, error: &StoreError) {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].node.is_none() {
+                for request in self.lanes[lane].take_waiting() {
+                    self.fail(lane, request, error.clone(), Sent::No);
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_owner(&mut self, lane: usize, owner: Option<u64>) {
+        if self.lanes[lane].node == owner {
+            return;
+        }
+        self.lanes[lane].node = owner;
+        match owner {
+            Some(node) => self.publish(node),
+            None => self.io.inboxes[lane].open.store(None),
+        }
+    }
+
+    /// The node at an address, which may be new.
+    pub(super) fn node_at(&mut self, host: &str, port: u16) -> Option<u64> {
+        let mut nodes = self.nodes.iter();
+        if let Some((id, _)) = nodes.find(|(_, node)| node.has_address(host, port)) {
+            return Some(*id);
+        }
+        let server = self.slots.as_ref()?.config.server_at(host, port)?;
+        Some(self.add_node(server, Some((host.to_owned(), port))))
+    }
+
+    /// Removes the nodes that serve no slot and have no calls, but for the configured ones. Those serve none either, and are not
+    /// probed.
+    pub(super) fn remove_unused_nodes(&mut self, named: &[u64]) {
+        let Some(slots) = &self.slots else {
+            return;
+        };
+        let (lanes, threshold) = (&self.lanes, self.io.settings.breaker_threshold);
+        self.nodes.retain(|id, node| {
+            let mut calls = lanes.iter().flat_map(|lane| &lane.calls);
+            if named.contains(id) || node.is_connecting || calls.any(|call| call.node == *id) {
+                return true;
+            }
+            node.breaker = Breaker::new(threshold);
+            let mut seeds = slots.config.seeds.iter();
+            seeds.any(|(address, _)| node.address.as_ref() == Some(address))
+        });
+    }
 }
 
 #[cfg(test)]
