@@ -157,11 +157,13 @@ impl Lane {
         Some(self.calls.remove(index))
     }
 
-    /// Puts requests before all others.
+    /// Puts requests before all others, but for those of another batch whose deadlines are earlier.
     pub(super) fn retry(&mut self, requests: impl DoubleEndedIterator<Item = PendingRequest>) {
-        requests
-            .rev()
-            .for_each(|request| self.backlog.push_front(request));
+        for request in requests.rev() {
+            let earlier = |other: &PendingRequest| other.deadline < request.deadline;
+            let position = self.backlog.partition_point(earlier);
+            self.backlog.insert(position, request);
+        }
     }
 
     /// Puts requests before all others at an instant.

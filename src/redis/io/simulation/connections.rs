@@ -128,3 +128,20 @@ async fn a_connection_that_breaks_fails_its_calls_which_are_not_sent_again() {
     sleep(ms(5_000)).await;
     assert_eq!(scene.calls().len(), 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_several_batches_that_no_connection_took_keep_their_deadlines() {
+    let scene = Scene::new();
+    scene.connect(Connect::OpensAfter(ms(20)));
+    scene.answer_all(Answer::NotTaken);
+    let mut waiting: Vec<_> = (0..128).map(|key| scene.spawn(key)).collect();
+    sleep(ms(10)).await;
+    waiting.extend((200..240).map(|key| scene.spawn(key)));
+    sleep(ms(5)).await;
+    scene.connect(Connect::Hangs);
+    for request in waiting {
+        let (elapsed, result) = request.await.expect("it ends");
+        assert!(!result.expect_err("no connection").may_have_run());
+        assert_eq!(elapsed, TIMEOUT);
+    }
+}
