@@ -57,8 +57,10 @@ pub(super) fn execute(io: &Arc<Io>, op: Op, counters: CounterOps) -> StoreRespon
         if op == Op::Adjust {
             // As if it had not been sent: what the others charged is refunded.
             for PartReply { part, guard } in &mut replies {
-                if let Some(result) = guard.read() {
-                    let refund = refund_of(part, &result, 1, 1).counters;
+                let result = guard.read();
+                let refund = result.map(|result| refund_of(part, &result, 1, 1).counters);
+                // A charge may have been of no unit.
+                if let Some(refund) = refund.filter(|refund| !refund.is_empty()) {
                     store.execute_detached(Op::Adjust, refund, None);
                 }
             }
@@ -199,6 +201,9 @@ impl CrossSlotAcquire {
         refunds.retain(|part| !part.counters.is_empty());
         // They are refunded also if the waiter has left.
         let refunds = send_parts(&self.io, Op::Adjust, refunds, self.deadline, Retry::Always);
+        if !refunds.is_empty() {
+            self.io.wake();
+        }
         let (replies, _) = await_replies(refunds).await;
         for PartReply { part, mut guard } in replies {
             let Some(now) = guard.read() else {
@@ -242,7 +247,11 @@ impl CrossSlotAcquire {
             };
             send_parts(&self.io, op, [part], self.deadline, retry)
         });
-        followups.collect()
+        let followups: SmallVec<_> = followups.collect();
+        if !followups.is_empty() {
+            self.io.wake();
+        }
+        followups
     }
 }
 

@@ -220,8 +220,7 @@ impl<W: Wire> Actor<W> {
     fn drain(&mut self, now: Instant) {
         for (inbox, lane) in self.io.inboxes.iter().zip(&mut self.lanes) {
             lock(&inbox.queue).drain(&mut lane.incoming);
-            lane.drained_at = Some(now);
-            lane.backlog.extend(lane.incoming.drain(..));
+            lane.accept_incoming(now);
         }
         let commands = mem::take(&mut lock(&self.io.commands).waiting);
         commands

@@ -46,7 +46,7 @@ pub(super) struct Lane {
     /// Emptied batches, whose memory is reused.
     spare: Vec<Batch>,
     /// When the inbox was last drained.
-    pub(super) drained_at: Option<Instant>,
+    drained_at: Option<Instant>,
 }
 
 /// A batch in flight.
@@ -86,6 +86,21 @@ impl Lane {
             && self.delayed.is_empty()
             && self.calls.is_empty()
             && self.kept.is_empty()
+    }
+
+    /// Puts the requests that have arrived into the backlog.
+    pub(super) fn accept_incoming(&mut self, now: Instant) {
+        self.drained_at = Some(now);
+        for request in self.incoming.drain(..) {
+            let is_later = |last: &PendingRequest| last.deadline > request.deadline;
+            if self.backlog.back().is_some_and(is_later) {
+                let others = |other: &PendingRequest| other.deadline <= request.deadline;
+                let position = self.backlog.partition_point(others);
+                self.backlog.insert(position, request);
+            } else {
+                self.backlog.push_back(request);
+            }
+        }
     }
 
     /// The batches in flight on a connection.
@@ -206,7 +221,7 @@ impl Lane {
     }
 
     /// When the next of these happens: a deadline, a retry, the end of a call's time. A request that has been pushed since the inbox was
-    /// drained has a deadline a timeout later or more.
+    /// drained has a deadline a timeout later or more, unless the actor [was woken](super::Io::wake) for it.
     pub(super) fn next_due(&self, timeout: Duration) -> Option<Instant> {
         let delayed = self.delayed.iter().flat_map(|(at, requests)| {
             let deadlines = requests.iter().map(|request| request.deadline);

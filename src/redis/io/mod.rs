@@ -468,6 +468,11 @@ impl Io {
         Err(error)
     }
 
+    /// Has the actor drain the inboxes now: requests were pushed whose deadline is less than a timeout away.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
     /// Starts the actor unless it was started.
     #[inline]
     fn start(self: &Arc<Self>) -> Result<(), StoreError> {

@@ -10,7 +10,10 @@ use tokio::time::advance;
 
 use super::*;
 use crate::{
-    redis::io::inbox::MAX_WAITING,
+    redis::{
+        io::inbox::MAX_WAITING,
+        request::{Followers, Retry, op::OwnedCounterOp},
+    },
     strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, RuleInfo, Snapshot},
 };
 
@@ -286,4 +289,28 @@ async fn a_panic_of_a_rule_fails_the_calls_in_flight_and_the_next_request_works(
     panics.store(false, Ordering::Relaxed);
     sleep(TIMEOUT).await;
     request().await.expect("it ends").1.expect("a reply");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_deadline_is_earlier_than_those_before_it_fails_at_its_deadline() {
+    let scene = Scene::new();
+    scene.request(1).await.expect("admitted");
+    scene.answer_all(Answer::Hold);
+    let earlier = [scene.spawn(2), scene.spawn(3)];
+    settle().await;
+    sleep(ms(10)).await;
+    let waiting = scene.spawn(4);
+    // As what follows the parts of a request in several slots.
+    let counters = [OwnedCounterOp::of(&scene.counter(5))].into();
+    let (io, deadline) = (&scene.store.inner.io, Instant::now() + ms(20));
+    let followers = Followers::default();
+    let response = io.execute(Op::Peek, counters, deadline, followers, Retry::IfUnread);
+    io.wake();
+    let response = StoreResponse::Pending(response.expect("it is pushed").into());
+    let (elapsed, result) = timed(response).await.expect("it ends");
+    assert_eq!(elapsed, ms(20));
+    assert!(!result.expect_err("not sent").may_have_run());
+    for request in earlier.into_iter().chain([waiting]) {
+        assert_eq!(request.await.expect("it ends").0, TIMEOUT);
+    }
 }
