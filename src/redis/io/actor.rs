@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    future::{pending, poll_fn},
+    future::{pending, poll_fn, ready},
     mem,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -151,9 +151,7 @@ impl<W: Wire> Actor<W> {
             if turns % MAX_TURNS == 0 {
                 yield_now().await;
             }
-            if !self.end_turn(now) {
-                continue;
-            }
+            let may_wait = self.end_turn(now);
             let next = self.next_due();
             tokio::select! {
                 biased;
@@ -166,6 +164,7 @@ impl<W: Wire> Actor<W> {
                 }
                 Some(done) = self.jobs.next() => self.complete(done),
                 () = self.io.wake.notified() => {}
+                () = ready(()), if !may_wait => {}
             }
         }
     }
