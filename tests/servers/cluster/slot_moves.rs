@@ -68,7 +68,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_others_or_fails_u
         let limiter_of = |names: &[&str]| {
             limiter(
                 store.clone(),
-                names.iter().map(|name| Gcra.policy(*name, "3/month")),
+                names.iter().map(|name| Gcra.policy(name, "3/month")),
             )
         };
         let (limiter, beside) = (limiter_of(&["a", "b"]), limiter_of(&["beside"]));
