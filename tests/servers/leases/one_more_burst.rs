@@ -3,8 +3,6 @@
 
 use std::slice;
 
-use tokio::runtime::Handle;
-
 use crate::leases::support::*;
 
 /// A process that holds units under a strategy, and another one that takes what the store has. No unit refills while a test runs.
@@ -21,8 +19,7 @@ impl Processes {
         let [holder, other] = [0, 1].map(|_| {
             // A reply from a window that begins after the restart ends the leases of the one before: none is read while units are
             // spent.
-            let store = builder(scene.server.url()).runtime(Handle::current());
-            limiter(store.built(), [leased(strategy, "p", "20000/month")])
+            scene.single_here(strategy, "20000/month")
         });
         Self {
             strategy,

@@ -4,6 +4,7 @@ use std::pin::pin;
 
 use futures_util::future::{Either, select};
 use testkit::Clock;
+use tokio::runtime::Handle;
 use tollgate::{observe::LeaseStats, redis::RedisStoreBuilder};
 use tollgate_tests::clocks::of_own_process;
 pub(crate) use tollgate_tests::strategy_kind::StrategyKind::{
@@ -98,6 +99,12 @@ impl Scene {
     /// A limiter on connections of its own, under a policy `p` with [leases](leased).
     pub(crate) fn single(&self, strategy: StrategyKind, quota: &str) -> Limiter {
         self.limiter([leased(strategy, "p", quota)])
+    }
+
+    /// Such a limiter with its IO on the test's runtime: no reply is read while the test does not wait.
+    pub(crate) fn single_here(&self, strategy: StrategyKind, quota: &str) -> Limiter {
+        let store = builder(self.server.url()).runtime(Handle::current());
+        limiter(store.built(), [leased(strategy, "p", quota)])
     }
 }
 
