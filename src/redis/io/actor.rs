@@ -275,7 +275,8 @@ impl<W: Wire> Actor<W> {
         is_over || self.lanes.iter().all(Lane::is_empty) && self.parked.is_empty()
     }
 
-    /// Publishes what request threads read. Returns false if requests wait that are to be drained now.
+    /// Sets how many further requests wake the actor, and notes since when servers are silent. Returns false if so many requests have
+    /// come meanwhile.
     fn end_turn(&mut self, now: Instant) -> bool {
         let mut waiting = Vec::new();
         let (mut drained, mut may_wait) = (0, true);

@@ -164,7 +164,8 @@ impl<W: Wire> Actor<W> {
             None if now <= call.sent_at + self.io.timeout() => self.note_success(call.node),
             None => {}
         }
-        if reply.action.reconnect {
+        let node = self.nodes.get(&call.node);
+        if reply.action.reconnect && node.is_some_and(|node| node.is_current(call.connection)) {
             self.retire_connection(call.node);
         }
         if !self.lanes[lane].is_kept_paused {
@@ -177,22 +178,18 @@ impl<W: Wire> Actor<W> {
         let failed = error_class::to_store_error(error);
         let action = error_class::classify(error);
         let node = self.nodes.get(&call.node);
-        let is_current = node
-            .and_then(|node| node.current.as_ref())
-            .is_some_and(|current| current.id == call.connection);
+        let is_current = node.is_some_and(|node| node.is_current(call.connection));
         if action.retry == Some(Retry::WithScriptText) && !call.with_text {
             self.report(&call, CallResult::Repeated(failed.clone()));
             call.batch.remove_answered();
-            return match is_current && !call.batch.is_empty() {
-                true => {
-                    let send_as = SendAs {
-                        with_text: true,
-                        asking: call.asking,
-                    };
-                    self.send(lane, call.batch, call.node, send_as);
-                }
-                false => self.send_again(lane, call.batch, None),
+            if !is_current || call.batch.is_empty() {
+                return self.send_again(lane, call.batch, None);
+            }
+            let send_as = SendAs {
+                with_text: true,
+                asking: call.asking,
             };
+            return self.send(lane, call.batch, call.node, send_as);
         }
         let host = node.and_then(|node| node.address.as_ref());
         let host = host.map_or("", |(host, _)| host);
@@ -278,8 +275,8 @@ impl<W: Wire> Actor<W> {
         self.send(lane, batch, id, send_as);
     }
 
-    /// Puts the requests of a batch before all others: now, or at an instant. Those without a waiter that only a waiter needs are
-    /// dropped.
+    /// Puts the requests of a batch before all others: now, or at an instant. Requests that only a waiter needs, and whose waiter has
+    /// its result, are dropped.
     pub(super) fn send_again(&mut self, lane: usize, mut batch: Batch, at: Option<Instant>) {
         batch.remove_answered();
         let requests: Vec<_> = batch.drain().collect();

@@ -10,7 +10,7 @@ use super::{
     actor::{Actor, Done},
     breaker::Breaker,
     calls::CallResult,
-    lane::MIN_CALL_TIME,
+    lane::MIN_CALL_TIMEOUT,
     node::Node,
     server::{Address, Server},
     wire::{CallError, Wire},
@@ -247,7 +247,7 @@ impl<W: Wire> Actor<W> {
 
     /// Tries a connection that was idle for long.
     pub(super) fn send_ping(&mut self, id: u64, now: Instant) {
-        let within = MIN_CALL_TIME.max(self.io.timeout());
+        let within = MIN_CALL_TIMEOUT.max(self.io.timeout());
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };

@@ -20,8 +20,8 @@ const MAX_IN_FLIGHT: usize = 4;
 /// Waiting keys that justify a second batch in flight to a server nearby: the fixed cost of a call is small beside so many.
 const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
-/// How long the reply to a call is awaited, or for the store's timeout if that is longer.
-pub(super) const MIN_CALL_TIME: Duration = Duration::from_secs(60);
+/// How long the reply to a call is awaited at most, or for the store's timeout if that is longer.
+pub(super) const MIN_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) struct Lane {
@@ -216,7 +216,7 @@ impl Lane {
     /// Gives up the calls that have had no reply for too long.
     pub(super) fn abort_calls(&self, now: Instant, timeout: Duration) {
         let calls = self.calls.iter();
-        let late = calls.filter(|call| call.sent_at + MIN_CALL_TIME.max(timeout) <= now);
+        let late = calls.filter(|call| call.sent_at + MIN_CALL_TIMEOUT.max(timeout) <= now);
         late.for_each(|call| call.abort.abort());
     }
 
@@ -229,7 +229,7 @@ impl Lane {
         });
         let calls = self.calls.iter().flat_map(|call| {
             let deadline = call.batch.earliest_deadline();
-            [Some(call.sent_at + MIN_CALL_TIME.max(timeout)), deadline]
+            [Some(call.sent_at + MIN_CALL_TIMEOUT.max(timeout)), deadline]
         });
         let first = self.backlog.front().map(|first| first.deadline);
         let is_busy = !self.calls.is_empty() || first.is_some();

@@ -95,6 +95,13 @@ impl<C> Node<C> {
         closed.map(|closed| closed.id)
     }
 
+    /// Whether calls are sent on this connection.
+    pub(super) fn is_current(&self, id: u64) -> bool {
+        self.current
+            .as_ref()
+            .is_some_and(|current| current.id == id)
+    }
+
     /// Drops a connection that broke. Returns whether it was open: several calls find out.
     pub(super) fn lose(&mut self, id: u64) -> bool {
         let before = self.connections();
