@@ -33,10 +33,14 @@ thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this is the thread.
+pub(crate) fn is_background() -> bool {
+    IS_BACKGROUND.try_with(Cell::get).unwrap_or(false)
+}
+
 /// The runtime of the thread, for another thread to [block on](block_on). `None` also on the thread itself: it would wait for itself.
 pub(crate) fn runtime_to_block_on() -> Option<Handle> {
-    let is_background = IS_BACKGROUND.try_with(Cell::get).unwrap_or(false);
-    (!is_background).then(background_runtime).flatten()
+    (!is_background()).then(background_runtime).flatten()
 }
 
 /// Runs a future on this thread, which parks while it waits. Its timers, sockets and tasks are those of `runtime`, not of the caller's

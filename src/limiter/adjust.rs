@@ -16,6 +16,8 @@ use super::{
     entry::PolicyEntry,
     mode::OnFailure,
 };
+#[cfg(feature = "redis")]
+use crate::{background, redis::io::events::defer};
 use crate::{
     error::StoreError,
     key::Key,
@@ -385,8 +387,35 @@ impl Drop for UnitsReport {
 }
 
 /// Reports units, unless they are zero.
-fn notify(observers: &Observers, event: &UnitsEvent<'_>) {
-    if event.units > 0 {
-        observers.notify(|observer| observer.on_units(event));
+fn notify(observers: &Arc<Observers>, event: &UnitsEvent<'_>) {
+    if event.units == 0 {
+        return;
     }
+    // The result of a call that no task awaits arrives on the IO thread, on which an observer that blocks would delay every reply.
+    #[cfg(feature = "redis")]
+    if background::is_background() {
+        let observers = observers.clone();
+        let (policy, key): (Arc<str>, _) = (event.policy.into(), *event.key);
+        let UnitsEvent {
+            generation,
+            index,
+            kind,
+            units,
+            confirmed,
+            ..
+        } = *event;
+        return defer(move || {
+            let event = UnitsEvent {
+                generation,
+                index,
+                policy: &policy,
+                key: &key,
+                kind,
+                units,
+                confirmed,
+            };
+            observers.notify(|observer| observer.on_units(&event));
+        });
+    }
+    observers.notify(|observer| observer.on_units(event));
 }

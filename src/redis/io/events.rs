@@ -22,7 +22,7 @@ type Event = Box<dyn FnOnce() + Send>;
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Runs `event` on the thread, which the first one starts. One that does not fit is dropped, and counted.
-pub(super) fn defer(event: impl FnOnce() + Send + 'static) {
+pub(crate) fn defer(event: impl FnOnce() + Send + 'static) {
     static THREAD: OnceLock<Option<SyncSender<Event>>> = OnceLock::new();
     let thread = THREAD.get_or_init(|| {
         let (sender, events) = sync_channel(MAX_WAITING);

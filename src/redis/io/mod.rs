@@ -64,7 +64,7 @@ mod calls;
 mod commands;
 mod connections;
 mod deadline_timer;
-mod events;
+pub(crate) mod events;
 mod inbox;
 mod kept;
 mod lane;

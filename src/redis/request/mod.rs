@@ -57,7 +57,7 @@ pub(crate) trait Recorder: fmt::Debug + Send + Sync {
 
 /// Gets the response to a request in place of a task, once: a result or an error.
 pub(crate) trait OnResponse: fmt::Debug + Send {
-    /// Called where the reply is decoded. No lock of a key or a queue is held.
+    /// Called where the reply is decoded, or where the request fails, so it must not block. No lock of a key or a queue is held.
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
 }
 

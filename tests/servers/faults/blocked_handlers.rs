@@ -1,10 +1,13 @@
 //! Handlers that block the threads of the runtime, by hashes of passwords say, and a process that is suspended: no request fails for
 //! that, and the circuit breaker stays closed.
 
-use std::process::Child;
+use std::{
+    process::Child,
+    sync::mpsc::{self, Receiver, Sender},
+};
 
 use crate::faults::support::*;
-use tollgate::observe::{BreakerState, Event};
+use tollgate::observe::{BreakerState, Event, UnitsEvent};
 
 /// Counts how often circuit breakers open.
 #[derive(Debug, Default)]
@@ -69,6 +72,51 @@ fn each_guess_of_a_login_flood_is_charged_once_and_no_request_fails() {
             assert_eq!(status.used("p"), 1, "guess {n}");
         }
     });
+}
+
+/// Blocks in each event of units until the sender of the other channel is dropped.
+#[derive(Debug)]
+struct Blocked {
+    began: Sender<()>,
+    end: Mutex<Receiver<()>>,
+}
+
+impl Observer for Blocked {
+    fn on_units(&self, _: &UnitsEvent<'_>) {
+        self.began.send(()).ok();
+        self.end.lock().expect("a lock").recv().ok();
+    }
+}
+
+#[tokio::test]
+async fn an_observer_that_blocks_while_a_charge_by_outcome_is_made_delays_no_request() {
+    let server = Server::start();
+    let ((began, has_begun), (release, end)) = (mpsc::channel(), mpsc::channel());
+    let layer = RateLimitLayer::builder()
+        .store(store(&server))
+        .policy(
+            policy(5)
+                .key(extract::global())
+                .charge_after(outcome::success),
+        )
+        .on_store_error(OnStoreError::Reject)
+        .observe(Arc::new(Blocked {
+            began,
+            end: end.into(),
+        }))
+        .built();
+    let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(String::new()));
+    let Ok(response) = layer
+        .layer(service_fn(hello))
+        .oneshot(Request::new(()))
+        .await;
+    drop(response);
+    let begun = tokio::task::spawn_blocking(move || has_begun.recv()).await;
+    begun.expect("a task").expect("it is charged");
+    let check = layer.limiter().check(KEY).into_future();
+    let decision = tokio::time::timeout(TEST_TIMEOUT, check).await;
+    drop(release);
+    assert!(admitted_by_store(&decision.expect("it is not delayed")));
 }
 
 const URL: &str = "TOLLGATE_SUSPENDED_URL";
