@@ -1,17 +1,23 @@
 //! What a store reports: round trips, the circuit breaker, and its state.
 
+use tokio::runtime::Handle;
 use tollgate::observe::BreakerState;
-use tollgate_tests::{prelude::*, stores::redis};
+use tollgate_tests::prelude::*;
 
 use crate::{
     metrics::support::{value, value_now},
     observe::support::*,
 };
 
-fn on(server: &Server) -> Watched {
+/// A store on the test's runtime, which calls observers before the request has its result.
+fn redis(server: &Server) -> RedisStore {
     let store = RedisStore::builder().url(server.url());
-    let store = store.timeout(TEST_TIMEOUT).built();
-    let builder = Limiter::builder().store(store);
+    let store = store.timeout(TEST_TIMEOUT);
+    store.runtime(Handle::current()).built()
+}
+
+fn on(server: &Server) -> Watched {
+    let builder = Limiter::builder().store(redis(server));
     let builder = builder.on_store_error(OnStoreError::Admit);
     watched(builder, [Policy::new("p", quota("1000/month"))])
 }
