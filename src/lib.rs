@@ -101,7 +101,8 @@
 //! # Outgoing calls
 //!
 //! An [`OutgoingLayer`] wraps clients with any request type. Calls wait for their turn, first come, first served, and are
-//! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower.
+//! rejected only if they would wait for longer than their timeout. A call holds its permits of in-flight limits until the body of
+//! its HTTP response has ended. [`Limiter::wait`] does the same without tower.
 //! [`OutgoingLayer::obey`] and [`Provider::heed`](provider::Provider::heed) share among all processes what the responses of a [`provider`] say about its limits.
 //!
 //! # Without async code

@@ -19,8 +19,9 @@ use crate::{
 };
 
 pin_project! {
-    /// The body of a response of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's, or that of a rejection.
-    /// Dropping it releases the request's permits and charges by the outcome.
+    /// The body of a response of a [`RateLimit`](crate::layer::RateLimit) service, or of an
+    /// [`Outgoing`](crate::outgoing::Outgoing) client: the inner service's, or that of a rejection. When it ends or is dropped, the
+    /// request's permits are released, and charges by the outcome are settled.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -40,7 +41,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The inner service's body, whose end settles `in_flight`.
-    pub(super) fn inner(body: B, in_flight: Box<InFlightRequest>) -> Self {
+    pub(crate) fn inner(body: B, in_flight: Box<InFlightRequest>) -> Self {
         let in_flight = Some(in_flight);
         Self {
             kind: Kind::Inner { body, in_flight },
@@ -48,7 +49,7 @@ impl<B> ResponseBody<B> {
     }
 
     /// The inner service's body, whose end has no effect.
-    pub(super) fn passthrough(body: B) -> Self {
+    pub(crate) fn passthrough(body: B) -> Self {
         let in_flight = None;
         Self {
             kind: Kind::Inner { body, in_flight },
@@ -136,7 +137,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 ///
 /// Dropping it releases the permit, and settles the charge as for a request that was dropped.
 #[derive(Debug)]
-pub(crate) struct InFlightRequest {
+pub struct InFlightRequest {
     admission: Admission,
     decision_index: usize,
     _permit: Option<Arc<HeldPermits>>,
@@ -182,6 +183,28 @@ impl InFlightRequest {
             _permit: permit,
             progress,
         }
+    }
+
+    /// An outgoing call, whose permits are in its admission until [`share_admission`](Self::share_admission).
+    pub(crate) fn outgoing(admission: Admission) -> Box<Self> {
+        // Most policies charge whatever the outcome.
+        let progress = admission
+            .depends_on_outcome(0)
+            .then(ResponseProgress::default);
+        Box::new(Self::new(admission, 0, None, progress))
+    }
+
+    /// The admission of an outgoing call for its caller. It holds no permit: they are released when this is dropped.
+    pub(crate) fn share_admission(&mut self) -> Admission {
+        self._permit = self.admission.take_permits();
+        self.admission.clone()
+    }
+
+    /// Settles the charge of an outgoing call whose response is not HTTP: it counts as a status 200 without fields. Returns the
+    /// admission, which holds the permits.
+    pub(crate) fn end_with_admission(self: Box<Self>) -> Admission {
+        let (_, ended) = self.on_response(Response::new(()), true);
+        ended.admission.clone()
     }
 
     /// Records the head of the response. If nothing follows it, the charge is settled, so that the fields that are written next are of

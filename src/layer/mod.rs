@@ -53,7 +53,7 @@
 //!   its quota;
 //! - as metadata, what an HTTP rejection has: `retry-after` and the [fields](crate::RateLimitHeaders).
 
-mod body;
+pub(crate) mod body;
 mod future;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 pub(crate) mod layer;

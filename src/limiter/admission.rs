@@ -220,6 +220,11 @@ impl Admission {
         (admission, added)
     }
 
+    /// Takes the permits of a call by hand out of its admission, for a layer that holds them in its place.
+    pub(crate) fn take_permits(&self) -> Option<Arc<HeldPermits>> {
+        self.lock().rare.as_mut()?.own_permit.take()
+    }
+
     /// The state without its lock, if this is the only reference to it.
     #[inline]
     fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {

@@ -5,14 +5,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::response::Parts;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{AttachAdmission, BoxError, ObeyResponses, obey::HeedFuture};
+use super::{BoxError, ClientResponse, obey::HeedFuture};
 use crate::{
+    layer::body::InFlightRequest,
     limiter::{Admission, Keys, WaitFuture},
-    outcome::{Head, Outcome, RequestEnd},
+    outcome::RequestEnd,
 };
 
 pin_project! {
@@ -20,14 +20,15 @@ pin_project! {
     /// nothing; dropping it after the inner service was called ends the request as
     /// [dropped](crate::outcome::RequestEnd::Dropped). Once the service has responded, dropping it while an obeyed response is written
     /// to the store discards the response; the key may or may not be blocked.
-    pub struct ResponseFuture<S, Req, H, O = ()>
+    pub struct ResponseFuture<S, Req, R>
     where
         S: Service<Req>,
     {
         #[pin]
         state: State<S, S::Future, Req, S::Response>,
-        attach: H,
-        obeyed: Option<(O, Keys)>,
+        responses: R,
+        // `None` if responses are not obeyed.
+        keys: Option<Keys>,
     }
 }
 
@@ -36,13 +37,13 @@ pin_project! {
     enum State<S, F, Req, Res> {
         Waiting { waiting: WaitFuture, deferred: Option<(Req, S)> },
         // Dropped in this order: the call ends before its permit is released.
-        Called { #[pin] inner: F, in_flight: Option<InFlightCall> },
+        Called { #[pin] inner: F, in_flight: Option<Box<InFlightRequest>> },
         // A block is written to the store before the response is returned, so that no call that follows it is sent.
-        Heeding { heed: HeedFuture, responded: Option<(Res, Admission)> },
+        Heeding { heed: HeedFuture, responded: Option<(Res, Box<InFlightRequest>)> },
     }
 }
 
-impl<S, Req, H, O> ResponseFuture<S, Req, H, O>
+impl<S, Req, R> ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {
@@ -50,34 +51,33 @@ where
         waiting: WaitFuture,
         request: Req,
         ready: S,
-        attach: H,
-        obeyed: Option<(O, Keys)>,
+        responses: R,
+        keys: Option<Keys>,
     ) -> Self {
         let deferred = Some((request, ready));
         Self {
             state: State::Waiting { waiting, deferred },
-            attach,
-            obeyed,
+            responses,
+            keys,
         }
     }
 
-    pub(super) fn passthrough(inner: S::Future, attach: H) -> Self {
-        let in_flight = Some(InFlightCall::new(Admission::none()));
+    pub(super) fn passthrough(inner: S::Future, responses: R) -> Self {
+        let in_flight = Some(InFlightRequest::outgoing(Admission::none()));
         Self {
             state: State::Called { inner, in_flight },
-            attach,
-            obeyed: None,
+            responses,
+            keys: None,
         }
     }
 }
 
-impl<S, Req, H, O> Future for ResponseFuture<S, Req, H, O>
+impl<S, Req, R> Future for ResponseFuture<S, Req, R>
 where
     S: Service<Req, Error: Into<BoxError>>,
-    H: AttachAdmission<S::Response>,
-    O: ObeyResponses<S::Response>,
+    R: ClientResponse<S::Response>,
 {
-    type Output = Result<H::Output, BoxError>;
+    type Output = Result<R::Output, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -89,7 +89,7 @@ where
                         Ok(admission) => admission,
                         Err(rejected) => return Poll::Ready(Err(Box::new(rejected))),
                     };
-                    let in_flight = Some(InFlightCall::new(admission));
+                    let in_flight = Some(InFlightRequest::outgoing(admission));
                     match deferred.take() {
                         Some((request, mut service)) => State::Called {
                             inner: service.call(request),
@@ -107,27 +107,24 @@ where
                     let response = match response {
                         Ok(response) => response,
                         Err(error) => {
-                            in_flight.on_failure();
+                            in_flight.end(RequestEnd::ServiceFailed);
                             return Poll::Ready(Err(error.into()));
                         }
                     };
-                    let admission = in_flight.on_response(|| this.attach.head(&response));
-                    let heed = this
-                        .obeyed
-                        .take()
-                        .and_then(|(obey, keys)| obey.heed(keys, &response));
+                    let keys = this.keys.take();
+                    let heed = keys.and_then(|keys| this.responses.heed(keys, &response));
                     let Some(heed) = heed else {
-                        return Poll::Ready(Ok(this.attach.attach(response, admission)));
+                        return Poll::Ready(Ok(this.responses.finish(response, in_flight)));
                     };
-                    let responded = Some((response, admission));
+                    let responded = Some((response, in_flight));
                     State::Heeding { heed, responded }
                 }
                 StateProj::Heeding { heed, responded } => {
                     ready!(heed.as_mut().poll(cx));
-                    let Some((response, admission)) = responded.take() else {
+                    let Some((response, in_flight)) = responded.take() else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(this.attach.attach(response, admission)));
+                    return Poll::Ready(Ok(this.responses.finish(response, in_flight)));
                 }
             };
             state.set(next);
@@ -135,7 +132,7 @@ where
     }
 }
 
-impl<S, Req, H, O> fmt::Debug for ResponseFuture<S, Req, H, O>
+impl<S, Req, R> fmt::Debug for ResponseFuture<S, Req, R>
 where
     S: Service<Req>,
 {
@@ -145,47 +142,5 @@ where
             State::Called { .. } => "ResponseFuture(Called)",
             State::Heeding { .. } => "ResponseFuture(Heeding)",
         })
-    }
-}
-
-/// An admitted call, until its outcome is known. Dropping it settles the charge as for a request that was dropped.
-#[derive(Debug)]
-struct InFlightCall {
-    admission: Admission,
-    settled: bool,
-}
-
-impl InFlightCall {
-    fn new(admission: Admission) -> Self {
-        // Most policies charge whatever the outcome.
-        let settled = !admission.depends_on_outcome(0);
-        Self { admission, settled }
-    }
-
-    /// Settles the charge by the response.
-    fn on_response(mut self, head: impl FnOnce() -> Parts) -> Admission {
-        if !self.settled {
-            let head = Head::of(&head());
-            self.settle(&Outcome::new(Some(&head), None, RequestEnd::Completed));
-        }
-        self.admission.clone()
-    }
-
-    /// Settles the charge after an error of the service.
-    fn on_failure(mut self) {
-        self.settle(&Outcome::new(None, None, RequestEnd::ServiceFailed));
-    }
-
-    fn settle(&mut self, outcome: &Outcome<'_>) {
-        if !self.settled {
-            self.settled = true;
-            self.admission.settle_outcome(0, outcome);
-        }
-    }
-}
-
-impl Drop for InFlightCall {
-    fn drop(&mut self) {
-        self.settle(&Outcome::new(None, None, RequestEnd::Dropped));
     }
 }

@@ -1,12 +1,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Response, StatusCode, response::Parts};
-
-use super::Obey;
+use super::{AnyResponse, HttpResponse, WithAdmission, obey::Obey};
 use crate::{
     error::ConfigError,
     key::Key,
-    limiter::{Admission, DEFAULT_MAX_WAITERS, Keys, Limiter},
+    limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter},
     provider::Provider,
 };
 
@@ -19,10 +17,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// at a time. It is cheap to clone, and its clones share their counts and queues. The [module](crate::outgoing) describes what
 /// happens to a request.
 ///
-/// As a field's type, `OutgoingLayer` is a layer with a fixed key, and [`Outgoing<C>`](crate::outgoing::Outgoing) its service.
-/// With [`key_with`](OutgoingLayer::key_with) or [`attach`](OutgoingLayer::attach) the other type parameters have to be named,
-/// such as `Outgoing<C, StaticKeys, InExtensions>`, or with
-/// [`obey`](OutgoingLayer::obey) `Outgoing<C, StaticKeys, Discard, Obey<http::Response<B>>>`.
+/// As a field's type, `OutgoingLayer` is a layer with a fixed key for a client of HTTP, and
+/// [`Outgoing<C>`](crate::outgoing::Outgoing) its service. With [`key_with`](OutgoingLayer::key_with), or for a client with
+/// other responses, the other type parameters have to be named, such as `Outgoing<C, StaticKeys, AnyResponse>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,24 +38,37 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct OutgoingLayer<K = StaticKeys, H = Discard, O = ()> {
+pub struct OutgoingLayer<K = StaticKeys, R = HttpResponse> {
     pub(super) limiter: Limiter,
     pub(super) keys: K,
-    pub(super) attach: H,
-    pub(super) obey: O,
+    pub(super) responses: R,
     pub(super) timeout: Duration,
     pub(super) queue: usize,
     pub(super) enabled: bool,
 }
 
 impl OutgoingLayer {
-    /// A layer over `limiter`, with which it shares counts and queues.
+    /// A layer over `limiter`, with which it shares counts and queues, for clients that respond with an
+    /// [`http::Response`](http::Response). A call [ends](crate::outgoing#when-a-call-has-ended) with its response's body.
     pub fn new(limiter: Limiter) -> Self {
+        Self::with_responses(limiter, HttpResponse::default())
+    }
+}
+
+impl OutgoingLayer<StaticKeys, AnyResponse> {
+    /// A layer over `limiter`, with which it shares counts and queues, for clients with responses of any type. A call
+    /// [ends](crate::outgoing#when-a-call-has-ended) with its response.
+    pub fn for_any_response(limiter: Limiter) -> Self {
+        Self::with_responses(limiter, AnyResponse)
+    }
+}
+
+impl<R> OutgoingLayer<StaticKeys, R> {
+    fn with_responses(limiter: Limiter, responses: R) -> Self {
         Self {
             limiter,
             keys: StaticKeys::default(),
-            attach: Discard,
-            obey: (),
+            responses,
             timeout: DEFAULT_TIMEOUT,
             queue: DEFAULT_MAX_WAITERS,
             enabled: true,
@@ -66,11 +76,37 @@ impl OutgoingLayer {
     }
 }
 
-impl<K, H, O> OutgoingLayer<K, H, O> {
+impl<K> OutgoingLayer<K, HttpResponse> {
+    /// Obeys what the provider says in its HTTP responses: a refusal, and a window of which nothing is left, block the call's
+    /// key in the store, for all processes. [The module](crate::outgoing#when-the-provider-refuses-calls) has the rules,
+    /// [`provider`](crate::provider) the fields. Replaces the provider that was set before.
+    ///
+    /// Keys that are set for each policy need one for the block list too. If a [reload](Limiter::reconfigure) removes the block
+    /// list, refusals are logged as errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if the limiter has no [block list](crate::Policy::block_list), or several and the provider
+    /// [names](Provider::block_list) none, or if a [policy](Provider::limit) that counts a limit of the provider is unknown.
+    pub fn obey(mut self, provider: Provider) -> Result<Self, ConfigError> {
+        self.responses.obey = Some(Obey::new(self.limiter.clone(), provider)?);
+        Ok(self)
+    }
+}
+
+impl<K> OutgoingLayer<K, AnyResponse> {
+    /// Sets that each response is returned with its [`Admission`](crate::Admission), as a tuple.
+    #[must_use]
+    pub fn with_admission(self) -> OutgoingLayer<K, WithAdmission> {
+        self.map(|keys, AnyResponse| (keys, WithAdmission))
+    }
+}
+
+impl<K, R> OutgoingLayer<K, R> {
     /// Sets the keys of all requests: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
     /// Default: [`Key::global`](crate::Key::global). Replaces the cost that was set before.
     #[must_use]
-    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H, O> {
+    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, R> {
         let keys = keys.into();
         self.keys_from(StaticKeys { keys, cost: None })
     }
@@ -78,7 +114,7 @@ impl<K, H, O> OutgoingLayer<K, H, O> {
     /// Sets the keys of each request to those that `keys` returns for it: see [`key`](OutgoingLayer::key). Replaces the cost
     /// that was set before.
     #[must_use]
-    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, H, O>
+    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, R>
     where
         F: Fn(&Req) -> T + Send + Sync + 'static,
         T: Into<Keys>,
@@ -112,88 +148,19 @@ impl<K, H, O> OutgoingLayer<K, H, O> {
         self
     }
 
-    /// Sets how each request's [`Admission`](crate::Admission) is passed to the client's caller: [`AsTuple`](super::AsTuple)
-    /// with the response, [`InExtensions`](super::InExtensions) of it, or by an implementation of
-    /// [`AttachAdmission`](super::AttachAdmission). Default: [`Discard`](super::Discard).
-    #[must_use]
-    pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G, O> {
-        self.map(|keys, _, obey| (keys, attach, obey))
-    }
-
     /// Sets the implementation of [`RequestKeys`](super::RequestKeys) that finds each request's keys and cost.
     #[must_use]
-    pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, H, O> {
-        self.map(|_, attach, obey| (keys, attach, obey))
-    }
-
-    /// Obeys what the provider says in its HTTP responses: a refusal, and a window of which nothing is left, block the call's
-    /// key in the store, for all processes. [The module](crate::outgoing#when-the-provider-refuses-calls) has the rules,
-    /// [`provider`](crate::provider) the fields. Replaces the provider that was set before.
-    ///
-    /// Keys that are set for each policy need one for the block list too. If a [reload](Limiter::reconfigure) removes the block
-    /// list, refusals are logged as errors.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] if the limiter has no [block list](crate::Policy::block_list), or several and the provider
-    /// [names](Provider::block_list) none, or if a [policy](Provider::limit) that counts a limit of the provider is unknown.
-    pub fn obey<B: 'static>(
-        self,
-        provider: Provider,
-    ) -> Result<OutgoingLayer<K, H, Obey<Response<B>>>, ConfigError> {
-        self.obey_with(provider, |response: &Response<B>| {
-            (response.status(), response.headers())
-        })
-    }
-
-    /// Obeys the provider as [`obey`](OutgoingLayer::obey) does, for a client with responses of its own: `head` returns the status and
-    /// the fields of one.
-    ///
-    /// ```
-    /// use http::{HeaderMap, StatusCode};
-    /// use tollgate::{Limiter, OutgoingLayer, Policy, Quota, provider::Provider};
-    ///
-    /// /// Such as reqwest's.
-    /// struct Response {
-    ///     status: StatusCode,
-    ///     headers: HeaderMap,
-    /// }
-    ///
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("requests", Quota::requests(500).per_minute()))
-    ///     .policy(Policy::block_list("refused"))
-    ///     .build()?;
-    /// let layer = OutgoingLayer::new(limiter)
-    ///     .key("our-account")
-    ///     .obey_with(Provider::openai().limit("requests", "requests"), |response: &Response| {
-    ///         (response.status, &response.headers)
-    ///     })?;
-    /// # Ok::<(), tollgate::ConfigError>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`obey`](OutgoingLayer::obey).
-    pub fn obey_with<Res, F>(
-        self,
-        provider: Provider,
-        head: F,
-    ) -> Result<OutgoingLayer<K, H, Obey<Res>>, ConfigError>
-    where
-        F: for<'a> Fn(&'a Res) -> (StatusCode, &'a HeaderMap) + Send + Sync + 'static,
-    {
-        let obey = Obey::new(self.limiter.clone(), provider, Arc::new(head))?;
-        Ok(self.map(|keys, attach, _| (keys, attach, obey)))
+    pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, R> {
+        self.map(|_, responses| (keys, responses))
     }
 
     /// The same layer with other types.
-    fn map<Q, G, P>(self, parts: impl FnOnce(K, H, O) -> (Q, G, P)) -> OutgoingLayer<Q, G, P> {
-        let (keys, attach, obey) = parts(self.keys, self.attach, self.obey);
+    fn map<Q, P>(self, parts: impl FnOnce(K, R) -> (Q, P)) -> OutgoingLayer<Q, P> {
+        let (keys, responses) = parts(self.keys, self.responses);
         OutgoingLayer {
             limiter: self.limiter,
             keys,
-            attach,
-            obey,
+            responses,
             timeout: self.timeout,
             queue: self.queue,
             enabled: self.enabled,
@@ -206,7 +173,7 @@ impl<K, H, O> OutgoingLayer<K, H, O> {
     }
 }
 
-impl<H, O> OutgoingLayer<StaticKeys, H, O> {
+impl<R> OutgoingLayer<StaticKeys, R> {
     /// Sets the cost of each request under every policy to `units`. Default: each policy's own cost.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
@@ -215,7 +182,7 @@ impl<H, O> OutgoingLayer<StaticKeys, H, O> {
     }
 }
 
-impl<Req, H, O> OutgoingLayer<KeysFn<Req>, H, O> {
+impl<Req, R> OutgoingLayer<KeysFn<Req>, R> {
     /// Sets the cost of each request under every policy to the units that `cost` returns for it. Default: each policy's own
     /// cost.
     #[must_use]
@@ -225,67 +192,6 @@ impl<Req, H, O> OutgoingLayer<KeysFn<Req>, H, O> {
     {
         self.keys.cost = Some(Arc::new(cost));
         self
-    }
-}
-
-/// Passes a request's [`Admission`] to the caller of a client: set by [`OutgoingLayer::attach`](crate::OutgoingLayer::attach).
-/// [`Discard`], [`AsTuple`] and [`InExtensions`] implement it.
-pub trait AttachAdmission<Res> {
-    /// The response of the service.
-    type Output;
-
-    /// The head of an HTTP response that stands for `_response`, for policies that [charge](crate::Policy::charge_after) by the
-    /// outcome. Default: status 200 without fields.
-    fn head(&self, _response: &Res) -> Parts {
-        Response::new(()).into_parts().0
-    }
-
-    /// Converts the inner service's response, and the request's admission, into the response of the service.
-    fn attach(&self, response: Res, admission: Admission) -> Self::Output;
-}
-
-/// Returns the response unchanged, and drops the admission: the default of an [`OutgoingLayer`](crate::OutgoingLayer).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Discard;
-
-impl<Res> AttachAdmission<Res> for Discard {
-    type Output = Res;
-
-    fn attach(&self, response: Res, _admission: Admission) -> Res {
-        response
-    }
-}
-
-/// Returns the response and its admission as a tuple.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AsTuple;
-
-impl<Res> AttachAdmission<Res> for AsTuple {
-    type Output = (Res, Admission);
-
-    fn attach(&self, response: Res, admission: Admission) -> (Res, Admission) {
-        (response, admission)
-    }
-}
-
-/// Puts the admission into the extensions of an HTTP response. Policies that charge by the outcome see the response's head; its
-/// body isn't awaited.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InExtensions;
-
-impl<B> AttachAdmission<Response<B>> for InExtensions {
-    type Output = Response<B>;
-
-    fn head(&self, response: &Response<B>) -> Parts {
-        let (mut head, ()) = Response::new(()).into_parts();
-        head.status = response.status();
-        head.headers = response.headers().clone();
-        head
-    }
-
-    fn attach(&self, mut response: Response<B>, admission: Admission) -> Response<B> {
-        response.extensions_mut().insert(admission);
-        response
     }
 }
 

@@ -1,7 +1,8 @@
 //! Limits for outgoing calls: a client that respects the limits of another service.
 //!
-//! An [`OutgoingLayer`] wraps any tower service, with any types of requests and responses: an HTTP client such as hyper-util's
-//! or reqwest's, a tonic channel, calls of a database in a
+//! An [`OutgoingLayer`] wraps any tower service. [`OutgoingLayer::new`] is for those that respond with an
+//! [`http::Response`](http::Response): an HTTP client such as hyper-util's, a tonic channel.
+//! [`OutgoingLayer::for_any_response`] is for all others, such as calls of a database in a
 //! [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html).
 //!
 //! ```
@@ -16,7 +17,7 @@
 //!     .policy(Policy::new("geocoder", Quota::requests(1).per(Duration::from_millis(220))))
 //!     .build()?;
 //! let client = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our-account")).timeout(Duration::from_secs(2)))
+//!     .layer(OutgoingLayer::for_any_response(limiter).key(Key::new("our-account")).timeout(Duration::from_secs(2)))
 //!     .service_fn(async |place: &'static str| Ok::<_, Infallible>(place.len()));
 //!
 //! // The second call waits for 220 ms.
@@ -24,7 +25,7 @@
 //! assert_eq!(client.clone().oneshot("Pisa").await?, 4);
 //!
 //! // A request that would have to wait for too long is rejected at once.
-//! let hurried = OutgoingLayer::new(Limiter::builder()
+//! let hurried = OutgoingLayer::for_any_response(Limiter::builder()
 //!     .policy(Policy::new("reports", Quota::requests(1).per_hour()))
 //!     .build()?);
 //! let reports = ServiceBuilder::new().layer(hurried).service_fn(async |()| Ok::<_, Infallible>(()));
@@ -112,7 +113,7 @@
 //!     .obey(Provider::openai().limit("requests", "requests"))?;
 //! let api = ServiceBuilder::new().layer(layer).service_fn(async |()| {
 //!     let refused = Response::builder().status(429).header("retry-after-ms", "12000");
-//!     Ok::<_, Infallible>(refused.body(()).expect("a response"))
+//!     Ok::<_, Infallible>(refused.body(String::new()).expect("a response"))
 //! });
 //!
 //! // The next call has to wait for 12 seconds, which is longer than its timeout.
@@ -129,18 +130,46 @@
 //!
 //! # When a call has ended
 //!
-//! Policies that [charge](crate::Policy::charge_after) by the outcome see whether the service failed, the request was dropped,
-//! or there is a response. They see its status if it is an HTTP response and [`InExtensions`] is set; otherwise the status is
-//! 200.
+//! A call of an HTTP client ends when its response's body has ended or is dropped. Until then it holds its permits of in-flight
+//! limits, and then policies that [charge](crate::Policy::charge_after) by the outcome see the response's head, its trailers and the
+//! [end](crate::outcome::RequestEnd) of its body, as they do for incoming requests. So read or drop a response before the next
+//! call under an in-flight limit. The response's body has the type [`ResponseBody`](crate::layer::ResponseBody).
 //!
-//! To charge the true cost of a call, get the request's [`Admission`](crate::Admission) by [`attach`](OutgoingLayer::attach):
-//! [`AsTuple`] with the response, or [`InExtensions`] of an HTTP response. Permits of in-flight limits are held until the
-//! response is returned, or for as long as the admission lives.
+//! The call's [`Admission`](crate::Admission) is in the extensions of the response, to [settle](crate::Admission::policy) its
+//! true cost. It holds no permit. The response that opens a WebSocket has no body: take a guard by
+//! [`hold_permits`](crate::Admission::hold_permits) before the response is dropped.
+//!
+//! ```
+//! use http::{Request, Response};
+//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota, Rejected};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("connections", Quota::concurrent(1)))
+//!     .build()?;
+//! let client = ServiceBuilder::new().layer(OutgoingLayer::new(limiter).queue(0)).service_fn(
+//!     async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new("Hello".to_owned())),
+//! );
+//!
+//! let response = client.clone().oneshot(Request::new(())).await?;
+//! // Its body was not read yet, and another call would have to wait.
+//! let error = client.clone().oneshot(Request::new(())).await.unwrap_err();
+//! assert!(error.is::<Rejected>());
+//! drop(response);
+//! client.oneshot(Request::new(())).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A call of any other client ends with its response, which counts as a status 200. To hold its permits for longer, or to charge
+//! its true cost, get its `Admission` by [`with_admission`](OutgoingLayer::with_admission):
 //!
 //! ```
 //! use std::convert::Infallible;
 //!
-//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota, outgoing::AsTuple};
+//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -149,7 +178,7 @@
 //!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))
 //!     .build()?;
 //! let model = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).cost(100).attach(AsTuple))
+//!     .layer(OutgoingLayer::for_any_response(limiter).cost(100).with_admission())
 //!     .service_fn(async |prompt: String| Ok::<_, Infallible>(prompt.len() as u64));
 //!
 //! let (tokens, admission) = model.oneshot("Hello".into()).await?;
@@ -162,13 +191,13 @@
 mod future;
 pub(crate) mod layer;
 mod obey;
+mod responses;
 mod service;
 
-pub use self::layer::{AsTuple, AttachAdmission, Discard, InExtensions};
-pub use self::layer::{KeysFn, RequestKeys, StaticKeys};
-pub use self::obey::{Obey, ObeyResponses};
 pub use future::ResponseFuture;
 pub(crate) use layer::OutgoingLayer;
+pub use layer::{KeysFn, RequestKeys, StaticKeys};
+pub use responses::{AnyResponse, ClientResponse, HttpResponse, WithAdmission};
 pub use service::Outgoing;
 
 /// The error of a service behind an [`OutgoingLayer`], which is tower's error type: a [`Rejected`](crate::Rejected), or the

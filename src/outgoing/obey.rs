@@ -18,105 +18,42 @@ pub(super) type HeedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// How often a provider's limit is compared with the policy's quota.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(3_600);
 
-mod sealed {
-    use super::*;
-
-    pub trait Sealed<Res> {
-        /// Whether [`heed`](Sealed::heed) may do something.
-        fn needs_keys(&self) -> bool;
-
-        /// Reads a response to a call of these keys. `None` if it blocks nothing.
-        fn heed(&self, keys: Keys, response: &Res) -> Option<HeedFuture>;
-    }
-}
-use sealed::Sealed;
-
-/// Whether an [`OutgoingLayer`](crate::OutgoingLayer) obeys what responses say: `()` reads none, [`Obey`] does. Nothing else
-/// implements it.
-pub trait ObeyResponses<Res>: Sealed<Res> {}
-
-impl<Res> ObeyResponses<Res> for () {}
-
-impl<Res> Sealed<Res> for () {
-    fn needs_keys(&self) -> bool {
-        false
-    }
-
-    fn heed(&self, _keys: Keys, _response: &Res) -> Option<HeedFuture> {
-        None
-    }
-}
-
 /// Obeys a provider's responses: set by [`OutgoingLayer::obey`](crate::OutgoingLayer::obey).
-pub struct Obey<Res>(Arc<Obeyed<Res>>);
+#[derive(Clone)]
+pub(super) struct Obey(Arc<Obeyed>);
 
-/// The status and the fields of a response.
-pub(super) type Head<Res> =
-    Arc<dyn for<'a> Fn(&'a Res) -> (StatusCode, &'a HeaderMap) + Send + Sync>;
-
-struct Obeyed<Res> {
+struct Obeyed {
     limiter: Limiter,
     provider: Provider,
-    head: Head<Res>,
     compared: LogThrottle,
     blocked: LogThrottle,
     failed: LogThrottle,
     unread: LogThrottle,
 }
 
-impl<Res> Obey<Res> {
-    pub(super) fn new(
-        limiter: Limiter,
-        provider: Provider,
-        head: Head<Res>,
-    ) -> Result<Self, ConfigError> {
+impl Obey {
+    pub(super) fn new(limiter: Limiter, provider: Provider) -> Result<Self, ConfigError> {
         let list = block_list(&limiter, &provider)?;
         // One that is added later is not the provider's.
         let provider = provider.block_list(list);
         Ok(Self(Arc::new(Obeyed {
             limiter,
             provider,
-            head,
             compared: LogThrottle::every(COMPARE_INTERVAL),
             blocked: LogThrottle::new(),
             failed: LogThrottle::new(),
             unread: LogThrottle::new(),
         })))
     }
-}
 
-/// The block list for a provider's refusals, of a limiter that also has the policies that the provider names.
-fn block_list(limiter: &Limiter, provider: &Provider) -> Result<Arc<str>, ConfigError> {
-    let name = provider.block_list_name();
-    let Some(list) = limiter.block_list(name) else {
-        let value = match name {
-            Some(name) => format!("a provider's block list {name:?}"),
-            None => "a provider without a block list of its own".to_owned(),
-        };
-        let expected = "a policy that is a block list, such as Policy::block_list(\"refused\"); if there are several, the name of one of them by Provider::block_list";
-        return Err(ConfigError::new(value, expected));
-    };
-    for policy in provider.policies() {
-        limiter.policy(policy).map_err(|unknown| {
-            ConfigError::new(
-                format!("a provider's limit that policy {policy:?} counts ({unknown})"),
-                "the name of a policy of the limiter",
-            )
-        })?;
-    }
-    Ok(list)
-}
-
-impl<Res: 'static> ObeyResponses<Res> for Obey<Res> {}
-
-impl<Res: 'static> Sealed<Res> for Obey<Res> {
-    fn needs_keys(&self) -> bool {
-        true
-    }
-
-    fn heed(&self, keys: Keys, response: &Res) -> Option<HeedFuture> {
+    /// Reads a response to a call of these keys. `None` if it blocks nothing.
+    pub(super) fn heed(
+        &self,
+        keys: Keys,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> Option<HeedFuture> {
         let obeyed = &*self.0;
-        let (status, headers) = (obeyed.head)(response);
         let feedback = obeyed.provider.read(status, headers);
         if !feedback.unread.is_empty() {
             obeyed.log_unread(&feedback);
@@ -147,7 +84,29 @@ impl<Res: 'static> Sealed<Res> for Obey<Res> {
     }
 }
 
-impl<Res> Obeyed<Res> {
+/// The block list for a provider's refusals, of a limiter that also has the policies that the provider names.
+fn block_list(limiter: &Limiter, provider: &Provider) -> Result<Arc<str>, ConfigError> {
+    let name = provider.block_list_name();
+    let Some(list) = limiter.block_list(name) else {
+        let value = match name {
+            Some(name) => format!("a provider's block list {name:?}"),
+            None => "a provider without a block list of its own".to_owned(),
+        };
+        let expected = "a policy that is a block list, such as Policy::block_list(\"refused\"); if there are several, the name of one of them by Provider::block_list";
+        return Err(ConfigError::new(value, expected));
+    };
+    for policy in provider.policies() {
+        limiter.policy(policy).map_err(|unknown| {
+            ConfigError::new(
+                format!("a provider's limit that policy {policy:?} counts ({unknown})"),
+                "the name of a policy of the limiter",
+            )
+        })?;
+    }
+    Ok(list)
+}
+
+impl Obeyed {
     #[cold]
     fn log_unread(&self, feedback: &Feedback) {
         self.unread.log_with(|suppressed| {
@@ -188,13 +147,7 @@ impl<Res> Obeyed<Res> {
     }
 }
 
-impl<Res> Clone for Obey<Res> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<Res> fmt::Debug for Obey<Res> {
+impl fmt::Debug for Obey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Obey").field(&self.0.provider).finish()
     }

@@ -8,19 +8,18 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    AttachAdmission, BoxError, Discard, ObeyResponses, OutgoingLayer, RequestKeys, ResponseFuture,
-    StaticKeys,
+    BoxError, ClientResponse, HttpResponse, OutgoingLayer, RequestKeys, ResponseFuture, StaticKeys,
 };
 
 /// A service whose requests are delayed by an [`OutgoingLayer`].
 #[derive(Clone, Debug)]
-pub struct Outgoing<S, K = StaticKeys, H = Discard, O = ()> {
+pub struct Outgoing<S, K = StaticKeys, R = HttpResponse> {
     inner: S,
-    layer: OutgoingLayer<K, H, O>,
+    layer: OutgoingLayer<K, R>,
 }
 
-impl<S, K: Clone, H: Clone, O: Clone> Layer<S> for OutgoingLayer<K, H, O> {
-    type Service = Outgoing<S, K, H, O>;
+impl<S, K: Clone, R: Clone> Layer<S> for OutgoingLayer<K, R> {
+    type Service = Outgoing<S, K, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
         Outgoing {
@@ -30,7 +29,7 @@ impl<S, K: Clone, H: Clone, O: Clone> Layer<S> for OutgoingLayer<K, H, O> {
     }
 }
 
-impl<S, K, H, O> Outgoing<S, K, H, O> {
+impl<S, K, R> Outgoing<S, K, R> {
     /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -47,16 +46,15 @@ impl<S, K, H, O> Outgoing<S, K, H, O> {
     }
 }
 
-impl<S, Req, K, H, O> Service<Req> for Outgoing<S, K, H, O>
+impl<S, Req, K, R> Service<Req> for Outgoing<S, K, R>
 where
     S: Service<Req, Error: Into<BoxError>> + Clone,
     K: RequestKeys<Req>,
-    H: AttachAdmission<S::Response> + Clone,
-    O: ObeyResponses<S::Response> + Clone,
+    R: ClientResponse<S::Response> + Clone,
 {
-    type Response = H::Output;
+    type Response = R::Output;
     type Error = BoxError;
-    type Future = ResponseFuture<S, Req, H, O>;
+    type Future = ResponseFuture<S, Req, R>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -64,15 +62,12 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let layer = &self.layer;
-        let attach = layer.attach.clone();
+        let responses = layer.responses.clone();
         if !layer.enabled {
-            return ResponseFuture::passthrough(self.inner.call(request), attach);
+            return ResponseFuture::passthrough(self.inner.call(request), responses);
         }
         let keys = layer.keys.keys(&request);
-        let obeyed = layer
-            .obey
-            .needs_keys()
-            .then(|| (layer.obey.clone(), keys.clone()));
+        let obeyed_keys = responses.needs_keys().then(|| keys.clone());
         let wait = layer.limiter.wait(keys, layer.timeout).queue(layer.queue);
         let wait = match layer.keys.cost(&request) {
             Some(units) => wait.cost(units),
@@ -81,6 +76,6 @@ where
         // The service that was polled ready is the one to be called; its clone need not be.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(wait.into_future(), request, ready, attach, obeyed)
+        ResponseFuture::new(wait.into_future(), request, ready, responses, obeyed_keys)
     }
 }

@@ -15,7 +15,8 @@ use crate::{
 /// A strategy that limits the number of requests in flight at once, for [`Quota::concurrent`].
 ///
 /// A request takes a permit per unit on arrival. It is released when the response's body has been sent or dropped, the handler
-/// panics or the client disconnects. In process a permit does not expire while it is held. On Redis it is renewed three times in
+/// panics or the client disconnects; that of an [outgoing call](crate::outgoing#when-a-call-has-ended) when its response's body
+/// has been read or dropped. In process a permit does not expire while it is held. On Redis it is renewed three times in
 /// each shortest TTL of the store's limits, and a failed renewal is repeated; the permits of a process that dies expire after one TTL.
 ///
 /// - **Rule**: a request of n units is admitted if, including them, no more units than the quota are in flight.

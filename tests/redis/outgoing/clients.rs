@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use http_body_util::Empty;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::net::TcpListener;
-use tollgate::outgoing::InExtensions;
+use tollgate::outgoing::{AnyResponse, StaticKeys};
 use tollgate_tests::{plain_http, prelude::*};
 use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, util::BoxCloneService};
@@ -35,7 +35,7 @@ async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() 
     let (limiter, time) = limiter([policy("burst", "1/20ms burst 1"), daily]);
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let client = ServiceBuilder::new()
-        .layer(OutgoingLayer::new(limiter.clone()).attach(InExtensions))
+        .layer(OutgoingLayer::new(limiter.clone()))
         .service(client);
     for n in 0..3 {
         let response = client.clone().oneshot(to(address)).await;
@@ -57,6 +57,7 @@ async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() 
 async fn layers_and_clients_fit_struct_fields_and_are_send() {
     struct Clients {
         layer: OutgoingLayer,
+        any: OutgoingLayer<StaticKeys, AnyResponse>,
         boxed: BoxCloneService<u32, u32, BoxError>,
     }
     fn is_service<Req, S>(service: S) -> S
@@ -66,11 +67,13 @@ async fn layers_and_clients_fit_struct_fields_and_are_send() {
         service
     }
     let (limiter, _) = limiter([policy("p", "100/s")]);
+    let any = OutgoingLayer::for_any_response(limiter.clone());
     let layer = OutgoingLayer::new(limiter).key(Key::new("a"));
     let echo = service_fn(async |n: u32| Ok::<_, Infallible>(n));
     let mut clients = Clients {
-        boxed: BoxCloneService::new(layer.layer(echo)),
+        boxed: BoxCloneService::new(any.layer(echo)),
         layer,
+        any,
     };
     let boxed = clients.boxed.ready().await.expect("ready");
     assert_eq!(boxed.call(7).await.expect("a response"), 7);
@@ -79,11 +82,18 @@ async fn layers_and_clients_fit_struct_fields_and_are_send() {
     let _ = is_service::<Request<tonic::body::Body>, _>(clients.layer.layer(channel));
     let http = plain_http::client();
     let host = |request: &reqwest::Request| Key::new(request.url().host_str().unwrap_or_default());
-    let by_host = clients.layer.key_with(host);
-    let http = is_service::<reqwest::Request, _>(by_host.layer(http));
+    let _ = is_service::<reqwest::Request, _>(clients.any.key_with(host).layer(http.clone()));
+    let http = ServiceBuilder::new()
+        .map_response(|response: Response<_>| {
+            reqwest::Response::from(response.map(reqwest::Body::wrap))
+        })
+        .layer(clients.layer.key_with(host))
+        .map_response(Response::<reqwest::Body>::from)
+        .service(http);
     let (address, _) = upstream().await;
     let url = format!("http://{address}/").parse().expect("a URL");
     let request = reqwest::Request::new(Method::GET, url);
-    let response = http.oneshot(request).await.expect("a response");
+    let response = is_service(http).oneshot(request).await;
+    let response: reqwest::Response = response.expect("a response");
     assert_eq!(response.text().await.expect("a body"), "hello 0");
 }

@@ -3,6 +3,7 @@
 mod access_lists;
 mod bans;
 mod batches;
+mod bodies;
 mod clients;
 mod contention;
 mod no_runtime;
