@@ -49,7 +49,7 @@ pub struct OutgoingLayer<K = StaticKeys, R = HttpResponse> {
 
 impl OutgoingLayer {
     /// A layer over `limiter`, with which it shares counts and queues, for clients that respond with an
-    /// [`http::Response`](http::Response). A call [ends](crate::outgoing#when-a-call-has-ended) with its response's body.
+    /// [`http::Response`]. A call [ends](crate::outgoing#when-a-call-has-ended) with its response's body.
     pub fn new(limiter: Limiter) -> Self {
         Self::with_responses(limiter, HttpResponse::default())
     }

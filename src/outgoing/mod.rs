@@ -1,7 +1,7 @@
 //! Limits for outgoing calls: a client that respects the limits of another service.
 //!
 //! An [`OutgoingLayer`] wraps any tower service. [`OutgoingLayer::new`] is for those that respond with an
-//! [`http::Response`](http::Response): an HTTP client such as hyper-util's, a tonic channel.
+//! [`http::Response`]: an HTTP client such as hyper-util's, a tonic channel.
 //! [`OutgoingLayer::for_any_response`] is for all others, such as calls of a database in a
 //! [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html).
 //!

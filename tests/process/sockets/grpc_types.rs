@@ -12,7 +12,9 @@ use tonic::{
 use tower_http::{cors::CorsLayer, timeout::TimeoutLayer, trace::TraceLayer};
 
 use crate::sockets::{
-    grpc::{Calls, Client, Text, UNARY, channel, is_rejection, listen, router, serve},
+    grpc::{
+        Calls, Client, SERVER_STREAMING, Text, UNARY, channel, is_rejection, listen, router, serve,
+    },
     support::*,
 };
 
@@ -88,4 +90,37 @@ async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long()
     let rejected = source.downcast_ref::<Rejected>().expect("a rejection");
     let wait = rejected.retry_after().duration();
     assert!(wait > Some(secs(3_000)), "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_stream_of_a_grpc_client_is_in_flight_until_its_trailers_which_are_its_outcome() {
+    for (last, code) in [("word", 0), ("fail:8", 8)] {
+        let failures = hourly("failures", 9).charge_after(outcome::failure);
+        let limiter = Limiter::builder().policy(permit_policy(1)).policy(failures);
+        let limiter = limiter.built();
+        let channel = channel(serve(router()).await).await;
+        let mut client = Grpc::new(OutgoingLayer::new(limiter.clone()).layer(channel));
+        client.ready().await.expect("a connection");
+        let path = PathAndQuery::from_static(SERVER_STREAMING);
+        let words = Request::new(format!("word {last}"));
+        let response = client.server_streaming(words, path, Text).await;
+        let response = response.expect("a stream");
+        assert!(response.extensions().get::<Admission>().is_some());
+        let mut stream = response.into_inner();
+        let word = stream.message().await.expect("a message");
+        assert_eq!(word.as_deref(), Some("word"));
+        assert_eq!(used(&limiter, "permits").await, 1);
+        let ended = loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break Code::Ok,
+                Err(status) => break status.code(),
+            }
+        };
+        assert_eq!(ended, Code::from(code));
+        // The stream is not dropped yet.
+        until_taken(&limiter, 0).await;
+        let is_charged = async || used(&limiter, "failures").await == u64::from(code != 0);
+        until("the outcome is charged", is_charged).await;
+    }
 }
