@@ -150,6 +150,9 @@ impl Check {
     /// [`Decision::admitted`] is their number. The decision admits if that is at least one. Default: 1; more than [`u32::MAX`]
     /// count as [`u32::MAX`].
     ///
+    /// A batch of `n` calls of which all are served or none, such as JSON-RPC's or the aliases of a GraphQL request, is one
+    /// [`admit`](crate::Limiter::admit) with [`cost(n)`](Check::cost).
+    ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
     ///
