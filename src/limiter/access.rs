@@ -148,7 +148,7 @@ impl LimiterRef {
         decisions.max_by_key(|early| matches!(early.kind, DecisionKind::DenyListed))
     }
 
-    /// What decides a call before its policies: misuse, access lists, conditions of all policies, or a missing key.
+    /// What decides a call before its policies: misuse, access lists, or conditions of all policies.
     #[inline]
     pub(super) fn decide_early(
         &self,
@@ -163,8 +163,7 @@ impl LimiterRef {
         }
         let misuse = self.find_misuse((op, mode), keys, settings);
         let early = misuse.map(EarlyDecision::from);
-        let early = early.or_else(|| self.access_check_call((op, mode), keys, settings, head));
-        early.or_else(|| Some(settings?.missing.clone()?.into()))
+        early.or_else(|| self.access_check_call((op, mode), keys, settings, head))
     }
 
     /// Why a call can't be carried out, if so: it names an unknown policy, or one twice, or lacks the request that a policy takes

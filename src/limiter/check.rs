@@ -17,7 +17,7 @@ use super::{
     admission::Admission,
     core::LimiterRef,
     decide::{DecisionBuilder, PendingDecision},
-    decision::{Decision, DecisionKind},
+    decision::Decision,
     keys::Keys,
     mode::Mode,
     rejected::Rejected,
@@ -131,12 +131,6 @@ impl<T> Check<T> {
     /// Sets the client's address for [address lists](crate::access::AddressList). It is not used as a key.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.settings().address = Some(address);
-        self
-    }
-
-    /// The same call with settings.
-    pub(super) fn with(mut self, settings: CheckSettings) -> Self {
-        self.call.settings = Some(Box::new(settings));
         self
     }
 
@@ -389,8 +383,6 @@ pub(crate) struct CheckSettings {
     pub(crate) address: Option<IpAddr>,
     /// The request that the call is about.
     pub(crate) parts: Option<Arc<Parts>>,
-    /// What the request lacks that the call's keys were extracted from.
-    pub(crate) missing: Option<DecisionKind>,
 }
 
 impl CheckSettings {

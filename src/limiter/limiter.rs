@@ -14,7 +14,6 @@ use super::{
     PolicyHandle, Rejected, ShutdownError, Wait,
     bans::BlockEnd,
     bound_policy::{BoundPolicy, Enforcement},
-    check::CheckSettings,
     core::LimiterCore,
     explain::Explain,
     mode::Mode,
@@ -265,45 +264,6 @@ impl Limiter {
         Check::new(self.local_ref(), (Op::Peek, Mode::PEEK), keys.into())
     }
 
-    /// Reports the status of a request's caller without charging it: under each policy, that of the key that its extractor
-    /// finds in the request, as in a layer. For an endpoint such as `/usage` that is behind no layer of this limiter.
-    ///
-    /// The status has all policies, also those whose [conditions](crate::Policy::skip_path) exempt this request, except
-    /// policies [by hand](crate::Policy::by_hand) and exempting policies whose key the request lacks. Access lists are
-    /// evaluated as for any request, and a missing key is the status's [kind](LimitStatus::kind). The cost is that of this
-    /// request under each policy, unless set.
-    ///
-    /// ```
-    /// # #[cfg(feature = "axum")] {
-    /// use axum::{Json, extract::{Request, State}};
-    /// use tollgate::{CallError, Limiter};
-    ///
-    /// /// `{"tokens": 995, "requests": 9}`
-    /// async fn usage(
-    ///     State(limiter): State<Limiter>,
-    ///     request: Request,
-    /// ) -> Result<Json<std::collections::HashMap<String, u64>>, CallError> {
-    ///     let (parts, _) = request.into_parts();
-    ///     let status = limiter.peek_request(&parts).await?;
-    ///     let left = status.policies().map(|policy| (policy.policy().to_owned(), policy.remaining()));
-    ///     Ok(Json(left.collect()))
-    /// }
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says.
-    pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
-        let limiter = self.local_ref();
-        let (keys, missing) = limiter.keys_of_request(parts);
-        Check::new(limiter, (Op::Peek, Mode::PEEK_REQUEST), keys).with(CheckSettings {
-            parts: Some(Arc::new(parts.clone())),
-            missing,
-            ..CheckSettings::default()
-        })
-    }
-
     /// Explains the decision that a request with this head would get from a layer of this limiter now: which policies apply,
     /// with which key, cost and quota, whether it would be admitted, and when; and why the other policies don't apply.
     ///
@@ -311,6 +271,8 @@ impl Limiter {
     /// included, as the store counts the keys now: a process may reject one from its cache for up to
     /// `RedisStoreBuilder::rejection_cache_staleness` longer. But nothing is charged, recorded, logged or changed: no key, no TTL,
     /// no statistics of shadow policies, no ban. Other layers and middlewares of the service are not asked.
+    ///
+    /// An endpoint such as `/usage` explains a request with its caller's head and a path that the policies apply to.
     ///
     /// Units that processes hold in [leases](crate::Policy::lease) count as used, as in [`peek`](Limiter::peek). An explanation
     /// spends none of them, and requests no lease: the decision is the store's.
@@ -841,10 +803,9 @@ impl Limiter {
             .filter(|policy| policy.has_quota_of_request());
         // The first of a name counts.
         quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
-        Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys).with(CheckSettings {
-            quotas,
-            ..CheckSettings::default()
-        })
+        let peek = Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys);
+        let quotas = quotas.into_iter();
+        quotas.fold(peek, |peek, (policy, quota)| peek.quota_for(policy, quota))
     }
 }
 

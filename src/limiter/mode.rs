@@ -59,12 +59,6 @@ impl Mode {
         ..Self::CHECK
     };
 
-    /// [`peek_request`](crate::Limiter::peek_request): what all policies say of a request's keys.
-    pub(crate) const PEEK_REQUEST: Self = Self {
-        conditions: false,
-        ..Self::PEEK
-    };
-
     /// A peek at a key alone, whatever the request: for credits, and for the admin API.
     pub(crate) const PEEK_KEY: Self = Self {
         request_costs: false,

@@ -11,7 +11,6 @@ use super::{
     check::CheckSettings,
     core::LimiterRef,
     decide::{DecisionBuilder, EarlyDecision},
-    decision::DecisionKind,
     entry::PolicyEntry,
     explain::{EvaluationTrace, NotApplied, Untraced},
     keys::{CallEntry, Keys},
@@ -270,32 +269,6 @@ impl LimiterRef {
             (index, entry.key) == (next_index, next.key) && entry.quota != next.quota
         })?;
         Some(ambiguous[1].1)
-    }
-
-    /// The key of a request under each policy, for a status, and what the request lacks if it would be rejected for that.
-    pub(super) fn keys_of_request(&self, parts: &Parts) -> (Keys, Option<DecisionKind>) {
-        let mut keys: Vec<(String, Key)> = Vec::new();
-        let mut missing = None;
-        let head = RequestHead::new(parts);
-        // A list rejects an ambiguous key of its policy also where the policy does not apply.
-        let is_listed = |name: &str| {
-            let mut lists = self.lists.iter();
-            lists.any(|lists| lists.policies_of_keys().any(|policy| policy == name))
-        };
-        for bound in &self.policies {
-            let policy = &bound.policy;
-            let found = bound.peek_key(&head);
-            if let Extracted::Key(key) = found {
-                keys.push((policy.name().to_owned(), key));
-            } else if bound.rejects_without_key(found)
-                && !policy.is_by_hand()
-                && !policy.skips(parts, &head.path)
-                || found == Extracted::Ambiguous && is_listed(policy.name())
-            {
-                missing.get_or_insert_with(|| bound.missing_key_kind(parts));
-            }
-        }
-        (keys.into(), missing)
     }
 
     /// The key of a call under a policy. A policy with a fixed key has that in place of one key for all policies.

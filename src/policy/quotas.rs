@@ -56,8 +56,9 @@ impl Policy {
     ///     });
     /// let limiter = Limiter::builder().policy(policy).build()?;
     /// let request = Request::get("/").header("x-api-key", "sk_1").extension(Paid).body(())?;
-    /// let status = limiter.peek_request(&request.into_parts().0).await?;
-    /// assert_eq!(status.policy("api").unwrap().limit(), 1_000);
+    /// let explanation = limiter.explain(&request.into_parts().0).await?;
+    /// let api = explanation.policy("api").and_then(|api| api.status()).ok_or("it applies")?;
+    /// assert_eq!(api.limit(), 1_000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -137,8 +137,8 @@ async fn bearer_tokens_are_hashed_under_the_documents_key() {
     let key = Key::secret_with(&[0x1f; 32], "abc");
     assert!(limiter.check(("api", key)).await.is_admitted());
     let head = parts("GET", "/", &[("authorization", "Bearer abc")]);
-    let status = limiter.peek_request(&head).await.expect("a status");
-    assert!(!status.would_admit());
+    let explanation = limiter.explain(&head).await.expect("an explanation");
+    assert!(!explanation.would_admit());
 }
 
 #[tokio::test]

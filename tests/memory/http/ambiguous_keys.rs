@@ -193,9 +193,9 @@ async fn a_list_rejects_a_request_with_several_keys_of_a_policy_that_does_not_ap
     let limiter = limiter.deny(KeyList::new("p", [Key::new("acme")])).built();
     let twice = request([("x-tenant", "acme"), ("x-tenant", "made-up")]);
     let (head, body) = twice.into_parts();
-    let status = limiter.peek_request(&head).await.expect("no store");
-    let is_rejected = matches!(status.kind(), DecisionKind::MissingKey { .. });
-    assert!(is_rejected, "{status:?}");
+    let explanation = limiter.explain(&head).await.expect("no store");
+    let is_rejected = matches!(explanation.kind(), DecisionKind::MissingKey { .. });
+    assert!(is_rejected, "{explanation:?}");
     let app = hello(&RateLimitLayer::new(limiter));
     let response = send(&app, Request::from_parts(head, body)).await;
     assert_eq!(response.status, 400);

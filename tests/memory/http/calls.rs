@@ -253,15 +253,15 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
     let named = || limiter.check(("p", "bob")).quota_for("p", quota("50/h"));
     assert!(!named().await.is_admitted(), "its cost is not known");
     assert_eq!(named().cost(2).await.left("p"), 48);
-    let unnamed = limiter.check("bob").quota_for("p", quota("50/h")).cost(2);
-    let error = unnamed.await.into_result().expect_err("its conditions");
+    let unnamed = limiter.admit("bob").quota_for("p", quota("50/h")).cost(2);
+    let error = unnamed.await.expect_err("its conditions");
     let expected = "\"p\" takes its conditions from a request: call `parts`, or name the policy";
     assert_contains(error, [expected]);
 }
 
-/// The status of a request's caller is about the keys and costs of the policies, and not about the request that asks for it.
+/// An explanation of a request has the status of its caller, under the keys and costs of the policies.
 #[tokio::test]
-async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
+async fn explaining_a_request_uses_the_keys_of_the_layer() {
     let by_key = || extract::header("x-api-key");
     let cost = |parts: &Parts| if parts.uri.path() == "/" { 200 } else { 1 };
     let by_key = |name, units| {
@@ -279,17 +279,29 @@ async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
     for key in ["sk_1", "sk_1", "sk_2"] {
         assert_eq!(send(&app, with("x-api-key", key)).await.status, 200);
     }
-    let usage = |key: &str| head(Request::get("/usage").header("x-api-key", key));
+    let explain = async |path: &str, key: &str| {
+        let head = head(Request::get(path).header("x-api-key", key));
+        limiter.explain(&head).await.expect("a response")
+    };
     for (key, expected) in [("sk_1", [600, 47, 100]), ("sk_2", [800, 47, 300])] {
-        let status = limiter.peek_request(&usage(key)).await.expect("a response");
-        assert!(status.would_admit(), "{status:?}");
-        // The key of a login is another request's.
-        assert!(status.policy("login").is_none());
-        let left = ["tokens", "budget", "next"].map(|name| status.left(name));
+        let explained = explain("/", key).await;
+        assert!(explained.would_admit(), "{explained:?}");
+        let left = ["tokens", "budget", "next"].map(|name| {
+            let policy = explained.policy(name).and_then(|policy| policy.status());
+            policy.expect(name).remaining()
+        });
         assert_eq!(left, expected, "{key}");
+        // A login is another request's.
+        let login = explained.policy("login").expect("a policy");
+        assert!(login.status().is_none() && login.not_applied().is_some());
     }
-    let status = limiter.peek_request(&usage("sk_1")).cost(601).await;
-    assert!(!status.expect("a response").would_admit());
+    // One that is free of a policy has no status under it.
+    let usage = explain("/usage", "sk_1").await;
+    assert!(
+        usage
+            .policy("tokens")
+            .is_some_and(|tokens| tokens.status().is_none())
+    );
 }
 
 /// A handler's call and a layer's check meet the same store. The next probe of it is no time for clients, which would come back within

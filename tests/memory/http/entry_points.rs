@@ -1,9 +1,9 @@
 //! What applies at each entry point of a limiter: access lists, conditions, bans, missing keys and failed stores. One table of entry
 //! points for each.
 
-use Entry::{Admit, Block, Charge, Check, Credit, Layer, Peek, PeekRequest, Reset, Wait};
+use Entry::{Admit, Block, Charge, Check, Credit, Explain, Layer, Peek, Reset, Wait};
 use Outcome::{Counted, Denied, NoKey, Rejected, StoreFailed, Uncounted};
-use tollgate::limiter::LimitStatus;
+use tollgate::{explain::Explanation, limiter::LimitStatus};
 
 use crate::http::{support, support::*};
 
@@ -20,7 +20,7 @@ enum Entry {
     Admit,
     Wait,
     Peek,
-    PeekRequest,
+    Explain,
     Credit,
     Charge,
     Reset,
@@ -28,20 +28,11 @@ enum Entry {
 }
 
 const ALL: [Entry; 10] = [
-    Layer,
-    Check,
-    Admit,
-    Wait,
-    Peek,
-    PeekRequest,
-    Credit,
-    Charge,
-    Reset,
-    Block,
+    Layer, Check, Admit, Wait, Peek, Explain, Credit, Charge, Reset, Block,
 ];
 
 /// Calls about requests, and calls of operators.
-const REQUESTS: [Entry; 5] = [Layer, Check, Admit, Wait, Peek];
+const REQUESTS: [Entry; 6] = [Layer, Check, Admit, Wait, Peek, Explain];
 const OPERATORS: [Entry; 4] = [Credit, Charge, Reset, Block];
 
 /// How a call ended.
@@ -69,7 +60,7 @@ impl Entry {
                 of_admission(wait.cost(cost).await)
             }
             Peek => of_status(&limiter.peek(KEY).parts(parts).await),
-            PeekRequest => of_status(&limiter.peek_request(parts).await),
+            Explain => of_explanation(&limiter.explain(parts).await),
             Credit => {
                 let credit = limiter.policy("p").expect("a policy").credit(KEY, 1);
                 let credited = credit.parts(parts).await;
@@ -128,6 +119,16 @@ fn of_status(status: &Result<LimitStatus, CallError>) -> Outcome {
     }
 }
 
+fn of_explanation(explanation: &Result<Explanation, CallError>) -> Outcome {
+    match explanation {
+        Ok(explanation) => {
+            let p = explanation.policy("p").expect("a policy");
+            outcome(explanation.kind(), p.status().is_some())
+        }
+        Err(error) => of_error(error),
+    }
+}
+
 fn of_error(error: &CallError) -> Outcome {
     match error {
         CallError::Store(_) => StoreFailed,
@@ -167,8 +168,6 @@ async fn lists_and_conditions_apply_to_requests_and_not_to_calls_of_operators() 
     let list = || KeyList::new("p", [Key::new(KEY)]);
     for (entries, denied, allowed, free, free_of_p) in [
         (&REQUESTS[..], Denied, Uncounted, Uncounted, Uncounted),
-        // The status of a caller is asked for by a request which may itself be free.
-        (&[PeekRequest], Denied, Uncounted, Counted, Counted),
         (&OPERATORS, Counted, Counted, Counted, Counted),
     ] {
         for entry in entries {
@@ -190,7 +189,7 @@ async fn lists_and_conditions_apply_to_requests_and_not_to_calls_of_operators() 
 async fn a_request_without_a_key_is_decided_by_lists_first_and_calls_have_their_own() {
     let stranger = support::head(Request::get("/").header("x-other", KEY));
     for (entries, unlisted, denied) in [
-        (&[Layer, PeekRequest][..], NoKey, Denied),
+        (&[Layer, Explain][..], NoKey, Denied),
         (&[Check, Admit, Wait, Peek], Counted, Denied),
         (&OPERATORS, Counted, Counted),
     ] {
@@ -224,7 +223,7 @@ fn with_ban() -> Limiter {
 async fn bans_count_rejected_requests_and_nothing_that_operators_do() {
     for (entries, outcome, rejections) in [
         (&[Layer, Check, Admit, Wait][..], Rejected, 1),
-        (&[Peek, PeekRequest, Charge], Rejected, 0),
+        (&[Peek, Explain, Charge], Rejected, 0),
         (&[Credit, Block], Counted, 0),
     ] {
         for entry in entries {
