@@ -28,20 +28,27 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
     let limiter = limiter.build().expect("a limiter");
     let (mut used, mut charged) = (0_u64, Vec::new());
     for (step, units, times) in steps.into_iter().take(50) {
-        match step % 4 {
+        let room = MOST.saturating_sub(used);
+        match step % 5 {
             0 => {
                 let decision = now(limiter.check(KEY).cost(units).times(times));
                 let cost = decision.admitted().checked_mul(units);
-                let room = MOST.saturating_sub(used);
                 assert!(cost.is_some_and(|cost| cost <= room), "{decision:?}");
                 used += cost.unwrap_or(0);
-                charged.push(decision);
             }
             1 => {
+                let result = now(limiter.admit(KEY).cost(units));
+                assert_eq!(result.is_ok(), units <= room, "{result:?}");
+                if let Ok(admission) = result {
+                    used += units;
+                    charged.push(admission);
+                }
+            }
+            2 => {
                 now(limiter.charge(KEY, units)).expect("a charge");
                 used += units.min(2 * MOST - used);
             }
-            2 if !charged.is_empty() => {
+            3 if !charged.is_empty() => {
                 let place = times as usize % charged.len();
                 let refunds = now(charged[place].refund(units)).expect("a refund");
                 let given: u64 = refunds.iter().map(tollgate::limiter::Refund::units).sum();
@@ -50,8 +57,7 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
             }
             _ => {
                 let status = now(limiter.peek(KEY).cost(units)).expect("a status");
-                let fits = units <= MOST.saturating_sub(used);
-                assert_eq!(status.would_admit(), fits, "{status:?}");
+                assert_eq!(status.would_admit(), units <= room, "{status:?}");
             }
         }
         let status = now(limiter.peek(KEY)).expect("a status");

@@ -8,12 +8,16 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    decision::Decision,
+    decision::{Decision, Refund},
     permits::HeldPermits,
     policy_admission::{PolicyAdmission, UnitMeter},
-    settle::SettleError,
+    settle::{Charges, SettleError},
 };
-use crate::{error::UnknownPolicy, outcome::Outcome, sync::lock};
+use crate::{
+    error::{StoreError, UnknownPolicy},
+    outcome::Outcome,
+    sync::lock,
+};
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
 ///
@@ -46,8 +50,8 @@ pub struct PermitGuard {
 }
 
 impl Admission {
-    /// The decision of every layer on this request, the outermost first, with their current status. They share the charges with
-    /// this admission and its layers: a unit is [refunded](Decision::refund) once.
+    /// The decision of every layer on this request, the outermost first, with their current status. Later charges
+    /// and refunds don't change them.
     pub fn decisions(&self) -> Vec<Decision> {
         self.lock()
             .decisions()
@@ -162,6 +166,52 @@ impl Admission {
             }
         }
         self.settle_all(&settled).await
+    }
+
+    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
+    /// [`PolicyAdmission::refund`] refunds under one policy.
+    ///
+    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
+    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
+    /// refunded twice: clones of an admission and its layers share what is left of the charge.
+    ///
+    /// Returns one result for each enforced policy of each layer, in the order of [`decisions`](Admission::decisions) and their
+    /// [`policies`](Decision::policies). Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not returned.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let download = limiter.admit("alice").cost(3).await?;
+    /// // Two of the three files did not exist.
+    /// for refund in download.refund(2).await? {
+    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
+    /// }
+    /// // One unit is left to be refunded.
+    /// assert_eq!(download.refund(5).await?[0].units(), 1);
+    /// assert_eq!(download.remaining("downloads"), Some(10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails: charges before the one that failed are refunded. If the refund
+    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
+    /// any case, once the store responds.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
+    /// refunded.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        let _lock = self.settle_lock().lock_owned().await;
+        let charges = self.charged_entries(None, Charges::All);
+        self.refund_each(charges, units).await
     }
 
     /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
@@ -337,6 +387,31 @@ impl Admission {
                 drop(settle_lock);
             });
         }
+    }
+
+    /// Refunds up to `units` of each of these charges. Returns those of enforced policies.
+    pub(super) async fn refund_each(
+        &self,
+        charges: Vec<EntryPosition>,
+        units: u64,
+    ) -> Result<Vec<Refund>, StoreError> {
+        let mut refunds = Vec::new();
+        for at in charges {
+            let found = self.with_decision(at.decision, |decision| {
+                let entry = decision.entries.get(at.entry)?;
+                Some((decision.limiter.clone(), entry.clone()))
+            });
+            let Some((limiter, mut entry)) = found.flatten() else {
+                continue;
+            };
+            let refunded = entry.refund(&limiter, units).await?;
+            self.with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
+            if !entry.is_shadow() {
+                let policy = &limiter.bound(entry.policy).policy;
+                refunds.push(Refund::new(policy.name(), refunded));
+            }
+        }
+        Ok(refunds)
     }
 
     /// A reference that holds no permit.

@@ -25,28 +25,8 @@ use crate::{
 
 /// The result for a request: whether it was admitted, and its status under each policy that applied.
 ///
-/// It holds the permits of [in-flight limits](crate::Concurrency); dropping the last clone releases them.
-/// [`into_result`](Decision::into_result) passes them to an [`Admission`](crate::Admission), which
-/// [`Limiter::admit`](crate::Limiter::admit) returns directly. A decision that is dropped with a permit is logged as an error,
-/// once per policy:
-///
-/// ```
-/// # use tollgate::{Key, Limiter, Rejected};
-/// # async fn work() {}
-/// # async fn f(limiter: Limiter, key: Key) -> Result<(), Rejected> {
-/// // Wrong: the decision is dropped before the block, and its permit with it.
-/// if limiter.check(key).await.is_admitted() {
-///     work().await;
-/// }
-/// // Right: the permit is held until the end of the scope.
-/// let _admission = limiter.admit(key).await?;
-/// work().await;
-/// # Ok(())
-/// # }
-/// ```
-///
-/// Clones share the request's charge: a unit is [refunded](Decision::refund) once, by any of them. Each keeps the results as
-/// they were when it was cloned.
+/// It is data: its charge stays. [`Limiter::admit`](crate::Limiter::admit) returns an [`Admission`](crate::Admission) instead, which
+/// holds the permits of [in-flight limits](crate::Concurrency), and by which a charge is settled or refunded.
 ///
 /// A decision must be used:
 ///
@@ -122,7 +102,7 @@ pub enum DecisionKind {
     },
 }
 
-/// The result of a refund under one policy: see [`Decision::refund`].
+/// The result of a refund under one policy: see [`Admission::refund`](crate::Admission::refund).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refund {
@@ -300,60 +280,6 @@ impl Decision {
         }
     }
 
-    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
-    ///
-    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
-    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
-    /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left of the
-    /// charge.
-    ///
-    /// Returns one result for each of the decision's [`policies`](Decision::policies), in their order, which then have the
-    /// status after the refund. Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not reported.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the store fails: policies before the one that failed are refunded. If the refund
-    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
-    /// any case, once the store responds.
-    ///
-    /// # Cancellation
-    ///
-    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
-    /// refunded.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// use tollgate::{Key, Limiter, Policy, Quota};
-    ///
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
-    ///     .build()?;
-    /// let mut download = limiter.check(Key::new("alice")).cost(3).await;
-    /// // Two of the three files did not exist.
-    /// for refund in download.refund(2).await? {
-    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
-    /// }
-    /// // One unit is left to be refunded.
-    /// let refunds = download.clone().refund(5).await?;
-    /// assert_eq!(refunds[0].units(), 1);
-    /// # Ok(()) })
-    /// # }
-    /// ```
-    pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let mut refunds = Vec::with_capacity(self.entries.len());
-        for entry in &mut self.entries {
-            let refunded = entry.refund(&self.limiter, units).await?;
-            if !entry.is_shadow() {
-                let policy = &self.limiter.bound(entry.policy).policy;
-                refunds.push(Refund::new(policy.name(), refunded));
-            }
-        }
-        Ok(refunds)
-    }
-
     /// Whether its charge depends on the outcome of the request.
     pub(crate) fn depends_on_outcome(&self) -> bool {
         let mut entries = self.entries.iter();
@@ -371,11 +297,7 @@ impl Decision {
 
     /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
     /// admitted.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`] if the request was not admitted.
-    pub fn into_result(self) -> Result<Admission, Rejected> {
+    pub(crate) fn into_result(self) -> Result<Admission, Rejected> {
         if self.is_admitted() {
             Ok(Admission::of(self))
         } else {

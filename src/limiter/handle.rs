@@ -168,7 +168,7 @@ impl PolicyHandle {
 
     /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
     /// [`Credited`](crate::limiter::Credited) has the number of units that were added and the status afterwards. For goodwill; to undo a
-    /// charge, [refund](crate::Decision::refund) it.
+    /// charge, [refund](crate::Admission::refund) it.
     ///
     /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with) or
     /// [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the

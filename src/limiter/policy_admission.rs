@@ -54,13 +54,16 @@ impl PolicyAdmission {
     /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
-        for at in self.admission.charged_entries(&self.policy, Charges::Units) {
+        for at in self
+            .admission
+            .charged_entries(Some(&self.policy), Charges::Units)
+        {
             self.charge_at(at, Units::new(units)).await?;
         }
         Ok(())
     }
 
-    /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
+    /// Refunds up to `units` of the request's charge, as [`Admission::refund`] does: only units that
     /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
     /// and applied, the outermost first.
     ///
@@ -91,11 +94,10 @@ impl PolicyAdmission {
     /// any case, once the store responds.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _lock = self.admission.settle_lock().lock_owned().await;
-        let mut refunds = Vec::new();
-        for at in self.admission.charged_entries(&self.policy, Charges::All) {
-            refunds.extend(self.refund_at(at, units).await?);
-        }
-        Ok(refunds)
+        let charges = self
+            .admission
+            .charged_entries(Some(&self.policy), Charges::All);
+        self.admission.refund_each(charges, units).await
     }
 
     /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
@@ -178,21 +180,6 @@ impl PolicyAdmission {
             Err(error) => entry.receipts.fail_pending(units, error),
         });
         charged.map(drop)
-    }
-
-    async fn refund_at(&self, at: EntryPosition, units: u64) -> Result<Option<Refund>, StoreError> {
-        let found = self.admission.with_decision(at.decision, |decision| {
-            let entry = decision.entries.get(at.entry)?;
-            Some((decision.limiter.clone(), entry.clone()))
-        });
-        let Some((limiter, mut entry)) = found.flatten() else {
-            return Ok(None);
-        };
-        let refunded = entry.refund(&limiter, units).await?;
-        self.admission
-            .with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
-        let refund = || Refund::new(limiter.bound(entry.policy).policy.name(), refunded);
-        Ok((!entry.is_shadow()).then(refund))
     }
 }
 

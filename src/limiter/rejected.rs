@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{headers::RateLimitHeaders, rejections::Rejections, store::Op, strategy::RetryAfter};
 
-/// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit), [`wait`](crate::Limiter::wait)
-/// and [`Decision::into_result`].
+/// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit) and [`wait`](crate::Limiter::wait).
 ///
 /// With feature `axum` it is a response, equal to the layer's own rejection; with feature `tonic` it converts into a
 /// `tonic::Status`. Its text, for logs, names the policies that rejected and the wait.

@@ -145,7 +145,7 @@ impl Admission {
     fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
-            for at in self.charged_entries(name, Charges::Units) {
+            for at in self.charged_entries(Some(name), Charges::Units) {
                 let net = self.with_entry(at, |_, entry| {
                     entry.receipts.mark_settled();
                     entry.receipts.net_charged()
@@ -260,14 +260,18 @@ impl Admission {
         })?
     }
 
-    /// The entries of a policy that were charged.
-    pub(super) fn charged_entries(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
+    /// The entries of a policy, or of all, that were charged.
+    pub(super) fn charged_entries(
+        &self,
+        policy: Option<&str>,
+        which: Charges,
+    ) -> Vec<EntryPosition> {
         let mut found = Vec::new();
         self.for_each_decision(|decision_index, decision| {
             for (index, entry) in decision.entries.iter().enumerate() {
                 let bound = decision.limiter.bound(entry.policy);
-                let included =
-                    bound.policy.name() == policy && (which == Charges::All || !bound.is_permit());
+                let included = policy.is_none_or(|policy| bound.policy.name() == policy)
+                    && (which == Charges::All || !bound.is_permit());
                 // A ban counts rejections, and under a shadow that rejects, the work never began.
                 if included && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
                     found.push(EntryPosition {

@@ -170,9 +170,10 @@ fn decide(limiter: &Limiter, units: u64) {
     let _ = format!("{:?}", now(limiter.charge(key, units)));
     let _ = now(limiter.reset(key));
     let _ = now(limiter.check(key).times(units));
-    let mut decision = now(limiter.check(key).cost(units).times(1 + units % 9));
-    let _ = now(decision.refund(units));
-    match now(limiter.check(key)).into_result() {
+    if let Ok(admission) = now(limiter.admit(key).cost(units)) {
+        let _ = now(admission.refund(units));
+    }
+    match now(limiter.admit(key)) {
         Ok(admission) => {
             for policy in limiter.policies() {
                 if let Ok(policy) = admission.policy(policy.name()) {

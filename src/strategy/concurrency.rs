@@ -31,8 +31,8 @@ use crate::{
 ///   # use tollgate::{Limiter, Rejected};
 ///   # async fn export() {}
 ///   # async fn f(limiter: Limiter, user: &str) -> Result<(), Rejected> {
-///   // Wrong: the decision is dropped before the block, and its permit with it.
-///   if limiter.check(user).await.is_admitted() {
+///   // Wrong: the admission is dropped before the block, and its permit with it.
+///   if limiter.admit(user).await.is_ok() {
 ///       export().await;
 ///   }
 ///   // Right: the permit is held until the end of the scope.

@@ -50,9 +50,9 @@ pub(crate) async fn hold_permits(
 pub(crate) async fn hold_permit(in_flight: &CountedLimiter, permits: &PermitCount, time: Duration) {
     let CountedLimiter { limiter, seen, .. } = in_flight;
     seen.ask();
-    let decision = limiter.check(Key::global()).await;
-    seen.decided(&decision);
-    if let Ok(admission) = decision.into_result() {
+    let result = limiter.admit(Key::global()).await;
+    seen.decided(&result.decision());
+    if let Ok(admission) = result {
         permits.acquire();
         sleep(time).await;
         // Before it is released: from then on another task may acquire it.

@@ -1,18 +1,18 @@
 //! Charges past what is left, and charges of a request under every policy that applied.
 
 use tollgate::{
-    Admission, Decision, Limiter, StoreError,
+    Admission, Limiter, StoreError,
     limiter::{Keys, PolicyAdmission, SettleError},
 };
 
-/// Charges `units` under every policy by the admission of a request that costs nothing; returns its decision.
-pub async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64) -> Decision {
+/// Charges `units` under every policy by the admission of a request that costs nothing; returns the admission.
+pub async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64) -> Admission {
     let admission = limiter.admit(keys).cost(0).await.expect("it is free");
     for policy in limiter.policies() {
         let charges = admission.policy(policy.name()).expect("a policy");
         charges.charge(units).await.expect("a response");
     }
-    admission.decisions().remove(0)
+    admission
 }
 
 /// The request's charges under each of its policies: also those in the shadow.

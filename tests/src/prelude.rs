@@ -49,7 +49,7 @@ pub use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 pub use crate::{
     load::background_goes_on,
     log::Log,
-    results::{Counts, admitted_by_store, store_error},
+    results::{Counts, Decided, admitted_by_store, store_error},
     rng::Rng,
     runtimes::{current_thread, multi_thread},
     stores::{self, Built, quota},

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use tollgate::{
-    CallError, Decision, StoreError,
+    Admission, CallError, Decision, Rejected, StoreError,
     limiter::{DecisionKind, LimitStatus, PolicyDecision},
     observe::DecisionSource,
 };
@@ -42,6 +42,33 @@ impl CallResult for Result<LimitStatus, CallError> {
                 (kind, DecisionSource::Fallback)
             }
             Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl CallResult for Result<Admission, Rejected> {
+    fn outcome(&self) -> (DecisionKind, DecisionSource) {
+        self.decision().outcome()
+    }
+}
+
+/// A request that was admitted or rejected.
+pub trait Decided {
+    /// The decision on it, with its present status.
+    fn decision(&self) -> Decision;
+}
+
+impl Decided for Admission {
+    fn decision(&self) -> Decision {
+        self.decisions().remove(0)
+    }
+}
+
+impl Decided for Result<Admission, Rejected> {
+    fn decision(&self) -> Decision {
+        match self {
+            Ok(admission) => admission.decision(),
+            Err(rejected) => rejected.decision().clone(),
         }
     }
 }

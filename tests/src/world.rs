@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use testkit::{Clock as ServerClock, Server};
 use tokio::{runtime::Handle, task::JoinSet};
 use tollgate::{
-    Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer,
-    RedisStore,
+    Admission, Concurrency, Decision, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, Rejected,
     limiter::{Keys, LimiterBuilder},
     observe::DecisionSource,
     redis::RedisStoreBuilder,
@@ -292,6 +292,10 @@ impl<'a> Scene<'a> {
         self.limiter.check(self.key).cost(cost).await
     }
 
+    pub async fn admit(&self, cost: u64) -> Result<Admission, Rejected> {
+        self.limiter.admit(self.key).cost(cost).await
+    }
+
     /// Charges units past what is left.
     pub async fn charge(&self, units: u64) {
         let charged = self.limiter.charge(self.key, units).await;
@@ -343,7 +347,7 @@ pub async fn left(limiter: &Limiter, key: Key) -> u64 {
 }
 
 /// The units that a refund of the only policy's charge gave back.
-pub async fn refund(charged: &mut Decision, units: u64) -> u64 {
+pub async fn refund(charged: &Admission, units: u64) -> u64 {
     charged.refund(units).await.expect("a refund")[0].units()
 }
 

@@ -47,9 +47,9 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
     }
     // Without HTTP.
     let denied: IpAddr = [192, 0, 2, 1].into();
-    let decision = limiter.check(Key::global()).address(denied).await;
-    assert_eq!(decision.source(), DecisionSource::NotChecked);
-    let rejected = decision.into_result().expect_err("a rejection");
+    let admit = limiter.admit(Key::global()).address(denied);
+    let rejected = admit.await.expect_err("a rejection");
+    assert_eq!(rejected.decision().source(), DecisionSource::NotChecked);
     assert_eq!(rejected.to_string(), "the request is on a deny list");
     assert_eq!(rejected.retry_after(), RetryAfter::Never);
     assert_eq!(used(limiter, "p", Key::global()).await, 0);

@@ -223,12 +223,12 @@ async fn a_flood_lifts_no_ban_and_no_block_and_frees_no_permit() {
             rejected(key("made-up", n)).await;
         }
         assert!(!admitted_by_store(&abuse.check("mallory").await));
-        assert!(!admitted_by_store(&exports.check("alice").await));
+        assert!(!admitted_by_store(&exports.admit("alice").await));
         for n in 0..3 {
             assert!(!admitted_by_store(&locked.check(key("locked", n)).await));
         }
         drop(held);
-        assert!(admitted_by_store(&exports.check("alice").await));
+        assert!(admitted_by_store(&exports.admit("alice").await));
     }
 }
 
@@ -297,9 +297,9 @@ async fn a_key_without_room_is_a_store_error_until_another_is_free() {
     let scene = Scene::new(8);
     let exports = permits(&scene);
     let mut held = held(&exports, 8).await;
-    assert_eq!(store_error(&exports.check("alice").await).code(), "full");
+    assert_eq!(store_error(&exports.admit("alice").await).code(), "full");
     held.pop();
-    assert!(admitted_by_store(&exports.check("alice").await));
+    assert!(admitted_by_store(&exports.admit("alice").await));
 }
 
 #[tokio::test]

@@ -276,7 +276,7 @@ async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
 #[tokio::test]
 async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     let limiter = inner();
-    let handler = async move || match limiter.check(Key::global()).await.into_result() {
+    let handler = async move || match limiter.admit(Key::global()).await {
         Ok(_) => "done".into_response(),
         Err(rejected) => {
             let fields = [("set-cookie", "a=1"), ("set-cookie", "b=2")];

@@ -182,7 +182,7 @@ async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     ] {
         let mut client = client_of(Host::Tonic, &limiter).await;
         let layers = client.unary("word").await.expect_err("rejected");
-        let rejected = limiter.check(Key::global()).await.into_result();
+        let rejected = limiter.admit(Key::global()).await;
         let status = Status::from(rejected.expect_err("rejected"));
         assert_eq!(status.code(), layers.code());
         let subjects = |status| violations(status).into_iter().map(|it| it.subject);
@@ -260,7 +260,7 @@ async fn a_rejection_is_trailers_only_on_the_wire() {
 }
 
 async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
-    let _ = limiter.check(Key::global()).await.into_result()?;
+    let _ = limiter.admit(Key::global()).await?;
     Ok("hello")
 }
 

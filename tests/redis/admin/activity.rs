@@ -9,7 +9,7 @@ async fn the_keys_with_the_most_rejections_are_listed_and_can_be_reset_as_they_a
     let (api, limiter) = support::observed();
     for (key, requests) in [("sk_1", 12), ("sk_2", 15), ("sk_3", 3)] {
         for _ in 0..requests {
-            let _ = limiter.check(("api", Key::secret(key))).await;
+            let _ = limiter.admit(("api", Key::secret(key))).await;
         }
     }
     let [first, second] = [("sk_2", 5), ("sk_1", 2)]
@@ -21,8 +21,7 @@ async fn the_keys_with_the_most_rejections_are_listed_and_can_be_reset_as_they_a
     assert_has(&one, json!({"policies": [{"keys": [first]}]}));
     let reset = api.done("/reset", about("api", &first["key"])).await;
     assert_eq!(reset["before"][0]["remaining"], 0);
-    let check = limiter.check(("api", Key::secret("sk_2")));
-    assert!(check.await.is_admitted());
+    assert!(limiter.admit(("api", Key::secret("sk_2"))).await.is_ok());
     let all = api.get("/top").await.json;
     let policies = all["policies"].as_array().expect("policies");
     assert_eq!(policies.len(), support::policies().len());
@@ -31,7 +30,7 @@ async fn the_keys_with_the_most_rejections_are_listed_and_can_be_reset_as_they_a
 #[tokio::test]
 async fn a_process_sends_events_with_its_activity_to_64_clients_at_most() {
     let (api, limiter) = support::observed();
-    let _ = limiter.check(("api", Key::secret("sk_1"))).await;
+    let _ = limiter.admit(("api", Key::secret("sk_1"))).await;
     let events = api.get("/events").await;
     let text = events.json.as_str().expect("text");
     let data = text.strip_prefix("event: activity\ndata: ");

@@ -92,7 +92,7 @@ async fn shadow_policies_report_what_they_would_reject() {
     let (limiter, _) = support::in_process();
     for _ in 0..8 {
         let key = Key::secret("sk_1");
-        let _ = limiter.check([("api", key), ("api-next", key)]).await;
+        let _ = limiter.admit([("api", key), ("api-next", key)]).await;
     }
     let shadows = Api::of(&limiter).get("/shadows").await.json;
     let expected = json!([{"policy": "api-next", "evaluated": 8, "would_reject": 3}]);

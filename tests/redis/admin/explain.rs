@@ -52,8 +52,8 @@ async fn explain_tells_which_policies_apply_why_and_how_the_request_would_be_dec
     let address = json!({"key": "192.0.2.1", "remaining": 20, "reason": null});
     assert_has(&policies[1], address);
     assert_has(&policies[3], json!({"policy": "exports", "applies": false}));
-    let check = limiter.check(("api", Key::secret("sk_1"))).times(10);
-    assert!(check.await.is_admitted());
+    let admit = limiter.admit(("api", Key::secret("sk_1"))).cost(10);
+    assert!(admit.await.is_ok());
     let explained = api.done("/explain", request.clone()).await;
     assert_eq!(explained["outcome"], "rejected");
     let used_up = json!({"key": shown("sk_1"), "remaining": 0, "would_admit": false});

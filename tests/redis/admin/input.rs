@@ -21,7 +21,7 @@ async fn mistakes_in_a_body_change_nothing_and_say_what_is_expected() {
     let (limiter, _) = support::in_process();
     let api = Api::of(&limiter);
     let key = ("api", Key::secret("sk_1"));
-    assert!(limiter.check(key).times(10).await.is_admitted());
+    assert!(limiter.admit(key).cost(10).await.is_ok());
     // A misspelled field, so that a reset is not about more than was meant.
     for path in POSTS.iter() {
         let mut body = good_body(path);

@@ -11,8 +11,8 @@ fn api_key() -> Key {
 /// A limiter under whose policy `api` the key has no unit left, and its API.
 async fn used_up() -> (Limiter, Api) {
     let (limiter, _) = support::in_process();
-    let check = limiter.check(("api", api_key())).times(10);
-    assert!(check.await.is_admitted());
+    let admit = limiter.admit(("api", api_key())).cost(10);
+    assert!(admit.await.is_ok());
     let api = Api::of(&limiter);
     (limiter, api)
 }
@@ -38,18 +38,13 @@ async fn a_key_is_peeked_at_credited_and_reset_by_its_text_or_hash_and_changes_a
         let after = json!({"remaining": after});
         assert_has(&answer, json!({"credited": credited, "after": after}));
     }
-    assert!(
-        limiter
-            .check(("api", api_key()))
-            .times(10)
-            .await
-            .is_admitted()
-    );
+    let admit = limiter.admit(("api", api_key())).cost(10);
+    assert!(admit.await.is_ok());
     let reset = api.done("/reset", about("api", "sk_1")).await;
     let before = json!([{"policy": "api", "remaining": 0}]);
     let after = json!([{"remaining": 10}]);
     assert_has(&reset, json!({"before": before, "after": after}));
-    assert!(limiter.check(("api", api_key())).await.is_admitted());
+    assert!(limiter.admit(("api", api_key())).await.is_ok());
     let lines = log.lines("changed by the admin API");
     assert_eq!(lines.len(), 3, "{lines:?}");
     let key = format!("key=\"{}\"", shown("sk_1"));
@@ -111,7 +106,7 @@ async fn reset_without_a_policy_is_about_all_policies_that_can_read_the_text() {
     let api = Api::of(&limiter);
     let address = Key::ip([192, 0, 2, 1].into());
     let keys = Keys::from(vec![("address", address), ("shared", KEY)]);
-    assert!(limiter.check(keys.clone()).await.is_admitted());
+    assert!(limiter.admit(keys.clone()).await.is_ok());
     let reset = api.done("/reset", json!({"key": "192.0.2.1"})).await;
     // An API key may look like an address. The key of all requests has no such text.
     let names = ["api", "address", "exports", "abuse", "blocked", "api-next"];
@@ -129,7 +124,7 @@ async fn callers_are_those_whose_charges_count_now() {
     let api = Api::of(&limiter);
     for caller in [Key::new("alice"), Key::secret("sk_1"), Key::new("key:bob")] {
         let keys = Keys::from(vec![("shared", KEY)]).caller(caller);
-        assert!(limiter.check(keys).await.is_admitted());
+        assert!(limiter.admit(keys).await.is_ok());
     }
     let callers = api.done("/callers", about("shared", "*")).await;
     let expected = json!(["alice", shown("sk_1"), "key:key:bob"]);

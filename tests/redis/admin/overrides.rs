@@ -20,8 +20,11 @@ async fn an_override_is_set_listed_and_removed_and_each_change_is_logged() {
     let expected = json!({"policy": "api", "key": key, "quota": "100/min", "exempt": false,
         "until": "2099-01-15T08:00:00Z", "note": "two\nlines", "set_by": "ops"});
     assert_eq!((status, &set), (200, &json!({ "after": expected })));
-    let decision = limiter.check(("api", Key::secret("sk_1"))).await;
-    assert_eq!(decision.policy("api").map(|api| api.limit()), Some(100));
+    let admission = limiter.admit(("api", Key::secret("sk_1"))).await;
+    assert_eq!(
+        admission.decision().policy("api").map(|api| api.limit()),
+        Some(100)
+    );
     let listed = api.get("/overrides?policy=api").await.json;
     assert_eq!(listed, json!({"total": 1, "overrides": [expected]}));
     // The key as answers show it.

@@ -90,15 +90,15 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         clock.step(step);
         let rate = policy().strategy(FixedWindow);
         let limiter = limiter(&clock, [rate, calendar()]);
-        let mut decision = limiter.check(KEY).cost(QUOTA).await;
-        assert!(decision.is_admitted(), "{step}");
+        let admission = limiter.admit(KEY).cost(QUOTA).await.expect("room");
+        let decision = admission.decision();
         let reset = |name| decision.count(name).reset_after().as_micros() as i64;
         assert_eq!(reset("p"), HOUR, "{step}");
         let left = HOUR - clock.wall().as_micros() % HOUR;
         assert_eq!(reset("calendar"), left, "{step}");
 
         clock.pass(SECOND);
-        let _ = decision.refund(4).await.expect("a response");
+        let _ = admission.refund(4).await.expect("a response");
         let remaining = async || {
             let seen = limiter.peek(KEY).await.expect("a response");
             (seen.left("p"), seen.left("calendar"))

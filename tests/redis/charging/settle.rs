@@ -40,32 +40,32 @@ async fn a_policy_is_settled_where_those_before_it_had_no_key() {
     }
 }
 
-async fn refund(decision: &mut Decision, units: u64) -> u64 {
-    let refunds = decision.refund(units).await.expect("a response");
+async fn refund(admission: &Admission, units: u64) -> u64 {
+    let refunds = admission.refund(units).await.expect("a response");
     refunds.iter().map(Refund::units).sum()
 }
 
 #[tokio::test]
-async fn copies_of_a_decision_and_its_admission_refund_each_unit_once() {
+async fn copies_of_an_admission_refund_each_unit_once() {
     on_each_strategy(async |_, _, limiter| {
         assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
-        let charged = limiter.check(KEY).cost(3).await;
+        let charged = limiter.admit(KEY).cost(3).await.expect("room");
         let refunds = (0..8).map(|_| {
-            let mut copy = charged.clone();
-            tokio::spawn(async move { refund(&mut copy, 1).await })
+            let copy = charged.clone();
+            tokio::spawn(async move { refund(&copy, 1).await })
         });
         let refunds = join_all(refunds).await.into_iter();
         let refunded: u64 = refunds.map(|units| units.expect("a task ends well")).sum();
         assert_eq!((refunded, used(limiter, "p").await), (3, 2));
 
         let admission = limiter.admit(KEY).cost(4).await.expect("room");
-        let [mut one, mut other] = [(); 2].map(|()| admission.decisions().remove(0));
-        assert_eq!(refund(&mut one, 1).await, 1);
+        let [one, other] = [(); 2].map(|()| admission.clone());
+        assert_eq!(refund(&one, 1).await, 1);
         refund_of(&admission, 2).await;
         assert_eq!(used(limiter, "p").await, 3);
-        assert_eq!(refund(&mut other, 4).await, 1);
+        assert_eq!(refund(&other, 4).await, 1);
         refund_of(&admission, 4).await;
-        assert_eq!(refund(&mut one, 4).await, 0);
+        assert_eq!(refund(&one, 4).await, 0);
         assert_eq!(used(limiter, "p").await, 2);
     })
     .await;
@@ -77,14 +77,13 @@ async fn refunds_name_their_policies() {
         let tokens = even("tokens", "100/min").cost(40);
         let shadow = even("shadow", "100/min").shadow();
         let limiter = world.limiter([window("requests", "10/min"), shadow, tokens]);
-        let mut decision = limiter.check(KEY).await;
-        let refunds = decision.refund(15).await.expect("a response");
+        let admission = limiter.admit(KEY).await.expect("room");
+        let refunds = admission.refund(15).await.expect("a response");
         let named = refunds
             .iter()
             .map(|refund| (refund.policy(), refund.units()));
         assert_eq!(named.collect::<Vec<_>>(), [("requests", 1), ("tokens", 15)]);
         assert_eq!(used(&limiter, "shadow").await, 0);
-        let admission = decision.into_result().expect("room");
         let unknown = admission.policy("absent").expect_err("no such policy");
         assert_eq!(unknown.known(), ["requests", "tokens", "shadow"]);
     }

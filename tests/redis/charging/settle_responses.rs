@@ -81,7 +81,7 @@ async fn a_response_does_not_refund_again_what_the_handler_refunded() {
         let charged = layer.limiter().check(KEY).cost(5).await;
         assert!(admitted_by_store(&charged));
         let refunds = async |admission: Admission| {
-            let refunds = admission.decisions()[0].refund(3).await;
+            let refunds = admission.refund(3).await;
             assert_eq!(refunds.expect("a response")[0].units(), 3);
         };
         let response = serve(&layer, 200, refunds).await;

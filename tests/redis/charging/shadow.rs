@@ -116,9 +116,9 @@ async fn a_shadow_charges_by_its_mode_and_is_settled_only_where_it_would_have_ad
         let admission = limiter.admit(KEY).cost(2).await.expect("a pass");
         settle_each(&admission, &names.map(|name| (name, 7))).await;
         assert_eq!(all_used(&limiter, names).await, [7, 7, 0]);
-        let mut decision = limiter.check(KEY).cost(3).await;
+        let admission = limiter.admit(KEY).cost(3).await.expect("room");
         // Only enforced policies are reported.
-        assert_eq!(decision.refund(3).await.expect("a response")[0].units(), 3);
+        assert_eq!(admission.refund(3).await.expect("a response")[0].units(), 3);
         assert_eq!(used(&limiter, "new").await, 7);
     }
 }

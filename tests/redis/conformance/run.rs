@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tollgate::{
-    Decision, Key, Limiter, ManualClock, RetryAfter,
+    Admission, Decision, Key, Limiter, ManualClock, Rejected, RetryAfter,
     clock::Timestamp,
-    limiter::{LimitStatus, LimiterBuilder, PolicyDecision, Refund},
+    limiter::{Check, LimitStatus, LimiterBuilder, PolicyDecision, Refund},
     observe::DecisionSource,
 };
 
-use tollgate_tests::charges::charge;
+use tollgate_tests::{charges::charge, results::Decided};
 
 use super::trace::Trace;
 
@@ -36,8 +36,8 @@ pub(crate) enum Manner {
     Concurrently,
 }
 
-/// What one operation charged.
-type Charged = Vec<Decision>;
+/// The requests of one operation.
+type Charged = Vec<Result<Admission, Rejected>>;
 
 pub(crate) async fn run(
     trace: &Trace,
@@ -57,7 +57,7 @@ pub(crate) async fn run(
             op,
             given_later: given_later(trace, step),
         };
-        let outcome = runner.step(manner, &mut charged).await;
+        let outcome = runner.step(manner, &charged).await;
         charged.push(outcome.map_err(|problem| format!("op {step} {op}: {problem}"))?);
         runner
             .afterwards(&runner.peek().await)
@@ -67,7 +67,7 @@ pub(crate) async fn run(
 }
 
 /// Whether the units of this operation are refunded as a whole: n receipts of one unit each drain one by one, where one
-/// receipt of n drains n times as long, so that they are charged by one call.
+/// receipt of n drains n times as long, so that those that are admitted are charged as one request.
 fn given_later(trace: &Trace, step: usize) -> bool {
     let gives = trace.ops.iter().filter(|op| op["op"] == "give");
     gives.into_iter().any(|op| op["of"] == step)
@@ -82,16 +82,16 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    async fn step(&self, manner: Manner, charged: &mut [Charged]) -> Result<Charged, String> {
+    async fn step(&self, manner: Manner, charged: &[Charged]) -> Result<Charged, String> {
         match self.op["op"].as_str().expect("op") {
             "take" => self.take(manner).await,
             "give" => {
                 let of = self.op["of"].as_u64().expect("of") as usize;
-                self.give(&mut charged[of]).await.map(|()| Vec::new())
+                self.give(&charged[of]).await.map(|()| Vec::new())
             }
             "force" => {
                 let units = self.op["units"].as_u64().expect("units");
-                Ok(vec![charge(self.limiter, self.key, units).await])
+                Ok(vec![Ok(charge(self.limiter, self.key, units).await)])
             }
             "reset" => {
                 let _ = self.limiter.reset(self.key).await.expect("a response");
@@ -114,10 +114,15 @@ impl Runner<'_> {
         }
     }
 
-    fn ask<T>(&self, check: tollgate::limiter::Check<T>) -> tollgate::limiter::Check<T> {
+    fn ask<T>(&self, check: Check<T>) -> Check<T> {
+        self.ask_for(1, check)
+    }
+
+    /// Of `n` requests at once.
+    fn ask_for<T>(&self, n: u64, check: Check<T>) -> Check<T> {
         let costs = self.costs().into_iter().enumerate();
         costs.fold(check, |check, (i, cost)| {
-            check.cost_for(format!("p{i}"), cost)
+            check.cost_for(format!("p{i}"), n * cost)
         })
     }
 
@@ -129,31 +134,37 @@ impl Runner<'_> {
     async fn take(&self, manner: Manner) -> Result<Charged, String> {
         let n = self.op["n"].as_u64().unwrap_or(1);
         let expected = self.op["admitted"].as_u64().expect("admitted");
-        let check = || self.ask(self.limiter.check(self.key));
-        let mut decisions = Vec::new();
-        if self.given_later && n > 1 {
-            decisions.push(check().times(n).await);
-        } else if manner == Manner::Singly {
-            for _ in 0..n {
-                decisions.push(check().await);
+        let admit = || self.ask(self.limiter.admit(self.key));
+        let mut results = Vec::new();
+        // As one request.
+        let merged = if self.given_later { expected } else { 0 };
+        if merged > 0 {
+            let all = self.ask_for(merged, self.limiter.admit(self.key));
+            let all = all.await.map_err(|rejected| rejected.to_string())?;
+            results.push(Ok(all));
+        }
+        let admitted_singly = expected - merged;
+        if manner == Manner::Singly || self.given_later {
+            for _ in merged..n {
+                results.push(admit().await);
                 // The clock stands still: after two rejections all others would be rejected, too.
-                if let [.., one, other] = &decisions[..]
-                    && one.admitted() + other.admitted() == 0
-                {
+                if let [.., Err(_), Err(_)] = &results[..] {
                     break;
                 }
             }
         } else {
             let tasks: Vec<_> = (0..n)
-                .map(|_| tokio::spawn(check().into_future()))
+                .map(|_| tokio::spawn(admit().into_future()))
                 .collect();
             for task in tasks {
-                decisions.push(task.await.map_err(|error| error.to_string())?);
+                results.push(task.await.map_err(|error| error.to_string())?);
             }
         }
-        let admitted: u64 = decisions.iter().map(Decision::admitted).sum();
-        if admitted != expected {
-            return Err(format!("{admitted} admitted in place of {expected}"));
+        let decisions: Vec<_> = results.iter().map(Decided::decision).collect();
+        let singly = &decisions[usize::from(merged > 0)..];
+        let admitted: u64 = singly.iter().map(Decision::admitted).sum();
+        if admitted != admitted_singly {
+            return Err(format!("{admitted} admitted in place of {admitted_singly}"));
         }
         // Cached rejections are equal to those of the store.
         let counted = |decision: &Decision| {
@@ -165,8 +176,8 @@ impl Runner<'_> {
         if !decisions.iter().all(counted) {
             return Err(format!("not from the store: {decisions:?}"));
         }
-        self.compare_each(&decisions)?;
-        Ok(decisions)
+        self.compare_each(singly)?;
+        Ok(results)
     }
 
     /// First come, first served: the i-th of k sees what is left after it.
@@ -189,14 +200,13 @@ impl Runner<'_> {
         Ok(())
     }
 
-    async fn give(&self, charged: &mut [Decision]) -> Result<(), String> {
+    async fn give(&self, charged: &[Result<Admission, Rejected>]) -> Result<(), String> {
         let units = self.op["units"].as_u64().expect("units");
         let mut given = vec![0; self.trace.policies.len()];
-        if let [decision] = charged
-            && decision.is_admitted()
-        {
-            let refunds = decision.refund(units).await;
+        if let [Ok(admission), ..] = charged {
+            let refunds = admission.refund(units).await;
             let refunds = refunds.map_err(|error| error.to_string())?;
+            let decision = admission.decision();
             let named = refunds.iter().map(Refund::policy);
             let policies = decision.policies().map(|verdict| verdict.policy());
             if !named.eq(policies) {

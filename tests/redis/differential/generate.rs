@@ -462,6 +462,10 @@ impl Generator {
             2 => self.up_to(most),
             _ => 1,
         };
+        // A permit is held by one request.
+        let has_permits =
+            { policies.iter() }.any(|policy| matches!(policy.strategy, StrategyKind::Permits(_)));
+        let times = if has_permits { 1 } else { times };
         let tiers = match self.below(2) {
             0 => Vec::new(),
             _ => policies.iter().map(|_| self.below(4) as usize).collect(),

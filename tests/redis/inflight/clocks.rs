@@ -26,7 +26,7 @@ async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier
                 world.advance(pause);
                 match peeks {
                     true => assert_eq!(free(&limiter).await, 0),
-                    false => assert!(!admitted_by_store(&check(&limiter).await)),
+                    false => assert!(!admitted_by_store(&admit(&limiter).await)),
                 }
             }
             world.advance(MICRO);
@@ -40,9 +40,9 @@ async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier
 async fn a_permit_that_has_expired_is_not_refunded_and_stays_expired_when_the_clock_steps_back() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let mut first = check(&limiter).await;
+        let first = admit(&limiter).await.expect("a permit");
         world.advance(LONG_TTL / 2);
-        let second = check(&limiter).await;
+        let second = admit(&limiter).await;
         world.advance(LONG_TTL / 2);
         // The request still runs, and was not renewed: the slot may be another request's by then. In process it is held.
         let refunds = first.refund(1).await.expect("a response");
@@ -56,7 +56,7 @@ async fn a_permit_that_has_expired_is_not_refunded_and_stays_expired_when_the_cl
         world.advance(LONG_TTL / 2);
         leak_permits(&world, 2, LONG_TTL).await;
         world.advance(LONG_TTL / 2);
-        assert!(!admitted_by_store(&limiter.check(KEY).cost(10).await));
+        assert!(!admitted_by_store(&limiter.admit(KEY).cost(10).await));
         world.step(-HOUR / 4);
         assert_eq!(free(&limiter).await, 8);
     }
@@ -68,7 +68,7 @@ async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_rele
         let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
         let held = fill(&limiter).await;
         world.step(-HOUR);
-        assert!(!admitted_by_store(&check(&limiter).await));
+        assert!(!admitted_by_store(&admit(&limiter).await));
         if let Some(server) = world.redis_server() {
             let ends = world.now() + PERMIT_TTL.as_micros() as u64;
             until("heartbeats tell the new time", async || {

@@ -9,7 +9,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
     let world = World::redis();
     let server = world.server();
     let limiter = world.limiter([permit_policy(PERMIT_TTL)]);
-    let held = check(&limiter).await;
+    let held = admit(&limiter).await;
     let key = server.only_key();
     for plant in [
         ["SET", &key, "precious"].as_slice(),
@@ -27,7 +27,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
         server.command(plant).ok();
         let planted = server.command(&["DUMP", &key]);
         let peek = limiter.peek(KEY).await;
-        for error in [store_error(&check(&limiter).await), store_error(&peek)] {
+        for error in [store_error(&admit(&limiter).await), store_error(&peek)] {
             let names_key =
                 matches!(&error, StoreError::CorruptKey { key: named, .. } if **named == *key);
             assert!(names_key, "{error:?}");
@@ -39,7 +39,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
     // Releases and heartbeats don't change it either.
     let planted = server.command(&["DUMP", &key]);
     drop(held);
-    assert!(!check(&limiter).await.is_admitted());
+    assert!(admit(&limiter).await.is_err());
     assert_eq!(server.command(&["DUMP", &key]), planted);
 }
 
@@ -54,7 +54,7 @@ async fn permits_without_an_expiry_are_ended_within_one_ttl() {
         server.command(&["ZADD", &key, "+inf", &holder]).ok();
     }
     server.command(&["PERSIST", &key]).ok();
-    assert!(!admitted_by_store(&check(&limiter).await));
+    assert!(!admitted_by_store(&admit(&limiter).await));
     assert_eq!(stored_permits(server), MAX_PERMITS);
     world.advance(PERMIT_TTL);
     assert_eq!(free(&limiter).await, MAX_PERMITS);

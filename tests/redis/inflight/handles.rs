@@ -27,7 +27,7 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
 async fn the_decisions_that_an_admission_shows_hold_no_permit() {
     for world in World::both() {
         let limiter = world.limiter([permit_policy(LONG_TTL)]);
-        let admission = check(&limiter).await.into_result().expect("admitted");
+        let admission = admit(&limiter).await.expect("admitted");
         let shown = admission.decisions();
         drop(admission);
         until_free(&limiter, MAX_PERMITS).await;

@@ -19,17 +19,17 @@ async fn held_permits_are_renewed_beyond_their_ttl() {
         for _ in 0..3 {
             world.advance(PERMIT_TTL * 9 / 10);
             until_heartbeats(&world, 10).await;
-            assert!(!admitted_by_store(&check(&limiter).await));
+            assert!(!admitted_by_store(&admit(&limiter).await));
         }
         drop(held);
         until_free(&limiter, 10).await;
         // All of a request for several.
-        let several = limiter.check(KEY).cost(2).times(3).await;
+        let several = limiter.admit(KEY).cost(6).await.expect("permits");
         for _ in 0..2 {
             world.advance(PERMIT_TTL * 9 / 10);
             until_heartbeats(&world, 6).await;
         }
-        assert_eq!((several.admitted(), free(&limiter).await), (3, 4));
+        assert_eq!(free(&limiter).await, 4);
         drop(several);
         until_free(&limiter, 10).await;
         world.no_key_is_immortal();
@@ -67,7 +67,7 @@ async fn in_process_held_permits_outlast_any_pause_and_are_free_when_they_are_re
         clock.advance(LONG_TTL);
         match first {
             0 => assert_eq!(free(&limiter).await, 0),
-            1 => assert!(!admitted_by_store(&check(&limiter).await)),
+            1 => assert!(!admitted_by_store(&admit(&limiter).await)),
             2 => drop(held.pop()),
             _ => {
                 for key in 0..1_000_u64 {
@@ -97,12 +97,12 @@ fn in_process_no_more_are_in_flight_than_the_limit_on_several_threads() {
         let mut held = VecDeque::new();
         for _ in 0..5_000 {
             let stands_still = clock.read().expect("no panic");
-            let decision = limiter.check(KEY).now().expect("a response");
+            let result = limiter.admit(KEY).now().expect("a response");
             drop(stands_still);
-            if decision.is_admitted() {
+            if let Ok(admission) = result {
                 let now = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
                 assert!(now <= MAX_PERMITS, "{now} in flight");
-                held.push_back(decision);
+                held.push_back(admission);
             }
             clock.write().expect("no panic").advance(PERMIT_TTL);
             if held.len() == 4 {
@@ -123,10 +123,10 @@ async fn advance_several_ttls(world: &World, held: u64) {
     }
 }
 
-async fn acquire(limiter: &Limiter) -> Decision {
-    let decision = check(limiter).await;
-    assert!(admitted_by_store(&decision), "{decision:?}");
-    decision
+async fn acquire(limiter: &Limiter) -> Admission {
+    let result = admit(limiter).await;
+    assert!(admitted_by_store(&result), "{result:?}");
+    result.expect("a permit")
 }
 
 /// As with one runtime per core: that of the first request ends, the others go on. One of one thread stands still between its
@@ -177,10 +177,10 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 let runtime = own_runtime();
                 runtime.block_on(async {
                     for _ in 0..MAX_PERMITS {
-                        let decision = acquire(&held).await;
+                        let admission = acquire(&held).await;
                         tokio::spawn(async move {
                             std::future::pending::<()>().await;
-                            drop(decision);
+                            drop(admission);
                         });
                     }
                     tokio::task::yield_now().await;
@@ -195,9 +195,9 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
 /// Without timers, and without a runtime: the IO thread renews them.
 #[test]
 fn permits_that_are_taken_where_no_task_could_renew_them_are_renewed_and_released() {
-    let take = |limiter: &Limiter| -> Vec<Decision> {
-        let check = || limiter.check(KEY);
-        let call = |_| check().now().unwrap_or_else(|_| check().blocking());
+    let take = |limiter: &Limiter| -> Vec<_> {
+        let admit = || limiter.admit(KEY);
+        let call = |_| admit().now().unwrap_or_else(|_| admit().blocking());
         let held: Vec<_> = (0..MAX_PERMITS).map(call).collect();
         assert!(held.iter().all(admitted_by_store), "{held:?}");
         held
@@ -231,7 +231,7 @@ fn background_runtime() -> Handle {
         None
     });
     let limiter = build(Limiter::builder().store(store), [permit_policy(LONG_TTL)]);
-    on_bare_thread(move || drop(limiter.check(KEY).blocking()));
+    on_bare_thread(move || drop(limiter.admit(KEY).blocking()));
     found.get().expect("a runtime").clone()
 }
 

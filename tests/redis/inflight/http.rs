@@ -287,7 +287,7 @@ async fn streams_that_outlast_the_ttl_of_their_permits_keep_them_to_the_end() {
         for _ in 0..3 {
             world.advance(PERMIT_TTL * 9 / 10);
             until_heartbeats(&world, MAX_PERMITS).await;
-            assert!(!admitted_by_store(&check(&limiter).await));
+            assert!(!admitted_by_store(&admit(&limiter).await));
         }
         work.hold_streams.store(false, Ordering::SeqCst);
         for saw in streams.join_all().await {

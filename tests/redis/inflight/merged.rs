@@ -2,7 +2,6 @@
 
 use futures_util::future::join3;
 use tokio::runtime::Handle;
-use tollgate::limiter::Check;
 use tollgate_tests::prelude::*;
 
 use tollgate_tests::servers::a_client_waits;
@@ -17,12 +16,12 @@ fn store(url: String) -> RedisStore {
 }
 
 /// Makes `n` requests in one turn.
-async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
-    let spawn = |_| tokio::spawn(limiter.check(KEY).into_future());
+async fn at_once(limiter: &Limiter, n: usize) -> Vec<Result<Admission, Rejected>> {
+    let spawn = |_| tokio::spawn(limiter.admit(KEY).into_future());
     let tasks: Vec<_> = (0..n).map(spawn).collect();
-    let decisions = join_all(tasks).await.into_iter();
-    let decisions = decisions.map(|decision| decision.expect("a task that ends well"));
-    decisions.collect()
+    let results = join_all(tasks).await.into_iter();
+    let results = results.map(|result| result.expect("a task that ends well"));
+    results.collect()
 }
 
 fn members(server: &Server) -> HashSet<String> {
@@ -36,11 +35,11 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let limiter = world.limiter([permit_policy(LONG_TTL)]);
     free(&limiter).await;
     server.reset_stats();
-    let decisions = at_once(&limiter, 50).await;
+    let results = at_once(&limiter, 50).await;
     let calls = server.calls("evalsha") + server.calls("eval");
     assert_eq!(calls, 1, "they were merged, or this test says nothing");
 
-    let mut held: Vec<_> = decisions.into_iter().filter(admitted_by_store).collect();
+    let mut held: Vec<_> = results.into_iter().filter(admitted_by_store).collect();
     assert_eq!(held.len() as u64, MAX_PERMITS);
     assert_eq!(stored_permits(server), MAX_PERMITS);
     let mut known = members(server);
@@ -61,13 +60,12 @@ async fn merged_requests_for_several_permits_each_hold_their_own() {
     let world = World::redis_on_this_runtime();
     let server = world.server();
     let limiter = world.limiter([permit_policy(LONG_TTL).cost(2)]);
-    let (four, three) = tokio::join!(limiter.check(KEY).times(4), limiter.check(KEY).times(3));
-    // First come, first served.
-    assert_eq!((four.admitted(), three.admitted()), (4, 1));
-    assert_eq!(stored_permits(server), 10);
-    drop(three);
+    let results = at_once(&limiter, 7).await.into_iter();
+    let mut held: Vec<_> = results.filter(admitted_by_store).collect();
+    assert_eq!((held.len(), stored_permits(server)), (5, 10));
+    drop(held.pop());
     until_free(&limiter, 2).await;
-    drop(four);
+    drop(held);
     until_free(&limiter, 10).await;
 }
 
@@ -79,27 +77,27 @@ async fn a_request_finds_the_permit_that_was_released_before_it() {
     let one = Policy::new("permits", Quota::concurrent(1));
     let one = one.strategy(Concurrency::with_ttl(LONG_TTL));
     let limiter = build(Limiter::builder().store(store(server.url())), [one]);
-    let held = limiter.check("k").await;
+    let held = limiter.admit("k").await;
     assert!(admitted_by_store(&held));
-    let send = |key: &'static str| limiter.check(Key::new(key)).into_future();
+    let send = |key: &'static str| limiter.admit(Key::new(key)).into_future();
     let next = async {
         drop(held);
         send("k").await
     };
     let (first, other, next) = join3(send("first"), send("other"), next).await;
-    for decision in [first, other, next] {
-        assert!(admitted_by_store(&decision), "{decision:?}");
+    for result in [first, other, next] {
+        assert!(admitted_by_store(&result), "{result:?}");
     }
 }
 
-/// Makes calls, of which the server sends no results before this returns.
+/// Makes requests, of which the server sends no results before this returns.
 async fn sent(
     server: &Server,
-    ask: impl Fn(usize) -> Check,
-    calls: usize,
-) -> Vec<tokio::task::JoinHandle<Decision>> {
+    limiter: &Limiter,
+    requests: usize,
+) -> Vec<tokio::task::JoinHandle<Result<Admission, Rejected>>> {
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
-    let tasks = (0..calls).map(|n| tokio::spawn(ask(n).into_future()));
+    let tasks = (0..requests).map(|_| tokio::spawn(limiter.admit(KEY).into_future()));
     let tasks = tasks.collect();
     let are_sent = async || a_client_waits(server);
     until("the questions have been sent", are_sent).await;
@@ -110,7 +108,7 @@ async fn sent(
 async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
     let server = Server::start();
     let limiter = build(Limiter::builder().store(store(server.url())), policies);
-    drop(check(&limiter).await);
+    drop(admit(&limiter).await);
     until("all is as new", async || server.keys().is_empty()).await;
     (server, limiter)
 }
@@ -118,12 +116,11 @@ async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
 /// The dropped requests and the others share one batch.
 #[tokio::test]
 async fn a_result_whose_waiter_was_dropped_releases_its_permits_and_no_others() {
-    // Of fifty requests, of one call for four, and of half of eight requests.
-    for (calls, times, cost, dropped) in [(50, 1, 1, 1), (1, 4, 2, 1), (8, 1, 1, 2)] {
+    // Of fifty requests, of one for eight permits, and of half of eight requests.
+    for (requests, cost, dropped) in [(50, 1, 1), (1, 8, 1), (8, 1, 2)] {
         let (server, limiter) = warm([permit_policy(LONG_TTL).cost(cost)]).await;
         server.reset_stats();
-        let ask = |_| limiter.check(KEY).times(times);
-        let tasks = sent(&server, ask, calls).await;
+        let tasks = sent(&server, &limiter, requests).await;
         for task in tasks.iter().step_by(dropped) {
             task.abort();
         }
@@ -132,7 +129,7 @@ async fn a_result_whose_waiter_was_dropped_releases_its_permits_and_no_others() 
         for task in tasks {
             held.extend(task.await.ok());
         }
-        assert_eq!(held.len(), calls - calls.div_ceil(dropped));
+        assert_eq!(held.len(), requests - requests.div_ceil(dropped));
         until("they were taken", async || server.calls("zadd") > 0).await;
         until_free(&limiter, MAX_PERMITS - held.len() as u64).await;
         drop(held);
@@ -152,12 +149,9 @@ async fn merged_requests_that_fail_half_way_hold_no_permit() {
         let store = store(server.url_as("half", "secret"));
         let policies = [permit_policy(LONG_TTL), rate];
         let limiter = build(Limiter::builder().store(store), policies);
-        for decision in at_once(&limiter, n).await {
-            assert!(!decision.is_admitted(), "{decision:?}");
+        for result in at_once(&limiter, n).await {
+            assert!(result.is_err(), "{result:?}");
         }
         assert_eq!(server.keys(), [""; 0], "{n} requests at once");
-        let several = limiter.check(KEY).cost(3).times(n as u64).await;
-        assert!(!several.is_admitted());
-        assert_eq!(server.keys(), [""; 0], "one check for {n} at once");
     }
 }

@@ -36,7 +36,7 @@ fn child_process_that_holds_six_permits() {
         let limiter = limiter(url);
         let mut held = Vec::new();
         for _ in 0..6 {
-            held.push(check(&limiter).await);
+            held.push(admit(&limiter).await);
         }
         let admitted = held.iter().filter(|decision| admitted_by_store(decision));
         println!("holds={}", admitted.count());
@@ -89,7 +89,7 @@ async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     })
     .await;
     world.advance(PERMIT_TTL - half - Duration::from_micros(1));
-    let early = check(&limiter).await;
+    let early = admit(&limiter).await;
     assert!(!admitted_by_store(&early), "not a microsecond before");
     world.advance(Duration::from_micros(1));
     let more = fill(&limiter).await;
@@ -134,7 +134,7 @@ async fn hold_half(limiter: &Limiter, address: SocketAddr) {
     let mut counter = Connection::open(address, TEST_TIMEOUT).expect("a connection");
     let mut held = Vec::new();
     for _ in 0..MAX_PERMITS / 2 {
-        let permit = check(limiter).await;
+        let permit = admit(limiter).await;
         assert!(admitted_by_store(&permit), "{permit:?}");
         held.push(permit);
         counter.call(&["INCR", "met"]).expect("a response").int();
@@ -151,7 +151,7 @@ async fn take_turns(limiter: Limiter, address: SocketAddr) -> i64 {
     let mut counter = Connection::open(address, TEST_TIMEOUT).expect("a connection");
     let (mut most, mut turns) = (0, 0);
     while turns < TURNS {
-        let decision = check(&limiter).await;
+        let decision = admit(&limiter).await;
         if admitted_by_store(&decision) {
             // Counted by other means than the limiter's own.
             let inside = counter.call(&["INCR", "inside"]).expect("a response").int();

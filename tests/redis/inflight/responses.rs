@@ -105,7 +105,7 @@ async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for world in World::both() {
         let (outer, limiter) = layer(&world);
         let inner = World::memory().limiter([permit_policy_of(1, LONG_TTL)]);
-        let taken = check(&inner).await;
+        let taken = admit(&inner).await;
         let app = Router::new().route("/", get(async || "hello"));
         let app = app.layer(RateLimitLayer::new(inner.clone())).layer(outer);
         let send = async || app.clone().oneshot(request("/")).await.expect("infallible");

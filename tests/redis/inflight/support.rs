@@ -47,19 +47,19 @@ pub(crate) fn build(
     stores::limiter(builder.on_store_error(OnStoreError::Reject), policies)
 }
 
-pub(crate) async fn check(limiter: &Limiter) -> Decision {
-    limiter.check(KEY).await
+pub(crate) async fn admit(limiter: &Limiter) -> Result<Admission, Rejected> {
+    limiter.admit(KEY).await
 }
 
 /// Takes one permit after the other until rejected.
-pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
+pub(crate) async fn fill(limiter: &Limiter) -> Vec<Admission> {
     let mut held = Vec::new();
     loop {
-        let decision = check(limiter).await;
-        if !admitted_by_store(&decision) {
+        let result = admit(limiter).await;
+        if !admitted_by_store(&result) {
             return held;
         }
-        held.push(decision);
+        held.extend(result);
         assert!(held.len() <= 2 * MAX_PERMITS as usize, "no end to it");
     }
 }

@@ -41,7 +41,7 @@ async fn promtool_accepts_the_exposition() {
     let limiter = in_process(&observed, policies);
     let mut rng = Rng::new(0);
     for _ in 0..1_000 {
-        drop(limiter.check(random_key(&mut rng)).await);
+        drop(limiter.admit(random_key(&mut rng)).await);
     }
     let text = observed.text();
     assert_eq!(promtool(&["check", "metrics"], &text), Ok(()), "{text}");

@@ -43,7 +43,7 @@ async fn a_removed_policy_is_unknown_and_finds_its_counts_when_it_returns() {
         assert_eq!(kind(changes, "q"), PolicyChangeKind::Removed);
         assert!(limiter.check(KEY).await.is_admitted());
         assert!(handle.policy().is_err() && handle.peek(KEY).await.is_err());
-        assert!(limiter.check([("q", KEY)]).await.into_result().is_err());
+        assert!(limiter.admit([("q", KEY)]).await.is_err());
         let changes = replace(&limiter, [q, p]);
         assert_eq!(kind(changes, "q"), PolicyChangeKind::Added);
         assert_eq!(used(&limiter, "q").await, 3);

@@ -191,7 +191,7 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_and_a_crossin
     let touches = "admit, reject, reject what costs too much, admit for free, charge, refund";
     for (strategy, (period, seconds)) in each_with(EACH, PERIOD_SECONDS) {
         let limiter = single(&server, strategy, &format!("10/{period}"));
-        let check = |cost| limiter.check("key").cost(cost).into_future();
+        let check = |cost| limiter.admit("key").cost(cost).into_future();
         // Too long: left by a clock that stepped back, or by a quota of a longer period.
         for (touch, lost) in touches
             .split(", ")
@@ -200,7 +200,7 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_and_a_crossin
             let _case = Case(format!("{strategy:?}, 10/{period}, {touch}, lost: {lost}"));
             server.flush();
             clock.set(START);
-            let mut first = check(6).await;
+            let first = check(6).await.expect("room");
             let key = server.only_key();
             assert_eq!(server.immortal_keys(), [""; 0]);
             let done = match lost {
@@ -243,7 +243,7 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
             |after: &str| assert_eq!(server.immortal_keys(), [""; 0], "{after}");
         assert!(admitted_by_store(&limiter.check("key").cost(2).await));
         no_key_is_immortal("the first charge");
-        let mut second = limiter.check("key").cost(4).await;
+        let second = limiter.admit("key").cost(4).await.expect("room");
         no_key_is_immortal("the second charge");
         for units in [1, 3] {
             second.refund(units).await.expect("a response");
@@ -253,8 +253,8 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
         no_key_is_immortal("a debt");
         // A window that was refunded in full counts zero, and has a TTL like any other.
         server.flush();
-        let mut decision = limiter.check("key").cost(6).await;
-        let given = decision.refund(6).await.expect("a response");
+        let admission = limiter.admit("key").cost(6).await.expect("room");
+        let given = admission.refund(6).await.expect("a response");
         assert_eq!(given[0].units(), 6);
         for key in &server.keys() {
             server.command(&["PERSIST", key]).ok();

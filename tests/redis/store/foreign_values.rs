@@ -87,8 +87,8 @@ fn no_operation_changes_a_foreign_value() {
     for (strategy, quota) in each_with(EACH, quotas(100)) {
         server.flush();
         let limiter = single(&server, strategy, &quota);
-        let check = async || limiter.check("planted").cost(60).await;
-        let mut charged = runtime.block_on(check());
+        let admit = async || limiter.admit("planted").cost(60).await;
+        let charged = runtime.block_on(admit()).expect("room");
         let name = server.only_key();
         plantings(&server, &name, |value| {
             runtime.block_on(async {

@@ -47,7 +47,7 @@ fn outcome(decision: &Decision) -> Outcome {
 }
 
 async fn check(limiter: &Limiter, cost: u64) -> Outcome {
-    outcome(&limiter.check(key()).cost(cost).await)
+    outcome(&limiter.admit(key()).cost(cost).await.decision())
 }
 
 /// The result of a rejected request.
@@ -221,8 +221,8 @@ async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
         server.flush();
         let limiter = limiter(store.clone(), policies);
         let _ = limiter.reset(key()).await.expect("a response");
-        let admitted = limiter.check(key()).await;
-        assert!(admitted.is_admitted());
+        let admitted = limiter.admit(key()).await;
+        assert!(admitted.is_ok());
         for _ in 0..3 {
             let (is_admitted, source, _) = check(&limiter, 1).await;
             assert_eq!((is_admitted, source), (false, Store));
@@ -240,7 +240,7 @@ async fn what_this_process_gives_back_or_charges_ends_a_cached_rejection_at_once
     for change in ["reset", "credit", "refund", "charge"] {
         let _case = Case(change.to_owned());
         let _ = there.reset(key()).await.expect("a response");
-        let paid = there.check(key()).await.into_result().expect("admitted");
+        let paid = there.admit(key()).await.expect("admitted");
         assert!(check(&here, 2).await.0);
         for source in [Store, RejectionCache] {
             assert_eq!(check(&here, 1).await, rejected(source, secs(20)));

@@ -130,9 +130,9 @@ fn a_refund_a_reset_and_a_check_of_one_task_are_made_in_their_order() {
     let limiter = single(&server, StrategyKind::Gcra, "10/month");
     current_thread().block_on(async {
         for _ in 0..100 {
-            let mut charged = limiter.check(KEY).cost(4).await;
+            let charged = limiter.admit(KEY).cost(4).await;
             assert!(admitted_by_store(&charged));
-            charged.refund(4).await.expect("a response");
+            charged.expect("room").refund(4).await.expect("a response");
             assert_eq!(used(&limiter, KEY).await, [0]);
             assert!(limiter.check(KEY).cost(10).await.is_admitted());
             let _before = limiter.reset(KEY).await.expect("a response");
@@ -148,18 +148,18 @@ fn an_ended_runtime_leaves_no_permit() {
     let (limiter, other) = (permits(&server, MANY), permits(&server, MANY));
     for runtime in [current_thread(), multi_thread(2)] {
         runtime.block_on(async {
-            let held = join_all((0..MANY / 3).map(|_| limiter.check(KEY).into_future())).await;
+            let held = join_all((0..MANY / 3).map(|_| limiter.admit(KEY).into_future())).await;
             assert!(held.iter().all(admitted_by_store));
             let mut unread: Vec<_> = (0..MANY / 3)
-                .map(|_| limiter.check(KEY).into_future())
+                .map(|_| limiter.admit(KEY).into_future())
                 .collect();
-            for check in &mut unread {
-                let _ = check.now_or_never();
+            for admit in &mut unread {
+                let _ = admit.now_or_never();
             }
             until_used(&other, KEY, [2 * MANY / 3]).await;
             server.pause();
             for _ in 0..MANY / 3 {
-                drop(tokio::spawn(limiter.check(KEY).into_future()));
+                drop(tokio::spawn(limiter.admit(KEY).into_future()));
             }
             yield_now().await;
             drop(tokio::spawn(async move {

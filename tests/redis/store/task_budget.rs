@@ -62,7 +62,7 @@ async fn decisions_that_are_made_without_a_call_leave_the_other_tasks_of_a_threa
     }
     let late = async || drop(closed.wait(KEY, Duration::ZERO).await.expect_err("no room"));
     assert_yields("late", late).await;
-    let mut decision = open.check(KEY).cost(10_000).await;
-    let refund = async || drop(decision.refund(1).await.expect("a response"));
+    let admission = open.admit(KEY).cost(10_000).await.expect("room");
+    let refund = async || drop(admission.refund(1).await.expect("a response"));
     assert_yields("refunded", refund).await;
 }

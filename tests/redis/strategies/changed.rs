@@ -139,13 +139,13 @@ async fn with_another_ttl_permits_expire_by_the_shorter_one() {
             let permit = Policy::new("p", Quota::concurrent(1));
             let limiter = world.limiter([permit.strategy(Concurrency::with_ttl(new))]);
             world.advance(operation_after);
-            assert!(!admitted_by_store(&limiter.check(key).await));
+            assert!(!admitted_by_store(&limiter.admit(key).await));
             if operation_after == SHORT {
                 world.advance(SHORT - secs(1));
-                assert!(!admitted_by_store(&limiter.check(key).await));
+                assert!(!admitted_by_store(&limiter.admit(key).await));
             }
             world.advance(secs(2));
-            assert!(admitted_by_store(&limiter.check(key).await));
+            assert!(admitted_by_store(&limiter.admit(key).await));
         }
     }
 }

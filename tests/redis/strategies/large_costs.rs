@@ -10,13 +10,15 @@ async fn take(world: &World, limiter: &Limiter, cost: u64) -> [i64; 2] {
     let server = world.server();
     server.flush();
     server.reset_stats();
-    let mut held = limiter.check(KEY).cost(cost).await;
+    let held = limiter.admit(KEY).cost(cost).await;
     assert!(admitted_by_store(&held));
+    let held = held.expect("room");
     let memory = server.command(&["MEMORY", "USAGE", &server.only_key()]);
-    let left = held.policies().next().expect("a policy").remaining();
-    assert!(!admitted_by_store(&limiter.check(KEY).cost(left + 1).await));
-    assert_eq!(refund(&mut held, cost / 2).await, cost / 2);
-    assert_eq!(refund(&mut held, cost).await, cost - cost / 2);
+    let left = held.decision().policies().next().map(|own| own.remaining());
+    let left = left.expect("a policy");
+    assert!(!admitted_by_store(&limiter.admit(KEY).cost(left + 1).await));
+    assert_eq!(refund(&held, cost / 2).await, cost / 2);
+    assert_eq!(refund(&held, cost).await, cost - cost / 2);
     let commands = "lindex llen lpos lrange lrem lset ltrim rpush del pexpireat pexpiretime pttl \
                     zadd zcount zmscore zrangebyscore zrem zscore";
     let calls = commands.split(' ').map(|command| server.calls(command));
@@ -51,15 +53,15 @@ async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
         let limiter = world.single(StrategyKind::List, "10000/h");
         let [alice, bob] = ["alice", "bob"].map(Key::new);
         let charge = |caller: Key, cost| {
-            let check = limiter.check(Keys::from(KEY).caller(caller)).cost(cost);
-            check.into_future()
+            let admit = limiter.admit(Keys::from(KEY).caller(caller)).cost(cost);
+            admit.into_future()
         };
-        let mut first = charge(alice, 900).await;
+        let first = charge(alice, 900).await.expect("room");
         let small = (0..1_400).map(|n| charge(if n % 2 == 0 { bob } else { alice }, 1 + n % 3));
-        assert!(join_all(small).await.iter().all(Decision::is_admitted));
+        assert!(join_all(small).await.iter().all(Result::is_ok));
         let policy = limiter.policy("p").expect("a policy");
         let mut listed = policy.callers(KEY).await.expect("callers");
-        assert_eq!(refund(&mut first, 899).await, 899);
+        assert_eq!(refund(&first, 899).await, 899);
         for _ in 0..899 {
             let last = listed.iter().rposition(|caller| *caller == alice);
             listed.remove(last.expect("a unit of the caller"));
@@ -73,7 +75,7 @@ async fn a_large_refund_removes_the_callers_last_units_among_those_of_others() {
 async fn huge_charges_dropped_before_their_result_do_not_overflow() {
     for world in World::both() {
         let scene = world.scene(StrategyKind::Gcra, "10/min");
-        let admission = scene.check(1).await.into_result().expect("room");
+        let admission = scene.admit(1).await.expect("room");
         let policy = admission.policy("p").expect("a policy");
         for _ in 0..2 {
             drop(poll_immediate(Box::pin(policy.charge(u64::MAX))).await);

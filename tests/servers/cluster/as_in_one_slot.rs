@@ -11,9 +11,11 @@ use crate::cluster::support::*;
 enum Step {
     /// So many requests in one call.
     Check(u64),
+    /// A request of so many units.
+    Admit(u64),
     /// So many requests, each in its own call, sent together.
     AtOnce(u64),
-    /// A refund of units of the last call that was admitted.
+    /// A refund of units of the last of these that was admitted.
     Refund(u64),
     /// A ban by hand under a policy, and its end.
     Block(&'static str),
@@ -23,7 +25,7 @@ enum Step {
 /// What holds; the slots of the policies' keys, by the number of a master for each; the policies, and the steps.
 type History<'a> = (&'a str, &'a [&'a str], Vec<Policy>, &'a [Step]);
 
-use Step::{AtOnce, Block, Check, Refund, Unblock};
+use Step::{Admit, AtOnce, Block, Check, Refund, Unblock};
 
 fn ban(name: &str, words: &str) -> Policy {
     let policy = Policy::new(name, stores::quota(words));
@@ -61,9 +63,9 @@ async fn requests_in_several_slots_are_decided_as_in_one() {
         ("a policy that rejected for units that come back charges no rejections", &["001", "012"],
          vec![Fixed.policy("a", "1/day"), charged(Fixed.policy("b", "2/day")), charged(Log.policy("c", "2/day"))],
          &[Check(3)]),
-        ("a partly admitted call is refunded the admitted part", &["001", "012"],
+        ("a request is refunded what it was charged, amid rejections that count", &["001", "012"],
          vec![charged(Gcra.policy("a", "3/h")), ban("b", "9/h"), charged(List.policy("c", "3/h"))],
-         &[Check(5), Refund(2), Check(1), Refund(9), Check(1)]),
+         &[Admit(3), Check(2), Refund(2), Admit(1), Refund(9), Admit(1)]),
         ("rejections of requests at the same time count once each", &["001", "012"],
          vec![charged(Gcra.policy("a", "2/h")), ban("b", "5/h"), ban("c", "9/h")],
          &[Check(2), AtOnce(4), Check(1), Check(1)]),
@@ -111,7 +113,11 @@ async fn run(
                 let decision = limiter.check(all.clone()).times(times).await;
                 assert_eq!(admitted_by_store(&decision), decision.admitted() > 0);
                 shown.push(decision_text(&decision));
-                last = decision.into_result().ok().or(last);
+            }
+            Admit(cost) => {
+                let result = limiter.admit(all.clone()).cost(cost).await;
+                shown.push(decision_text(&result.decision()));
+                last = result.ok().or(last);
             }
             AtOnce(requests) => {
                 let pending = (0..requests).map(|_| limiter.check(all.clone()).into_future());

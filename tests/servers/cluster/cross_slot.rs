@@ -83,8 +83,7 @@ async fn a_charge_in_all_slots_is_refunded_in_all_slots() {
         let gcra = (Gcra, "8/month");
         let limiter = three([(strategy, "9/month"), gcra, (strategy, "7/month")]);
         let keys = master_keys.apart();
-        let decision = limiter.check(keys.clone()).cost(3).await;
-        let admission = decision.into_result().expect("admitted");
+        let admission = limiter.admit(keys.clone()).cost(3).await.expect("admitted");
         assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{strategy:?}");
         refund_every(&admission, 2).await.expect("a refund");
         assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{strategy:?}");
@@ -136,8 +135,8 @@ async fn permits_are_held_and_released_in_all_slots() {
         Policy::new("c", Quota::concurrent(5)).strategy(Concurrency::default()),
     ];
     let limiter = limiter(store(cluster()), policies);
-    let check = || limiter.check(master_keys.apart()).into_future();
-    let held = join_all([check(), check()]).await;
+    let admit = || limiter.admit(master_keys.apart()).into_future();
+    let held = join_all([admit(), admit()]).await;
     assert!(held.iter().all(admitted_by_store));
     assert!(!admits(&limiter, master_keys.apart()).await);
     assert_eq!(used(&limiter, master_keys.apart()).await, [2, 2, 2]);

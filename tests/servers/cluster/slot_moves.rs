@@ -102,12 +102,12 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_others_or_fails_u
 async fn a_permit_that_is_released_while_its_slot_moves_is_taken_again() {
     let cluster = Cluster::start(3, 0);
     let limiter = in_one_slot(&cluster, [Policy::new("p", Quota::concurrent(1))]);
-    let held = limiter.check(Key::new("k")).await;
+    let held = limiter.admit(Key::new("k")).await;
     assert!(admitted_by_store(&held));
     let (slot, from) = slot(&cluster);
     let moving = cluster.begin_move(slot, (from + 1) % 3);
-    drop(held.into_result());
-    let next = limiter.check(Key::new("k")).await;
+    drop(held);
+    let next = limiter.admit(Key::new("k")).await;
     assert!(admitted_by_store(&next), "{next:?}");
     moving.end();
     assert_eq!(used(&limiter, Key::new("k")).await, [1]);

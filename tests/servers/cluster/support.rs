@@ -94,7 +94,7 @@ impl MasterKeys {
 
 /// Whether a request is admitted.
 pub(crate) async fn admits(limiter: &Limiter, keys: impl Into<Keys>) -> bool {
-    admitted_by_store(&limiter.check(keys.into()).await)
+    admitted_by_store(&limiter.admit(keys.into()).await)
 }
 
 /// How often a script was called at a node.

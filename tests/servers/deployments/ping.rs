@@ -94,7 +94,7 @@ async fn commands_that_counting_does_not_need_may_be_forbidden_or_unknown() {
         let health = limiter.health_check().await;
         assert!(health.is_healthy(), "{health:?}");
         assert_eq!(health.unchecked(), unchecked);
-        assert!(admitted_by_store(&limiter.check(user).await));
+        assert!(admitted_by_store(&limiter.admit(user).await));
     }
 }
 

@@ -369,15 +369,15 @@ async fn a_repeated_reply_decides_no_other_request() {
         let one = builder(url(network.addr())).overrides(false);
         let limiter = under(policy(1), one.built(), OnStoreError::Reject);
         let other = under(policy(1), store(&server), OnStoreError::Reject);
-        let check = async |limiter: &Limiter, key| limiter.check(Key::new(key)).await;
-        let used = check(&other, "used").await;
-        let free = check(&limiter, "free").await;
-        assert!(used.is_admitted() && free.is_admitted());
+        let admit = async |limiter: &Limiter, key| limiter.admit(Key::new(key)).await;
+        let used = admit(&other, "used").await;
+        let free = admit(&limiter, "free").await;
+        assert!(used.is_ok() && free.is_ok());
         network.repeat();
-        let garbled = check(&limiter, "used").await;
+        let garbled = admit(&limiter, "used").await;
         assert_eq!(store_error(&garbled).code(), "garbled");
         // Over a new connection.
-        assert!(!admitted_by_store(&check(&limiter, "used").await));
-        assert!(check(&limiter, "new").await.is_admitted());
+        assert!(!admitted_by_store(&admit(&limiter, "used").await));
+        assert!(admit(&limiter, "new").await.is_ok());
     }
 }

@@ -15,7 +15,7 @@ async fn used(limiter: &Limiter, source: DecisionSource) -> u64 {
         return used_on_the_store(limiter, KEY).await;
     }
     // A peek needs the store; a check that costs nothing is decided by either.
-    let seen = limiter.check(KEY).cost(0).await;
+    let seen = limiter.admit(KEY).cost(0).await.decision();
     assert_eq!(seen.source(), source);
     seen.used("p")
 }
@@ -24,11 +24,11 @@ async fn used(limiter: &Limiter, source: DecisionSource) -> u64 {
 async fn a_refund_goes_where_the_charge_was_made() {
     let (_server, network) = network();
     let limiter = counting(through(&network), 20);
-    let mut on_redis = limiter.check(KEY).cost(4).await;
-    assert_eq!(on_redis.source(), DecisionSource::Store);
+    let on_redis = limiter.admit(KEY).cost(4).await.expect("room");
+    assert_eq!(on_redis.decision().source(), DecisionSource::Store);
     network.cut();
     opened_in_process(&limiter).await;
-    let mut in_process = limiter.check(KEY).cost(3).await;
+    let in_process = limiter.admit(KEY).cost(3).await.expect("room");
     assert_eq!(used(&limiter, DecisionSource::Fallback).await, 3);
     let error = on_redis.refund(1).await.expect_err("a store error");
     assert_eq!(error.code(), "circuit_open");
@@ -50,8 +50,8 @@ async fn a_refund_goes_where_the_charge_was_made() {
 #[tokio::test]
 async fn a_handler_settles_in_process_what_was_charged_there() {
     let limiter = counting(nowhere(), 40);
-    let admission = limiter.check(KEY).cost(5).await;
-    let admission = admission.into_result().expect("it is admitted");
+    let admission = limiter.admit(KEY).cost(5).await;
+    let admission = admission.expect("it is admitted");
     let admission = admission.policy("p").expect("a policy");
     admission.settle(9).await.expect("it is in process");
     assert_eq!(used(&limiter, DecisionSource::Fallback).await, 9);

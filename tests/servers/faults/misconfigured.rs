@@ -92,8 +92,8 @@ async fn a_request_that_fails_for_a_missing_right_holds_no_permit() {
     let permit = members.find(|member| !member.ends_with('='));
     let expires = ["ZADD", &key, "XX", "1", &permit.expect("a permit")];
     server.command(&expires);
-    assert_eq!(store_error(&limiter.check(KEY).await).code(), "noperm");
-    assert!(other.check(KEY).await.is_admitted());
+    assert_eq!(store_error(&limiter.admit(KEY).await).code(), "noperm");
+    assert!(other.admit(KEY).await.is_ok());
 }
 
 /// Selecting a database is a part of the connection's set-up, of which redis-rs reports a failure without the server's code.

@@ -2,6 +2,7 @@
 
 use tokio::runtime::Handle;
 use tollgate::{limiter::LimitStatus, redis::RedisStoreBuilder};
+use tollgate_tests::results::CallResult;
 pub(crate) use tollgate_tests::{clocks::StillTime, prelude::*};
 
 pub(crate) const KEY: Key = Key::global();
@@ -143,9 +144,9 @@ pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter 
 }
 
 #[track_caller]
-pub(crate) fn store_error(decision: &Decision) -> StoreError {
-    assert_eq!(decision.source(), DecisionSource::Fallback);
-    tollgate_tests::results::store_error(decision)
+pub(crate) fn store_error(result: &impl CallResult) -> StoreError {
+    assert_eq!(result.outcome().1, DecisionSource::Fallback);
+    tollgate_tests::results::store_error(result)
 }
 
 /// As many permits of [`KEY`].
@@ -170,10 +171,10 @@ pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u
 
 /// The error of a request that is decided at once. `None` if it has to wait for the store.
 pub(crate) fn error_at_once(limiter: &Limiter) -> Option<StoreError> {
-    let check = limiter.check(Key::new("whoever")).into_future();
+    let admit = limiter.admit(Key::new("whoever")).into_future();
     // Many in turn would use up the budget of a tokio task.
-    let decision = tokio::task::coop::unconstrained(check).now_or_never()?;
-    Some(store_error(&decision))
+    let result = tokio::task::coop::unconstrained(admit).now_or_never()?;
+    Some(store_error(&result))
 }
 
 pub(crate) fn is_open(limiter: &Limiter) -> bool {
@@ -191,9 +192,10 @@ pub(crate) async fn opened(limiter: &Limiter) {
 
 /// Sends requests until the fallback decides at once.
 pub(crate) async fn opened_in_process(limiter: &Limiter) {
-    let check = || limiter.check(Key::new("whoever")).cost(0).into_future();
+    let admit = || limiter.admit(Key::new("whoever")).cost(0).into_future();
     until("the store fails", async || {
-        check().await.source() == DecisionSource::Fallback && check().now_or_never().is_some()
+        admit().await.decision().source() == DecisionSource::Fallback
+            && admit().now_or_never().is_some()
     })
     .await;
 }
@@ -201,7 +203,8 @@ pub(crate) async fn opened_in_process(limiter: &Limiter) {
 /// Sends requests until the store decides.
 pub(crate) async fn resumed(limiter: &Limiter) {
     until("the store counts again", async || {
-        limiter.check(Key::new("whoever")).await.source() == DecisionSource::Store
+        let decision = limiter.admit(Key::new("whoever")).await.decision();
+        decision.source() == DecisionSource::Store
     })
     .await;
 }

@@ -123,7 +123,7 @@ fn a_refund_that_fails_is_not_sent_again() {
             let admitted = hold(&own, KEY).await;
             let held = held(&own);
             // The script of refunds is there.
-            let mut charged = other.check(KEY).cost(1_001).await;
+            let charged = other.admit(KEY).cost(1_001).await.expect("room");
             charged.refund(1).await.expect("a response");
             match is_done {
                 true => proxy.halve(),

@@ -30,9 +30,8 @@ impl Contender for BesideCostly {
     async fn decide(&self, rng: &mut Rng) -> bool {
         if rng.below(PLAIN) == 0 {
             let key = Key::from(rng.below(KEYS) as u64);
-            let mut decision = self.costly.check(key).cost(self.cost).await;
-            if decision.is_admitted() {
-                decision.refund(self.cost).await.expect("a refund");
+            if let Ok(admission) = self.costly.admit(key).cost(self.cost).await {
+                admission.refund(self.cost).await.expect("a refund");
             }
         }
         self.plain.decide(rng).await

@@ -81,7 +81,7 @@ fn longest(strategy: StrategyKind) -> Duration {
 
 /// How many units are used, debts included, by what there is room for down to the deepest debt.
 async fn measure(limiter: &Limiter) -> i64 {
-    let mut charged = charge(limiter, KEY, 2 * LIMIT as u64).await;
+    let charged = charge(limiter, KEY, 2 * LIMIT as u64).await;
     let back = charged.refund(2 * LIMIT as u64).await;
     2 * LIMIT - back.expect("a response")[0].units() as i64
 }

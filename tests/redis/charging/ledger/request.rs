@@ -74,9 +74,10 @@ pub(super) struct ActiveRequest {
 }
 
 pub(super) enum Handle {
-    /// Without a layer.
-    Decision(Box<Decision>),
-    Admission(Admission),
+    /// Without a layer, refunded under all policies at once.
+    Whole(Admission),
+    /// Without a layer, charged, refunded and settled under each policy.
+    ByPolicy(Admission),
     /// In a handler, which waits for the ending it is to have.
     Handler(Admission, PendingResponse, oneshot::Sender<Ending>),
 }
@@ -102,8 +103,7 @@ impl ActiveRequest {
         };
         let less = rng.below(1 + self.net as u64) as i64;
         let what = match (what, &self.handle, shared.kind) {
-            // Nothing else can be done with a decision.
-            (_, Handle::Decision(_), _) => Action::Refund(units),
+            (_, Handle::Whole(_), _) => Action::Refund(units),
             (Action::Refund(_), ..) | (_, _, Kind::Little) => what,
             // Among debts, a charge may be cut short: it is refunded before the count is compared.
             (Action::Charge(_), _, Kind::Debts) => Action::Debt(LIMIT + 30 * units, less),
@@ -235,10 +235,10 @@ impl Handle {
 
     async fn act(&mut self, what: Action) -> Result<(), StoreError> {
         match (self, what) {
-            (Self::Decision(decision), Action::Refund(units)) => {
-                decision.refund(units as u64).await.map(drop)
+            (Self::Whole(admission), Action::Refund(units)) => {
+                admission.refund(units as u64).await.map(drop)
             }
-            (Self::Admission(admission) | Self::Handler(admission, ..), what) => match what {
+            (Self::ByPolicy(admission) | Self::Handler(admission, ..), what) => match what {
                 Action::Charge(units) => charge_every(admission, units as u64).await,
                 Action::Refund(units) => refund_every(admission, units as u64).await,
                 Action::Settle(units) => settle_every(admission, units as u64).await,
@@ -249,7 +249,7 @@ impl Handle {
                 }
                 Action::Acquire(_) => unreachable!("{what:?}"),
             },
-            (Self::Decision(_), what) => unreachable!("{what:?}"),
+            (Self::Whole(_), what) => unreachable!("{what:?}"),
         }
     }
 }

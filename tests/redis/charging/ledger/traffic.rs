@@ -224,13 +224,15 @@ impl Task {
         let handle = match layer {
             Some((_, layer)) => Handle::pass(shared, layer, cost, drops).await,
             None => {
-                let check = shared.limiter.check(KEY).cost(cost).into_future();
-                let admitted = drops.run(shared, check).await.filter(admitted_by_store);
-                let admission = mode_index == shared.modes.len();
-                admitted.map(|decision| match admission {
-                    true => Handle::Admission(decision.into_result().expect("an admission")),
-                    false => Handle::Decision(Box::new(decision)),
-                })
+                let admit = shared.limiter.admit(KEY).cost(cost).into_future();
+                let admitted = drops.run(shared, admit).await.filter(admitted_by_store);
+                let by_policy = mode_index == shared.modes.len();
+                admitted
+                    .and_then(Result::ok)
+                    .map(|admission| match by_policy {
+                        true => Handle::ByPolicy(admission),
+                        false => Handle::Whole(admission),
+                    })
             }
         };
         let Some(handle) = handle else {

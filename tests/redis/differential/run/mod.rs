@@ -60,12 +60,9 @@ struct Side {
 }
 
 /// What a request left that charges or refunds.
-#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum Held {
-    /// It was rejected, or not sent.
+    /// It was rejected, not sent, or several in one.
     Nothing,
-    Decision(Decision),
-    /// Of a decision that was settled.
     Admission(Admission),
 }
 

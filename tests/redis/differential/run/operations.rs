@@ -1,6 +1,7 @@
 //! The operations of a history's steps, and how their results compare.
 
-use tollgate::limiter::{Check, CheckFuture, Keys as RequestKeys, LimitStatus, Override};
+use futures_util::future::Either;
+use tollgate::limiter::{Check, Keys as RequestKeys, LimitStatus, Override};
 use tollgate_tests::{
     charges::{charge_every, refund_every, settle_every},
     prelude::*,
@@ -61,18 +62,32 @@ impl Run<'_> {
         [&mut self.redis, &mut self.memory].map(|side| side.limiter(&self.policies, request))
     }
 
-    fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
+    /// Sends a request, or several that are counted together, of which nothing is refunded.
+    fn asked(
+        &self,
+        limiter: &Limiter,
+        request: &Request,
+    ) -> impl Future<Output = (Decision, Held)> + use<> {
         // A list window stores who called.
         let caller = request.cost.unwrap_or(0).wrapping_add(request.times) % 3;
-        let check = limiter.check(self.keys_of(request.key).caller(Key::from(caller)));
-        let check = self.dress(check, request);
-        check.times(request.times).into_future()
+        let keys = self.keys_of(request.key).caller(Key::from(caller));
+        if request.times == 1 {
+            let one = self.dress(limiter.admit(keys), request).into_future();
+            Either::Left(one.map(|result| {
+                let decision = result.decision();
+                (decision, result.map_or(Held::Nothing, Held::Admission))
+            }))
+        } else {
+            let several = self.dress(limiter.check(keys), request);
+            let several = several.times(request.times).into_future();
+            Either::Right(several.map(|decision| (decision, Held::Nothing)))
+        }
     }
 
     pub(super) async fn check(&mut self, request: &Request) -> Outcome {
         let [redis, memory] = self.limiters(request);
-        let redis = self.asked(&redis, request).await;
-        let memory = self.asked(&memory, request);
+        let (redis, memory) = (self.asked(&redis, request), self.asked(&memory, request));
+        let redis = redis.await;
         self.check_others(request, redis, memory, true).await
     }
 
@@ -254,8 +269,8 @@ impl Run<'_> {
     async fn check_others(
         &mut self,
         request: &Request,
-        redis: Decision,
-        memory: CheckFuture,
+        (redis, redis_holds): (Decision, Held),
+        memory: impl Future<Output = (Decision, Held)>,
         alone: bool,
     ) -> Outcome {
         if is_cached(&redis) && self.policies.iter().any(|policy| policy.quotas.len() > 1) {
@@ -267,12 +282,12 @@ impl Run<'_> {
             }
             return Ok(());
         }
-        let (memory, quotas) = (memory.await, self.quotas(request, false));
+        let ((memory, memory_holds), quotas) = (memory.await, self.quotas(request, false));
         let model = self.model.as_mut();
         let model = model.map(|model| model.check(request, &quotas));
         self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
-        self.redis.decisions.push(Held::Decision(redis));
-        self.memory.decisions.push(Held::Decision(memory));
+        self.redis.decisions.push(redis_holds);
+        self.memory.decisions.push(memory_holds);
         Ok(())
     }
 
@@ -364,7 +379,7 @@ impl Run<'_> {
         };
         let [redis, memory] = self.limiters(&free);
         let (redis, memory) = (self.asked(&redis, &free), self.asked(&memory, &free));
-        let (redis, memory) = (redis.await, memory.await);
+        let ((redis, _), (memory, _)) = (redis.await, memory.await);
         if is_cached(&redis) {
             return Ok(());
         }
@@ -479,14 +494,14 @@ impl Run<'_> {
         let (of, clone) = (of % self.redis.decisions.len(), of % 2 == 1);
         let mut given = Vec::new();
         for side in [&mut self.redis, &mut self.memory] {
-            let Held::Decision(decision) = &mut side.decisions[of] else {
+            let Held::Admission(admission) = &side.decisions[of] else {
                 return Ok(());
             };
-            // A clone refunds what the decision itself has not.
+            // A clone refunds what the admission itself has not.
             let refunds = if clone {
-                decision.clone().refund(units).await
+                admission.clone().refund(units).await
             } else {
-                decision.refund(units).await
+                admission.refund(units).await
             };
             let refunds = refunds.map_err(|error| error.to_string())?;
             let units = refunds.iter().map(|refund| refund.units());
@@ -521,23 +536,16 @@ impl Run<'_> {
         let of = of % self.redis.decisions.len();
         let mut outcomes = Vec::new();
         for side in [&mut self.redis, &mut self.memory] {
-            let held = std::mem::replace(&mut side.decisions[of], Held::Nothing);
-            let admission = match held {
-                Held::Nothing => None,
-                Held::Decision(decision) => decision.into_result().ok(),
-                Held::Admission(admission) => Some(admission),
-            };
-            let Some(admission) = admission else {
+            let Held::Admission(admission) = &side.decisions[of] else {
                 outcomes.push(None);
                 continue;
             };
             let outcome = match how {
-                Settlement::Charge => charge_every(&admission, units).await,
-                Settlement::Refund => refund_every(&admission, units).await,
-                Settlement::Settle => settle_every(&admission, units).await,
+                Settlement::Charge => charge_every(admission, units).await,
+                Settlement::Refund => refund_every(admission, units).await,
+                Settlement::Settle => settle_every(admission, units).await,
             };
             outcomes.push(Some(outcome.map_err(|error| error.to_string())));
-            side.decisions[of] = Held::Admission(admission);
         }
         self.change_all();
         if outcomes[0] != outcomes[1] {

@@ -1,6 +1,6 @@
 //! The calls of a scene: lines such as `check alice, cost 3, 2 times: 2 admitted; p 1/5 retry now reset 1us`.
 
-use tollgate::limiter::LimitStatus;
+use tollgate::limiter::{Check, LimitStatus};
 use tollgate_tests::prelude::*;
 
 use super::server::Backend;
@@ -8,7 +8,7 @@ use super::server::Backend;
 /// A process: its limiter, and the requests that it has in flight.
 pub(crate) struct Process {
     limiter: Limiter,
-    admitted: Vec<Decision>,
+    admitted: Vec<Admission>,
 }
 
 fn number(text: &str) -> u64 {
@@ -64,10 +64,10 @@ impl Process {
                 let credited = policy.credit(key_of(key), number(units)).await;
                 credited.map(|credited| credited.status().clone())
             }
-            // Of the last check that was admitted.
+            // Of the last check of one request that was admitted.
             ["refund", units] => {
-                let decision = self.admitted.last_mut().expect("an admitted check");
-                let refunds = decision.refund(number(units)).await.expect(call);
+                let admission = self.admitted.last().expect("an admitted check");
+                let refunds = admission.refund(number(units)).await.expect(call);
                 let refunds = refunds
                     .iter()
                     .map(|r| format!("{} {}", r.policy(), r.units()));
@@ -100,25 +100,21 @@ impl Process {
 
     async fn check(&mut self, keys: Keys, options: &[&str]) -> String {
         let caller = options.iter().find_map(|text| text.strip_prefix("caller "));
-        let mut check = self.limiter.check(match caller {
+        let keys = match caller {
             Some(caller) => keys.caller(Key::new(caller)),
             None => keys,
-        });
-        let mut times = 1;
-        for option in options {
-            let words: Vec<&str> = option.split(' ').collect();
-            check = match words[..] {
-                ["cost", units] => check.cost(number(units)),
-                ["quota", "of", policy, quota] => check.quota_for(policy, stores::quota(quota)),
-                ["caller", ..] => check,
-                [n, "times"] => {
-                    times = number(n);
-                    check.times(times)
-                }
-                _ => panic!("no option: {option}"),
-            };
-        }
-        let decision = check.await;
+        };
+        let times = options.iter().find_map(|text| text.strip_suffix(" times"));
+        let times = times.map_or(1, number);
+        let decision = if times == 1 {
+            let result = with_options(self.limiter.admit(keys), options).await;
+            let decision = result.decision();
+            self.admitted.extend(result);
+            decision
+        } else {
+            let check = with_options(self.limiter.check(keys), options);
+            check.times(times).await
+        };
         assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
         let mut response = match decision.kind() {
             DecisionKind::Admitted if times > 1 => format!("{} admitted", decision.admitted()),
@@ -129,11 +125,20 @@ impl Process {
         for policy in decision.policies().chain(decision.shadows()) {
             append(&mut response, policy);
         }
-        if decision.is_admitted() {
-            self.admitted.push(decision);
-        }
         response
     }
+}
+
+fn with_options<T>(check: Check<T>, options: &[&str]) -> Check<T> {
+    options.iter().fold(check, |check, option| {
+        let words: Vec<&str> = option.split(' ').collect();
+        match words[..] {
+            ["cost", units] => check.cost(number(units)),
+            ["quota", "of", policy, quota] => check.quota_for(policy, stores::quota(quota)),
+            ["caller", ..] | [_, "times"] => check,
+            _ => panic!("no option: {option}"),
+        }
+    })
 }
 
 /// One key for all policies, or one for each, as in `second=bob day=team`.
