@@ -63,6 +63,8 @@ mod shutdown;
 mod wait;
 mod wait_list;
 mod wait_queue;
+#[allow(dead_code, reason = "it replaces `wait_queue`")]
+mod wait_queues;
 
 #[cfg(feature = "admin")]
 pub(crate) use self::entry::PolicyRole;
