@@ -318,7 +318,7 @@ pub use self::{
     headers::RateLimitHeaders,
     key::Key,
     layer::layer::RateLimitLayer,
-    limiter::{admission::Admission, decision::Decision, limiter::Limiter, rejected::Rejected},
+    limiter::{admission::Admission, current::Limiter, decision::Decision, rejected::Rejected},
     outgoing::layer::OutgoingLayer,
     policy::{
         Policy,

@@ -2,14 +2,7 @@
 
 use std::{cell::Cell, fmt, net::IpAddr, sync::Arc};
 
-use http::request::Parts;
-
-use crate::{
-    differences::different,
-    error::InvalidValue,
-    extract::{Extracted, NO_PEER},
-    log::LogThrottle,
-};
+use crate::{differences::different, error::InvalidValue, extract::Extracted, log::LogThrottle};
 
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
@@ -134,27 +127,6 @@ pub(crate) trait ListSubject {
     }
     /// How to correct an unknown address, for the log.
     fn address_hint(&self) -> &'static str;
-}
-
-/// An HTTP request.
-pub(crate) struct HttpSubject<'a, F> {
-    pub(crate) parts: &'a Parts,
-    /// Finds the key under a policy.
-    pub(crate) key: F,
-}
-
-impl<F: Fn(&str) -> Extracted> ListSubject for HttpSubject<'_, F> {
-    fn address(&self, list: &AddressList) -> Option<IpAddr> {
-        list.address(self.parts)
-    }
-
-    fn key(&self, policy: &str) -> Extracted {
-        (self.key)(policy)
-    }
-
-    fn address_hint(&self) -> &'static str {
-        NO_PEER
-    }
 }
 
 impl Lists {

@@ -240,6 +240,7 @@ impl From<CallError> for Failure {
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NoBlockList
+            | CallError::AdmitRequired { .. }
             | CallError::NotABan { .. } => Self::bad_request(detail),
             CallError::Store(error) => {
                 let remedy = error.remedy();

@@ -44,6 +44,16 @@ pub enum CallError {
         /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
         lacks: &'static str,
     },
+    /// The policy is an [in-flight limit](crate::Concurrency), whose permit a [check](crate::Limiter::check) does not hold; the store was
+    /// not called.
+    #[error(
+        "policy {policy:?} is an in-flight limit: call `admit` or `wait`, and keep the admission while the work runs"
+    )]
+    #[non_exhaustive]
+    AdmitRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit).
     #[error(
         "policy {policy:?} can't be credited: its strategy stores each charge separately; use `reset` to return all units"

@@ -32,6 +32,7 @@ impl Unavailable {
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NoBlockList
+            | CallError::AdmitRequired { .. }
             | CallError::NotABan { .. } => {
                 static MISUSE: LogThrottle = LogThrottle::new();
                 MISUSE.log_with(|suppressed| {

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::{
-    limiter::{Admission, HeldPermits},
+    limiter::{Admission, Permits},
     outcome::{Head, Outcome, RequestEnd},
     respond::RejectionBody,
 };
@@ -140,7 +140,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 pub struct InFlightRequest {
     admission: Admission,
     decision_index: usize,
-    _permit: Option<Arc<HeldPermits>>,
+    _permit: Option<Arc<Permits>>,
     /// `None` if the charge doesn't depend on the outcome.
     progress: Option<ResponseProgress>,
 }
@@ -174,7 +174,7 @@ impl InFlightRequest {
     pub(crate) fn new(
         admission: Admission,
         decision_index: usize,
-        permit: Option<Arc<HeldPermits>>,
+        permit: Option<Arc<Permits>>,
         progress: Option<ResponseProgress>,
     ) -> Self {
         Self {

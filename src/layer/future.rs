@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    snapshot::{AdmittedRequest, SettingsSnapshot},
+    shared::{AdmittedRequest, SharedSettings},
 };
 use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RejectionBody};
 
@@ -45,7 +45,7 @@ pin_project! {
 
 struct Deciding<S, ReqBody> {
     pending: PendingDecision,
-    deferred: Option<(RequestParts<ReqBody>, S, Arc<SettingsSnapshot>)>,
+    deferred: Option<(RequestParts<ReqBody>, S, Arc<SharedSettings>)>,
 }
 
 /// A request while it is evaluated.
@@ -75,9 +75,9 @@ where
         pending: PendingDecision,
         request: RequestParts<ReqBody>,
         ready: S,
-        snapshot: Arc<SettingsSnapshot>,
+        settings: Arc<SharedSettings>,
     ) -> Self {
-        let deferred = Some((request, ready, snapshot));
+        let deferred = Some((request, ready, settings));
         let deciding = Box::new(Deciding { pending, deferred });
         Self {
             state: State::Deciding { deciding },
@@ -98,16 +98,16 @@ where
             let next = match state.as_mut().project() {
                 StateProj::Deciding { deciding } => {
                     let decision = ready!(Pin::new(&mut deciding.pending).poll(cx));
-                    let Some(((mut parts, body), mut service, snapshot)) = deciding.deferred.take()
+                    let Some(((mut parts, body), mut service, settings)) = deciding.deferred.take()
                     else {
                         return Poll::Pending;
                     };
                     if decision.is_admitted() {
-                        let admitted = snapshot.admit(&mut Some(decision), &mut parts);
+                        let admitted = settings.admit(&mut Some(decision), &mut parts);
                         let inner = service.call(Request::from_parts(parts, body));
                         State::Calling { inner, admitted }
                     } else {
-                        let response = Some(snapshot.reject(&decision, &parts));
+                        let response = Some(settings.reject(&decision, &parts));
                         State::Rejected { response }
                     }
                 }

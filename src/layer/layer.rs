@@ -7,7 +7,7 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    snapshot::{LayerHandle, LayerRef, LayerShared},
+    shared::{LayerHandle, LayerRef, LayerShared},
 };
 use crate::{
     changes::Changes,
@@ -235,8 +235,8 @@ impl RateLimitLayer {
         self.changed(|settings| settings.refund_handler_rejections = Some(refund))
     }
 
-    /// Replaces the policies of the layer's limiter by those of `builder`, as [`Limiter::reconfigure`] does, and the layer's own
-    /// settings together with them, for its clones and the services that it has made.
+    /// Replaces the policies of the layer's limiter by those of `builder`, as [`Limiter::reconfigure`] does, and right after them the
+    /// layer's own settings, for its clones and the services that it has made.
     ///
     /// `configure` is given a layer with the default settings, and sets those that are to be in force: [`headers`](Self::headers),
     /// [`rejections`](Self::rejections), [`on_rejection`](Self::on_rejection), [`rejection_header`](Self::rejection_header), [`refund_handler_rejections`](Self::refund_handler_rejections) and
@@ -267,10 +267,9 @@ impl RateLimitLayer {
             .shared()
             .settings();
         let differences = || shared.settings().differences(&settings);
-        let limiter = shared.limiter();
-        limiter.replace(builder, differences, |policies| {
-            shared.replace(policies, &settings);
-        })
+        let changes = shared.limiter().replace(builder, differences)?;
+        shared.replace_settings(&settings);
+        Ok(changes)
     }
 
     /// The layer's limiter, for calls with keys that only a handler knows.

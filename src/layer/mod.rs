@@ -58,7 +58,7 @@ mod future;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 pub(crate) mod layer;
 mod service;
-pub(crate) mod snapshot;
+mod shared;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

@@ -1,6 +1,5 @@
 use std::{
     mem,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -10,9 +9,11 @@ use tower_service::Service;
 
 use super::{
     ResponseBody, ResponseFuture,
-    snapshot::{AdmittedRequest, LayerRef},
+    shared::{AdmittedRequest, LayerRef},
 };
-use crate::limiter::{Admission, DecisionBuilder, PendingDecision};
+use crate::limiter::{
+    Admission, Decision, KeySource, LimitRequest, PendingDecision, Purpose, RequestHead, evaluate,
+};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
 #[derive(Clone, Debug)]
@@ -56,8 +57,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let snapshot = self.layer.current();
-        if !snapshot.settings.is_enabled() {
+        let settings = self.layer.settings();
+        if !settings.is_enabled() {
             // Handlers may extract an admission, whether or not the layer is enabled.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::none());
@@ -65,27 +66,29 @@ where
             return ResponseFuture::calling(self.inner.call(request), AdmittedRequest::default());
         }
         let (mut parts, body) = request.into_parts();
-        let limiter = Arc::clone(&snapshot.limiter);
-        let mut builder = DecisionBuilder::check();
-        let pending = limiter.decide(&mut builder, |builder| {
-            limiter.evaluate_request(builder, &parts)
-        });
+        let mut decision = Decision::begin(self.layer.policy_set());
+        let pending = evaluate(
+            &mut decision,
+            &LimitRequest {
+                purpose: Purpose::Admit,
+                keys: KeySource::Head,
+                head: Some(&RequestHead::new(&parts)),
+                settings: None,
+            },
+        );
         let admitted = match pending {
-            None if builder.is_admitted() => {
-                snapshot.admit(&mut Some(builder.finish(limiter)), &mut parts)
-            }
+            None if decision.is_admitted() => settings.admit(&mut Some(decision), &mut parts),
             None => {
                 // A service that was polled ready may hold a resource, such as a permit, until it is called or dropped.
                 self.inner = self.inner.clone();
-                let decision = builder.finish(limiter);
-                return ResponseFuture::rejected(snapshot.reject(&decision, &parts));
+                return ResponseFuture::rejected(settings.reject(&decision, &parts));
             }
-            Some(stage) => {
+            Some(response) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                let pending = PendingDecision::new(limiter, builder, stage);
-                return ResponseFuture::deciding(pending, (parts, body), ready, snapshot);
+                let pending = PendingDecision::new(decision, Purpose::Admit, response);
+                return ResponseFuture::deciding(pending, (parts, body), ready, settings);
             }
         };
         let inner = self.inner.call(Request::from_parts(parts, body));

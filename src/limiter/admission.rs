@@ -1,21 +1,24 @@
-//! A handler's handle to the decisions on its request, which the layers around the handler share. A rejection is in `rejected`.
+//! What a handler and the layers around it share: the decisions on a request, with its charges and permits.
 
 use std::{
-    fmt, mem,
+    fmt,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use smallvec::SmallVec;
 
 use super::{
-    decision::{Decision, Refund},
-    permits::HeldPermits,
-    policy_admission::{PolicyAdmission, UnitMeter},
-    settle::{Charges, SettleError},
+    charge::{Charge, Refund},
+    decision::Decision,
+    permits::Permits,
+    policy_set::PolicySet,
 };
 use crate::{
     error::{StoreError, UnknownPolicy},
     outcome::Outcome,
+    policy::charging::Charge as ChargeSetting,
+    store::Units,
     sync::lock,
 };
 
@@ -38,7 +41,7 @@ use crate::{
 #[derive(Clone, Default)]
 #[must_use = "dropping it releases the permits of in-flight limits: bind it for as long as the work takes"]
 pub struct Admission {
-    shared: Arc<Mutex<AdmissionState>>,
+    shared: Arc<Mutex<State>>,
 }
 
 /// Holds the permits of in-flight limits beyond the response: for a WebSocket, or work in the background. From
@@ -46,25 +49,80 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct PermitGuard {
-    _permits: Vec<Arc<HeldPermits>>,
+    _permits: Vec<Arc<Permits>>,
+}
+
+/// What is shared. Never locked while code of the application runs.
+#[derive(Default)]
+struct State {
+    /// Of the outermost layer, or of a call by hand. Most requests have no other.
+    first: Option<Passed>,
+    rare: Option<Box<RareState>>,
+}
+
+/// What few requests have.
+#[derive(Default)]
+struct RareState {
+    /// Of inner layers, the outermost first.
+    inner: Vec<Passed>,
+    /// The permits of all of them, which their layers hold.
+    permits: Vec<Weak<Permits>>,
+    /// Those of a call by hand.
+    own_permits: Option<Arc<Permits>>,
+}
+
+/// A limiter that the request has passed.
+struct Passed {
+    decision: Decision,
+    /// Created when it is first adjusted; most requests never are.
+    charge: Option<Arc<Charge>>,
+}
+
+/// What a layer keeps of a decision that it has added.
+#[derive(Default)]
+pub(crate) struct Added {
+    pub(crate) index: usize,
+    pub(crate) permits: Option<Arc<Permits>>,
+    pub(crate) depends_on_outcome: bool,
+}
+
+/// The error of [`Admission::settle_each`](crate::Admission::settle_each).
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettleError {
+    /// No policy has the name. Nothing was settled.
+    #[error(transparent)]
+    UnknownPolicy(#[from] UnknownPolicy),
+    /// The store failed.
+    #[error("{error}; policies settled nevertheless: {settled:?}")]
+    #[non_exhaustive]
+    Store {
+        /// The policies that were settled nevertheless: those of another layer, or in another slot of a cluster.
+        settled: Vec<Arc<str>>,
+        /// The store's error.
+        #[source]
+        error: StoreError,
+    },
 }
 
 impl Admission {
     /// The decision of every layer on this request, the outermost first, with their current status. Later charges
     /// and refunds don't change them.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.lock()
-            .decisions()
-            .map(|decision| decision.clone())
+        let mut state = self.lock();
+        state
+            .passed()
+            .map(|passed| passed.current().clone())
             .collect()
     }
 
     /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
         let mut state = self.lock();
-        let mut left = state
-            .decisions()
-            .filter_map(|decision| decision.policy(policy).map(|policy| policy.remaining()));
+        let mut left = state.passed().filter_map(|passed| {
+            let policy = passed.current().policy(policy)?;
+            Some(policy.remaining())
+        });
         left.next()
     }
 
@@ -78,7 +136,8 @@ impl Admission {
     pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
         let policy = name.into();
         self.check_policy(&policy)?;
-        Ok(PolicyAdmission::new(self.clone(), policy))
+        let admission = self.clone();
+        Ok(PolicyAdmission { admission, policy })
     }
 
     /// Returns one [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a global budget: they
@@ -115,6 +174,50 @@ impl Admission {
             self.check_policy(policy)?;
         }
         Ok(UnitMeter::new(self.clone(), policies))
+    }
+
+    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
+    /// [`PolicyAdmission::refund`] refunds under one policy.
+    ///
+    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
+    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
+    /// refunded twice: clones of an admission and its layers share what is left of the charge.
+    ///
+    /// Returns one result for each enforced policy of each layer, in the order of [`decisions`](Admission::decisions) and their
+    /// [`policies`](Decision::policies). Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not returned.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let download = limiter.admit("alice").cost(3).await?;
+    /// // Two of the three files did not exist.
+    /// for refund in download.refund(2).await? {
+    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
+    /// }
+    /// // One unit is left to be refunded.
+    /// assert_eq!(download.refund(5).await?[0].units(), 1);
+    /// assert_eq!(download.remaining("downloads"), Some(10));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails: charges before the one that failed are refunded. If the refund
+    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
+    /// any case, once the store responds.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
+    /// refunded.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        self.refund_each(None, units).await
     }
 
     /// Settles several policies at once, each to its true cost in units, as
@@ -160,58 +263,9 @@ impl Admission {
         for (name, true_cost) in true_costs {
             let policy = name.into();
             self.check_policy(&policy)?;
-            match settled.iter_mut().find(|(name, _)| *name == policy) {
-                Some((_, cost)) => *cost = true_cost,
-                None => settled.push((policy, true_cost)),
-            }
+            settled.push((policy, true_cost));
         }
         self.settle_all(&settled).await
-    }
-
-    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
-    /// [`PolicyAdmission::refund`] refunds under one policy.
-    ///
-    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
-    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
-    /// refunded twice: clones of an admission and its layers share what is left of the charge.
-    ///
-    /// Returns one result for each enforced policy of each layer, in the order of [`decisions`](Admission::decisions) and their
-    /// [`policies`](Decision::policies). Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not returned.
-    ///
-    /// ```
-    /// use tollgate::{Limiter, Policy, Quota};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
-    ///     .build()?;
-    /// let download = limiter.admit("alice").cost(3).await?;
-    /// // Two of the three files did not exist.
-    /// for refund in download.refund(2).await? {
-    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
-    /// }
-    /// // One unit is left to be refunded.
-    /// assert_eq!(download.refund(5).await?[0].units(), 1);
-    /// assert_eq!(download.remaining("downloads"), Some(10));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if the store fails: charges before the one that failed are refunded. If the refund
-    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
-    /// any case, once the store responds.
-    ///
-    /// # Cancellation
-    ///
-    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
-    /// refunded.
-    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let _lock = self.settle_lock().lock_owned().await;
-        let charges = self.charged_entries(None, Charges::All);
-        self.refund_each(charges, units).await
     }
 
     /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
@@ -246,45 +300,36 @@ impl Admission {
     /// A client that disappears without closing its connection keeps its permit until the connection is found broken: send
     /// pings, and close connections that don't respond.
     pub fn hold_permits(&self) -> PermitGuard {
+        let state = self.lock();
+        let permits = state.rare.iter().flat_map(|rare| &rare.permits);
+        let permits = permits.filter_map(Weak::upgrade);
         PermitGuard {
-            _permits: self.lock().permits(),
+            _permits: permits.collect(),
         }
     }
 
-    /// An admission that holds the decision's permit.
+    /// Takes the permits of a call by hand, for a layer that holds them.
+    pub(crate) fn take_permits(&self) -> Option<Arc<Permits>> {
+        self.lock().rare.as_mut()?.own_permits.take()
+    }
+
+    /// The admission of a call by hand, which holds the decision's permits.
     pub(super) fn of(decision: Decision) -> Self {
         let (admission, added) = Self::first(&mut Some(decision));
-        if added.permit.is_some() {
-            admission.lock().hold(added.permit);
+        if added.permits.is_some() {
+            admission.lock().rare().own_permits = added.permits;
         }
         admission
     }
 
     /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
-    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, AddedDecision) {
+    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, Added) {
         let mut admission = Self::default();
         let added = match admission.exclusive_state() {
             Some(state) => state.add_first(decision),
-            None => AddedDecision::default(),
+            None => Added::default(),
         };
         (admission, added)
-    }
-
-    /// Takes the permits of a call by hand out of its admission, for a layer that holds them in its place.
-    pub(crate) fn take_permits(&self) -> Option<Arc<HeldPermits>> {
-        self.lock().rare.as_mut()?.own_permit.take()
-    }
-
-    /// The state without its lock, if this is the only reference to it.
-    #[inline]
-    fn exclusive_state(&mut self) -> Option<&mut AdmissionState> {
-        let state = Arc::get_mut(&mut self.shared)?.get_mut();
-        Some(state.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The lock that is held while charges of this request are settled.
-    pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
-        self.lock().settle_lock()
     }
 
     /// The admission of a request that no layer has checked.
@@ -293,225 +338,187 @@ impl Admission {
     }
 
     /// Adds the decision of an inner layer.
-    pub(crate) fn join(&self, decision: Decision) -> AddedDecision {
+    pub(crate) fn join(&self, decision: Decision) -> Added {
         self.lock().add(decision)
     }
 
-    /// Calls `read` with each layer's decision, and its index.
-    pub(crate) fn for_each_decision(&self, mut read: impl FnMut(usize, &Decision)) {
-        for (index, decision) in self.lock().decisions().enumerate() {
-            read(index, decision);
-        }
-    }
-
-    /// Calls `with` with the decision of this index.
+    /// Calls `with` with the decision of this index, whose statuses are those after the last adjustment.
     pub(crate) fn with_decision<T>(
         &self,
         index: usize,
-        with: impl FnOnce(&mut Decision) -> T,
+        with: impl FnOnce(&Decision) -> T,
     ) -> Option<T> {
-        self.lock().get(index).map(with)
+        let mut state = self.lock();
+        Some(with(state.get(index)?.current()))
     }
 
     /// The same for the last reference that a layer has to the admission.
-    pub(crate) fn with_last_decision(mut self, index: usize, with: impl FnOnce(&mut Decision)) {
-        if let Some(state) = self.exclusive_state() {
-            if let Some(decision) = state.get(index) {
-                with(decision);
+    pub(crate) fn with_last_decision(mut self, index: usize, with: impl FnOnce(&Decision)) {
+        match self.exclusive_state() {
+            Some(state) => {
+                if let Some(passed) = state.get(index) {
+                    with(passed.current());
+                }
             }
-        } else {
-            self.with_decision(index, with);
+            None => {
+                self.with_decision(index, with);
+            }
         }
     }
 
     /// Refunds what all layers charged a request that an inner layer rejected, without waiting for it.
     pub(crate) fn rollback(&self) {
-        let mut state = self.lock();
-        state.decisions().for_each(Decision::rollback);
+        for charge in self.charges() {
+            charge.refund_all();
+        }
     }
 
     /// Refunds what one layer charged a request that its handler rejected, without waiting for it.
     pub(crate) fn rollback_at(&self, index: usize) {
-        self.with_decision(index, Decision::rollback);
+        if let Some(charge) = self.charge_at(index) {
+            charge.refund_all();
+        }
     }
 
     /// Whether the charge of the decision of this index depends on the request's outcome.
     pub(crate) fn depends_on_outcome(&self, index: usize) -> bool {
-        self.lock()
+        let mut state = self.lock();
+        state
             .get(index)
-            .is_some_and(|decision| decision.depends_on_outcome())
+            .is_some_and(|passed| passed.decision.depends_on_outcome())
     }
 
-    /// Settles the decision of this index by the request's outcome, without waiting for it.
-    pub(crate) fn settle_outcome(&self, decision_index: usize, outcome: &Outcome<'_>) {
-        let evaluated = self.with_decision(decision_index, |decision| {
-            let policies = decision.entries.iter();
-            let policies =
-                policies.map(|entry| (!entry.is_shadow_rejection()).then_some(entry.policy));
-            (
-                decision.limiter.clone(),
-                policies.collect::<SmallVec<[_; 4]>>(),
-            )
-        });
-        let Some((limiter, policies)) = evaluated else {
+    /// Settles the decision of this index by the request's outcome, without waiting for it. What the application has settled stays.
+    pub(crate) fn settle_outcome(&self, index: usize, outcome: &Outcome<'_>) {
+        let Some((set, policies)) = self.lock().get(index).map(Passed::charging_policies) else {
             return;
         };
-        // Not under the lock: the application's closures may use this admission.
-        let are_charged = policies
-            .iter()
-            .map(|policy| policy.is_some_and(|policy| limiter.is_charged(policy, outcome)));
-        let are_charged: SmallVec<[_; 4]> = are_charged.collect();
-        let mut charging: SmallVec<[_; 2]> = SmallVec::new();
-        if let Some(decision) = self.lock().get(decision_index) {
-            let entries = decision.entries.iter_mut().zip(are_charged);
-            for (index, (entry, is_charged)) in entries.enumerate() {
-                let charge = limiter.settle(entry, is_charged);
-                charging.extend(charge.map(|charge| (index, entry.units(), charge)));
+        let Some(charge) = self.charge_at(index) else {
+            return;
+        };
+        for (line, policy) in policies {
+            let policy = &set.bound(policy).policy;
+            // It may be called while a panic unwinds, where another one would abort the process. The panic hook has reported it.
+            let charges = AssertUnwindSafe(|| policy.charges(outcome));
+            let is_charged = panic::catch_unwind(charges).unwrap_or(true);
+            match policy.charge() {
+                ChargeSetting::RefundUnless(_) if !is_charged => charge.refund_line(line),
+                ChargeSetting::After(_) if is_charged => charge.charge_after(line),
+                _ => {}
             }
-        }
-        for (index, units, call) in charging {
-            // A settlement by a task of the handler waits for this one, unless it is in progress already and holds the lock.
-            let (settle_lock, admission) = (self.settle_lock().try_lock_owned(), self.downgrade());
-            call.send_detached(move |charged| {
-                // Without a result it stays pending, which counts as charged: it may have been made.
-                if let (Some(admission), Ok(charged)) = (admission.upgrade(), charged) {
-                    admission.with_decision(decision_index, |decision| {
-                        let entry = decision.entries.get_mut(index)?;
-                        entry.receipts.clear_pending(units);
-                        charged
-                            .iter()
-                            .for_each(|charged| entry.push_charge(charged));
-                        Some(())
-                    });
-                }
-                drop(settle_lock);
-            });
         }
     }
 
-    /// Refunds up to `units` of each of these charges. Returns those of enforced policies.
-    pub(super) async fn refund_each(
+    /// Fails if the request was checked, but by no limiter with a policy of that name.
+    fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
+        let mut state = self.lock();
+        let mut known = Vec::new();
+        for passed in state.passed() {
+            let policies = passed.decision.set.policies();
+            known.extend(policies.map(|policy| policy.name().to_owned()));
+        }
+        if known.is_empty() || known.iter().any(|known| known == policy) {
+            return Ok(());
+        }
+        Err(UnknownPolicy::new(policy, known))
+    }
+
+    async fn refund_each(
         &self,
-        charges: Vec<EntryPosition>,
+        policy: Option<&str>,
         units: u64,
     ) -> Result<Vec<Refund>, StoreError> {
         let mut refunds = Vec::new();
-        for at in charges {
-            let found = self.with_decision(at.decision, |decision| {
-                let entry = decision.entries.get(at.entry)?;
-                Some((decision.limiter.clone(), entry.clone()))
-            });
-            let Some((limiter, mut entry)) = found.flatten() else {
-                continue;
-            };
-            let refunded = entry.refund(&limiter, units).await?;
-            self.with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
-            if !entry.is_shadow() {
-                let policy = &limiter.bound(entry.policy).policy;
-                refunds.push(Refund::new(policy.name(), refunded));
-            }
+        for charge in self.charges() {
+            refunds.extend(charge.refund(policy, units).await?);
         }
         Ok(refunds)
     }
 
-    /// A reference that holds no permit.
-    pub(super) fn downgrade(&self) -> WeakAdmission {
-        WeakAdmission(Arc::downgrade(&self.shared))
+    async fn settle_all(&self, true_costs: &[(Arc<str>, u64)]) -> Result<(), SettleError> {
+        let (mut failed, mut first_error) = (Vec::new(), None);
+        for charge in self.charges() {
+            if let Err(failure) = charge.settle(true_costs).await {
+                failed.extend(failure.failed);
+                first_error.get_or_insert(failure.error);
+            }
+        }
+        let Some(error) = first_error else {
+            return Ok(());
+        };
+        let names = true_costs.iter().map(|(name, _)| name.clone());
+        let settled = names.filter(|name| !failed.contains(name)).collect();
+        Err(SettleError::Store { settled, error })
     }
 
-    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
+    /// The charges of all limiters that the request has passed.
+    fn charges(&self) -> SmallVec<[Arc<Charge>; 2]> {
+        let mut state = self.lock();
+        let passed = state.passed();
+        passed.map(|passed| passed.charge().clone()).collect()
+    }
+
+    fn charge_at(&self, index: usize) -> Option<Arc<Charge>> {
+        let mut state = self.lock();
+        Some(state.get(index)?.charge().clone())
+    }
+
+    /// The state without its lock, if this is the only reference to it.
+    #[inline]
+    fn exclusive_state(&mut self) -> Option<&mut State> {
+        let state = Arc::get_mut(&mut self.shared)?.get_mut();
+        Some(state.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.shared)
     }
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.lock().decisions()).finish()
+        f.debug_list().entries(self.decisions()).finish()
     }
 }
 
-/// A reference to an admission that does not keep it.
-pub(super) struct WeakAdmission(Weak<Mutex<AdmissionState>>);
-
-impl WeakAdmission {
-    pub(super) fn upgrade(&self) -> Option<Admission> {
-        let shared = self.0.upgrade()?;
-        Some(Admission { shared })
-    }
-}
-
-/// Held while charges are settled, so that settlements of a request do not overlap.
-pub(super) type SettleLock = tokio::sync::Mutex<()>;
-
-/// Where a charge is: the index of its decision in the request's admission, and of its entry in the decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EntryPosition {
-    pub(super) decision: usize,
-    pub(super) entry: usize,
-}
-
-/// The decisions on one request, and the permits that it holds.
-#[derive(Default)]
-pub(super) struct AdmissionState {
-    /// The outermost layer's decision, or that of a call by hand.
-    first: Option<Decision>,
-    rare: Option<Box<RareState>>,
-}
-
-/// State that most requests don't have.
-#[derive(Default)]
-struct RareState {
-    /// The decisions of layers further in.
-    inner: Vec<Decision>,
-    /// The permits that the layers hold.
-    layer_permits: Vec<Weak<HeldPermits>>,
-    /// The permit of a call by hand.
-    own_permit: Option<Arc<HeldPermits>>,
-    settle_lock: Option<Arc<SettleLock>>,
-}
-
-/// What a layer has to know of a decision that it has added to an admission.
-#[derive(Default)]
-pub(crate) struct AddedDecision {
-    /// The decision's index in the admission.
-    pub(crate) index: usize,
-    /// Its permit, which the layer holds.
-    pub(crate) permit: Option<Arc<HeldPermits>>,
-    /// Whether a charge depends on the request's outcome.
-    pub(crate) depends_on_outcome: bool,
-}
-
-impl AdmissionState {
-    /// Moves the first decision here.
-    pub(super) fn add_first(&mut self, decision: &mut Option<Decision>) -> AddedDecision {
-        mem::swap(&mut self.first, decision);
+impl State {
+    fn add_first(&mut self, decision: &mut Option<Decision>) -> Added {
+        let Some(decision) = decision.take() else {
+            return Added::default();
+        };
+        self.first = Some(Passed {
+            decision,
+            charge: None,
+        });
         self.hand_over(0)
     }
 
-    /// Adds a decision.
-    pub(super) fn add(&mut self, decision: Decision) -> AddedDecision {
+    fn add(&mut self, decision: Decision) -> Added {
         if self.first.is_none() {
             return self.add_first(&mut Some(decision));
         }
         let inner = &mut self.rare().inner;
-        inner.push(decision);
+        inner.push(Passed {
+            decision,
+            charge: None,
+        });
         let index = inner.len();
         self.hand_over(index)
     }
 
-    /// Hands the permit of the decision of this index over to its layer.
     #[inline]
-    fn hand_over(&mut self, index: usize) -> AddedDecision {
-        let Some(decision) = self.get(index) else {
-            return AddedDecision::default();
+    fn hand_over(&mut self, index: usize) -> Added {
+        let Some(passed) = self.get(index) else {
+            return Added::default();
         };
-        let added = AddedDecision {
+        let added = Added {
             index,
-            depends_on_outcome: decision.depends_on_outcome(),
-            permit: decision.permit.take(),
+            depends_on_outcome: passed.decision.depends_on_outcome(),
+            permits: Permits::of(&passed.decision),
         };
-        if let Some(permit) = &added.permit {
-            self.rare().layer_permits.push(Arc::downgrade(permit));
+        if let Some(permits) = &added.permits {
+            let permits = Arc::downgrade(permits);
+            self.rare().permits.push(permits);
         }
         added
     }
@@ -520,34 +527,313 @@ impl AdmissionState {
         self.rare.get_or_insert_default()
     }
 
-    pub(super) fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
+    /// What the request has passed, the outermost first.
+    fn passed(&mut self) -> impl Iterator<Item = &mut Passed> {
         let inner = self.rare.iter_mut().flat_map(|rare| &mut rare.inner);
         self.first.iter_mut().chain(inner)
     }
 
-    /// The decision with this index: 0 is the outermost layer's.
     #[inline]
-    pub(super) fn get(&mut self, index: usize) -> Option<&mut Decision> {
+    fn get(&mut self, index: usize) -> Option<&mut Passed> {
         match index.checked_sub(1) {
             None => self.first.as_mut(),
             Some(index) => self.rare.as_mut()?.inner.get_mut(index),
         }
     }
+}
 
-    /// Holds the permit of a call by hand.
-    pub(super) fn hold(&mut self, permit: Option<Arc<HeldPermits>>) {
-        if permit.is_some() {
-            self.rare().own_permit = permit;
+impl Passed {
+    fn charge(&mut self) -> &Arc<Charge> {
+        let decision = &self.decision;
+        self.charge
+            .get_or_insert_with(|| Arc::new(Charge::of(decision)))
+    }
+
+    /// The decision, with its status after the last adjustment.
+    fn current(&mut self) -> &Decision {
+        if let Some(charge) = &self.charge {
+            charge.update(&mut self.decision.entries);
+        }
+        &self.decision
+    }
+
+    /// The lines and policies that are charged by the outcome: not those of a shadow that rejects, under which the work never began.
+    fn charging_policies(&mut self) -> (Arc<PolicySet>, SmallVec<[(usize, u32); 4]>) {
+        let entries = self.decision.entries.iter().enumerate();
+        let charging = entries.filter(|(_, entry)| !entry.is_shadow_rejection());
+        let policies = charging.map(|(line, entry)| (line, entry.policy));
+        (self.decision.set.clone(), policies.collect())
+    }
+}
+
+/// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
+///
+/// Its methods may be called at any time: in the handler, in an inner layer, and after the response, in a background task.
+/// Calls for one request run one after the other: one whose future is not polled delays the next.
+///
+/// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
+/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) don't change them;
+/// [`refund`](PolicyAdmission::refund) releases them early.
+#[derive(Clone, Debug)]
+pub struct PolicyAdmission {
+    admission: Admission,
+    policy: Arc<str>,
+}
+
+impl PolicyAdmission {
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The units left under the policy, after this request and its later charges and refunds; `None` if the policy did not
+    /// apply.
+    pub fn remaining(&self) -> Option<u64> {
+        self.admission.remaining(&self.policy)
+    }
+
+    /// Charges `units` more, also if fewer are left: down to a debt of at most one capacity, which has to refill before later
+    /// requests are admitted.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. If the charge [may have been made](StoreError::may_have_run), it counts as made, and a
+    /// repetition could charge twice; else nothing was charged. If several layers have the policy, those before the one that failed
+    /// have charged nevertheless.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
+    pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
+        for charge in self.admission.charges() {
+            charge.charge(&self.policy, Units::new(units)).await?;
+        }
+        Ok(())
+    }
+
+    /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
+    /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
+    /// and applied, the outermost first.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").cost(3).await?;
+    /// let refunds = admission.policy("downloads")?.refund(2).await?;
+    /// assert_eq!(refunds[0].units(), 2);
+    /// assert_eq!(admission.remaining("downloads"), Some(9));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless; the rest can still be refunded.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails: charges of layers before the one that failed are refunded. If the refund
+    /// [may have been made](StoreError::may_have_run), it counts as made; else the units can still be refunded. Permits are released in
+    /// any case, once the store responds.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        self.admission.refund_each(Some(&self.policy), units).await
+    }
+
+    /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
+    /// only when the work is done, such as an LLM's tokens. May be called again when the cost changes.
+    /// [`Admission::settle_each`] settles several policies at once; a [meter](PolicyAdmission::meter) counts the units of a
+    /// stream.
+    ///
+    /// A [shadow policy](crate::Policy::shadow) is settled by its own name; nothing is charged under one that rejected the
+    /// request.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let tokens = admission.policy("tokens")?;
+    /// // The estimate of 200 becomes 350, then 120.
+    /// tokens.settle(350).await?;
+    /// assert_eq!(tokens.remaining(), Some(650));
+    /// tokens.settle(120).await?;
+    /// assert_eq!(tokens.remaining(), Some(880));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A charge in process, made while the store failed, is settled in process.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails: the request is charged as before, or its true cost. The call can be repeated: what
+    /// [may have been done](StoreError::may_have_run) counts as done, and is not done twice. To have it
+    /// sent after an outage instead, drop a [meter](UnitMeter) that is [set](UnitMeter::set) to the true cost.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, a settlement that was sent is done nevertheless.
+    pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
+        let true_costs = [(self.policy.clone(), true_cost)];
+        store_error(self.admission.settle_all(&true_costs).await)
+    }
+
+    /// Returns a meter that counts the request's units from zero, and settles them when it is dropped: see [`UnitMeter`] for an
+    /// example.
+    pub fn meter(self) -> UnitMeter {
+        UnitMeter::new(self.admission, vec![self.policy])
+    }
+}
+
+/// The error of a settlement of policies that were checked before.
+fn store_error(settled: Result<(), SettleError>) -> Result<(), StoreError> {
+    match settled {
+        Err(SettleError::Store { error, .. }) => Err(error),
+        Ok(()) | Err(SettleError::UnknownPolicy(_)) => Ok(()),
+    }
+}
+
+/// Counts the units of a request whose cost becomes known while it is served, such as the tokens of a stream, and
+/// [settles](crate::limiter::PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`](crate::limiter::PolicyAdmission::meter), or [`Admission::meter`] for
+/// several policies at once.
+///
+/// Move it into the stream: however the stream ends, also if the client disconnects, the request is charged the units that were
+/// counted by then, in place of its charge on arrival. A meter that has counted nothing settles nothing: the charge on arrival
+/// stays.
+///
+/// It may be dropped on any thread, also outside a runtime. The settlement is sent in the background. While the store fails it is
+/// kept, and sent when the store is back, or by [`Limiter::shutdown`](crate::Limiter::shutdown). One whose response was lost with
+/// its connection may not have been made: it is logged, counted in
+/// [`HealthReport::unconfirmed`](crate::store::HealthReport::unconfirmed), and not sent again. [`finish`](UnitMeter::finish) waits for
+/// the response instead, and returns the error.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// use futures_util::{StreamExt, stream};
+/// use tollgate::{Key, Limiter, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
+///     .build()?;
+/// let admission = limiter.admit(Key::new("alice")).await?;
+///
+/// let mut meter = admission.policy("tokens")?.meter();
+/// let tokens = stream::iter(["a", "b", "c"]).map(move |token| {
+///     meter.add(1);
+///     token
+/// });
+/// assert_eq!(tokens.collect::<String>().await, "abc");
+/// assert_eq!(admission.remaining("tokens"), Some(997));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "it settles what was counted when it is dropped"]
+pub struct UnitMeter {
+    // Private, so that a closure that calls `add` captures the whole meter, and not a number in it.
+    admission: Admission,
+    policies: Vec<Arc<str>>,
+    /// `None` until it has counted.
+    units: Option<u64>,
+}
+
+impl UnitMeter {
+    fn new(admission: Admission, policies: Vec<Arc<str>>) -> Self {
+        Self {
+            admission,
+            policies,
+            units: None,
         }
     }
 
-    /// The permits that are still held.
-    pub(super) fn permits(&self) -> Vec<Arc<HeldPermits>> {
-        let permits = self.rare.iter().flat_map(|rare| &rare.layer_permits);
-        permits.filter_map(Weak::upgrade).collect()
+    /// Counts `units` more. Nothing is sent before the meter is finished or dropped.
+    pub fn add(&mut self, units: u64) {
+        if units > 0 {
+            self.units = Some(self.units().saturating_add(units));
+        }
     }
 
-    pub(super) fn settle_lock(&mut self) -> Arc<SettleLock> {
-        self.rare().settle_lock.get_or_insert_default().clone()
+    /// Replaces what was counted by `units`: for a stream that reports its true cost in its last event, while what was added
+    /// before is an estimate for clients that disconnect.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use futures_util::{StreamExt, stream};
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// enum Event {
+    ///     Text(&'static str),
+    ///     Usage { total_tokens: u64 },
+    /// }
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_day()).cost(200))
+    ///     .build()?;
+    /// let admission = limiter.admit("alice").await?;
+    /// let mut meter = admission.policy("tokens")?.meter();
+    /// let answer = [Event::Text("Hel"), Event::Text("lo"), Event::Usage { total_tokens: 17 }];
+    /// let answer = stream::iter(answer).inspect(move |event| match event {
+    ///     Event::Text(_) => meter.add(1),
+    ///     Event::Usage { total_tokens } => meter.set(*total_tokens),
+    /// });
+    /// assert_eq!(answer.count().await, 3);
+    /// assert_eq!(admission.remaining("tokens"), Some(983));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A meter that was set to 0 settles that: the request costs nothing.
+    pub fn set(&mut self, units: u64) {
+        self.units = Some(units);
+    }
+
+    /// The number of units that were counted.
+    pub fn units(&self) -> u64 {
+        self.units.unwrap_or(0)
+    }
+
+    /// Settles the counted units, and waits for the result. If the future is dropped, they are settled nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the store fails. The units are not settled later: repeat it by
+    /// [`PolicyAdmission::settle`](crate::limiter::PolicyAdmission::settle).
+    pub async fn finish(mut self) -> Result<(), StoreError> {
+        let true_costs = self.true_costs();
+        let settled = self.admission.settle_all(&true_costs).await;
+        // The drop does not settle it again.
+        self.units = None;
+        store_error(settled)
+    }
+
+    /// The true cost of each policy; none if it has not counted.
+    fn true_costs(&self) -> Vec<(Arc<str>, u64)> {
+        let Some(units) = self.units else {
+            return Vec::new();
+        };
+        let policies = self.policies.iter();
+        policies.map(|policy| (policy.clone(), units)).collect()
+    }
+}
+
+impl Drop for UnitMeter {
+    fn drop(&mut self) {
+        let true_costs = self.true_costs();
+        if !true_costs.is_empty() {
+            for charge in self.admission.charges() {
+                charge.settle_detached(&true_costs);
+            }
+        }
     }
 }

@@ -1,219 +1,134 @@
-//! Bans by hand, and reports of the bans that begin. How rejections are counted and bans grow is in `strategy/ban.rs`.
+//! Bans by hand: keys are blocked and unblocked, and blocked keys are listed.
 
-use std::{
-    slice,
-    sync::{Arc, Mutex},
-    time::Duration,
-    vec,
-};
+use std::{slice, sync::Arc, time::Duration, vec};
 
 use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Limiter,
-    bound_policy::BoundPolicy,
-    check::CheckOutput,
-    core::LimiterRef,
-    decide::{DecisionBuilder, PendingDecision},
-    entry::PolicyRole,
-    handle::PolicyHandle,
+    adjust::reset,
+    current::Limiter,
+    decision::{Decision, LimitStatus},
+    entry::Entry,
     keys::Keys,
-    mode::Mode,
-    policy_decision::LimitStatus,
-    resolve::RequestQuota,
+    policy_set::{BoundPolicy, PolicySet},
 };
 use crate::{
     clock::Timestamp,
-    error::{CallError, StoreError, UnknownPolicy},
+    error::{CallError, StoreError},
     key::Key,
-    observe::{DecisionSource, Event},
-    store::{BlockedKey, CounterOp, Incomplete, LimitHandle, Op, OpResult, Units},
+    observe::Event,
+    policy::Policy,
+    store::{BlockedKey, CounterOp, Incomplete, LimitHandle, Op, Units},
     strategy::RetryAfter,
-    sync::lock,
 };
 
-/// What a block by hand does to the end of a ban in force.
+/// The end of a block by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockEnd {
-    /// It is replaced.
+    /// Replaces that of a ban in force.
     Set,
-    /// It becomes the later of both.
+    /// The later of the two.
     Prolong,
 }
 
-impl LimiterRef {
-    /// Blocks a key, or prolongs its block: see [`Limiter::block`](crate::Limiter::block) and
-    /// [`prolong_block`](crate::Limiter::prolong_block).
-    pub(super) async fn block(
-        &self,
-        keys: Keys,
-        time: Duration,
-        end: BlockEnd,
-    ) -> Result<(), CallError> {
-        let bans = self.bans_of(&keys)?;
-        let limits = bans.iter().map(|(policy, key)| {
-            let limit = self.manual_ban(self.bound(*policy), time, end)?;
-            Ok((limit, *key))
-        });
-        let limits: SmallVec<[(LimitHandle, Key); 1]> =
-            limits.collect::<Result<_, StoreError>>()?;
-        let counters = limits.iter();
-        let counters = counters.map(|(limit, key)| CounterOp::new(limit, *key));
-        let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
-        let response = self.store.execute(Op::Adjust, &counters);
-        let result = response.result().await?;
+/// Blocks the keys under the bans that they name.
+pub(super) async fn block(
+    set: &PolicySet,
+    keys: &Keys,
+    time: Duration,
+    end: BlockEnd,
+) -> Result<(), CallError> {
+    let bans = bans_of(set, keys)?;
+    let mut limits: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
+    for (policy, key) in &bans {
+        let limit = manual_ban(set, set.bound(*policy), time, end)?;
+        limits.push((limit, *key));
+    }
+    let counters = limits
+        .iter()
+        .map(|(limit, key)| CounterOp::new(limit, *key));
+    let counters: SmallVec<[CounterOp<'_>; 1]> = counters.collect();
+    let result = set.store.execute(Op::Adjust, &counters).result().await?;
+    let blocked = bans.iter().zip(&limits).zip(&result.counters);
+    for (((policy, key), (limit, _)), counter) in blocked {
+        let status = limit.status(&counter.snapshot, result.time_of(counter), Units::ONE);
         // A ban that was longer already goes on, and none begins.
-        let begun = bans.into_iter().zip(&limits).zip(&result.counters);
-        let begun = begun.filter(|((_, (limit, _)), counter)| {
-            let status = limit.status(&counter.snapshot, result.time_of(counter), Units::ONE);
-            end == BlockEnd::Set || status.retry_after <= RetryAfter::In(time)
-        });
-        self.report_manual_bans(begun.map(|((ban, _), _)| ban), time);
-        Ok(())
-    }
-
-    /// Ends the bans of a key: see [`Limiter::unblock`](crate::Limiter::unblock).
-    pub(super) async fn unblock(self: Arc<Self>, keys: Keys) -> Result<LimitStatus, CallError> {
-        let mut builder = DecisionBuilder::new(Op::Reset, Mode::BY_HAND);
-        for (policy, key) in self.bans_of(&keys)? {
-            let bound = self.bound(policy);
-            let cost = bound.cost_of(None);
-            self.add_entry(
-                &mut builder,
-                (policy as usize, bound),
+        if end == BlockEnd::Set || status.retry_after <= RetryAfter::In(time) {
+            set.listener.on_event(&Event::BanBegan {
+                policy: set.bound(*policy).policy.name(),
                 key,
-                cost,
-                None,
-                RequestQuota::Own,
-            );
-        }
-        let decision = match self.call_store(&mut builder) {
-            None => builder.finish(self),
-            Some(stage) => PendingDecision::new(self, builder, stage).await,
-        };
-        Result::from_decision(decision)
-    }
-
-    /// The bans that a call is about, by index, and the key under each.
-    fn bans_of(&self, keys: &Keys) -> Result<SmallVec<[(u32, Key); 1]>, CallError> {
-        for name in keys.names() {
-            self.find(name)?;
-        }
-        let entries = keys.entries().unwrap_or_default();
-        let entries = entries
-            .iter()
-            .map(|entry| Ok((self.index_of(entry)? as u32, entry.key)));
-        let mut entries: Vec<_> = entries.collect::<Result<_, UnknownPolicy>>()?;
-        entries.sort_unstable();
-        entries.dedup();
-        let bounds = (0..).zip(&self.policies);
-        let bans = bounds.filter(|(_, bound)| bound.is_ban());
-        let bans = bans.filter_map(|(policy, bound)| {
-            // A single key does not name a ban that counts all requests by a key of its own.
-            let key = keys.of(bound.policy.name()).filter(|key| {
-                keys.all().is_none() || bound.fixed_key.is_none_or(|fixed| fixed == **key)
-            });
-            Some((policy, *key?))
-        });
-        let bans: SmallVec<[_; 1]> = match keys.entries() {
-            Some(_) => entries
-                .into_iter()
-                .filter(|(policy, _)| self.bound(*policy).is_ban())
-                .collect(),
-            None => bans.collect(),
-        };
-        if bans.is_empty() {
-            let named = self.policies.iter().filter(|bound| !bound.is_ban());
-            let named = named.map(|bound| &bound.policy);
-            let named = named.filter(|policy| keys.of(policy.name()).is_some());
-            let policies = named.map(|policy| policy.shared_name()).collect();
-            return Err(CallError::NotABan { policies });
-        }
-        Ok(bans)
-    }
-
-    /// The limit of a ban whose every charge bans a key for `time`.
-    fn manual_ban(
-        &self,
-        bound: &BoundPolicy,
-        time: Duration,
-        end: BlockEnd,
-    ) -> Result<LimitHandle, StoreError> {
-        const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
-        const NO_TIME: StoreError =
-            StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years");
-        let rule = match end {
-            BlockEnd::Set => bound.limit.rule().manual_ban(time),
-            BlockEnd::Prolong => bound.limit.rule().prolonged_ban(time),
-        };
-        let rule = rule.ok_or(NO_BAN)?;
-        let rule = rule.map_err(|_| NO_TIME)?;
-        let registered = self.store.register(bound.policy.name(), rule);
-        registered.map_err(|_| NO_TIME)
-    }
-
-    /// Reports the bans that began with a request, or with a charge of rejections.
-    pub(crate) fn report_bans_begun(&self, builder: &DecisionBuilder, result: &OpResult) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        if !matches!(builder.op, Op::Acquire(_) | Op::Adjust)
-            || result.source != DecisionSource::Store
-        {
-            return;
-        }
-        let counted = builder.entries.iter().zip(&result.counters);
-        for (entry, counter) in counted.filter(|(entry, _)| entry.role == PolicyRole::Ban) {
-            let (bound, at) = (self.bound(entry.policy), result.time_of(counter));
-            let begun = self.limit(entry).rule().ban_begun(&counter.snapshot, at);
-            if let Some(lasts) = begun.filter(|_| bound.bans_begun.add(entry.key, at)) {
-                observers.on_event(&Event::BanBegan {
-                    policy: bound.policy.name(),
-                    key: &entry.key,
-                    lasts,
-                    by_hand: false,
-                });
-            }
-        }
-    }
-
-    /// Reports bans that were begun by hand.
-    fn report_manual_bans(&self, bans: impl Iterator<Item = (u32, Key)>, lasts: Duration) {
-        let Some(observers) = &self.observers else {
-            return;
-        };
-        for (policy, key) in bans {
-            observers.on_event(&Event::BanBegan {
-                policy: self.bound(policy).policy.name(),
-                key: &key,
-                lasts,
+                lasts: time,
                 by_hand: true,
             });
         }
     }
+    Ok(())
 }
 
-/// How many recent bans are kept. Equal requests that were rejected by one call of the store see the same ban begin.
-const MAX_RECENT: usize = 64;
-
-/// The bans that have begun last under one policy.
-#[derive(Debug, Default)]
-pub(crate) struct RecentBans(Mutex<Vec<(Key, Timestamp)>>);
-
-impl RecentBans {
-    /// Adds a ban; returns false if it is among them.
-    pub(crate) fn add(&self, key: Key, began: Timestamp) -> bool {
-        let mut recent = lock(&self.0);
-        if recent.contains(&(key, began)) {
-            return false;
-        }
-        if recent.len() >= MAX_RECENT {
-            recent.remove(0);
-        }
-        recent.push((key, began));
-        true
+/// Ends the bans of the keys, and removes their counts of rejections. Returns the status before.
+pub(super) async fn unblock(set: Arc<PolicySet>, keys: &Keys) -> Result<LimitStatus, CallError> {
+    let mut status = Decision::begin(set.clone());
+    for (policy, key) in bans_of(&set, keys)? {
+        let role = set.bound(policy).role;
+        let entry = Entry::new((policy, role), key, 1, None, None);
+        status.entries.push(entry);
     }
+    reset(&mut status).await?;
+    LimitStatus::of(status)
+}
+
+/// The bans that the keys name, with the key of each.
+fn bans_of(set: &PolicySet, keys: &Keys) -> Result<SmallVec<[(u32, Key); 1]>, CallError> {
+    for name in keys.names() {
+        set.find(name)?;
+    }
+    let mut bans: SmallVec<[(u32, Key); 1]> = SmallVec::new();
+    for entry in keys.entries().unwrap_or_default() {
+        let index = set.index_of(entry)? as u32;
+        if set.bound(index).is_ban() {
+            bans.push((index, entry.key));
+        }
+    }
+    bans.sort_unstable();
+    bans.dedup();
+    if keys.entries().is_none() {
+        for (index, bound) in (0..).zip(&set.policies) {
+            // A single key does not name a ban that counts all requests by a key of its own.
+            let is_of_all = |key: &&Key| bound.fixed_key.is_some_and(|fixed| fixed != **key);
+            let key = keys.of(bound.policy.name());
+            let key = key.filter(|key| keys.all().is_none() || !is_of_all(key));
+            if let (true, Some(key)) = (bound.is_ban(), key) {
+                bans.push((index, *key));
+            }
+        }
+    }
+    if bans.is_empty() {
+        let others = set.policies.iter().filter(|bound| !bound.is_ban());
+        let named = others.filter(|bound| keys.of(bound.policy.name()).is_some());
+        let policies = named.map(|bound| bound.policy.shared_name()).collect();
+        return Err(CallError::NotABan { policies });
+    }
+    Ok(bans)
+}
+
+/// The limit by which a ban of so long is written.
+fn manual_ban(
+    set: &PolicySet,
+    bound: &BoundPolicy,
+    time: Duration,
+    end: BlockEnd,
+) -> Result<LimitHandle, StoreError> {
+    const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
+    const NO_TIME: StoreError =
+        StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years");
+    let rule = match end {
+        BlockEnd::Set => bound.limit.rule().manual_ban(time),
+        BlockEnd::Prolong => bound.limit.rule().prolonged_ban(time),
+    };
+    let rule = rule.ok_or(NO_BAN)?.map_err(|_| NO_TIME)?;
+    let registered = set.store.register(bound.policy.name(), rule);
+    registered.map_err(|_| NO_TIME)
 }
 
 /// Keys that are blocked: from [`Limiter::blocks`]. Ordered by policy, then by the end of the ban.
@@ -231,8 +146,8 @@ impl Blocks {
         concerns: impl Fn(&BoundPolicy) -> bool,
     ) -> Result<Self, CallError> {
         consume_budget().await;
-        let core = limiter.local_ref();
-        let policies = core.policies.iter().enumerate();
+        let set = limiter.policy_set();
+        let policies = set.policies.iter().enumerate();
         let bans: Vec<_> = policies.filter(|(_, bound)| concerns(bound)).collect();
         if bans.is_empty() {
             return Ok(Self {
@@ -241,19 +156,16 @@ impl Blocks {
             });
         }
         let limits: Vec<LimitHandle> = bans.iter().map(|(_, bound)| bound.limit.clone()).collect();
-        let mut found = core.admin()?.blocked_keys(&limits, max).await?;
+        let mut found = set.admin()?.blocked_keys(&limits, max).await?;
         found
             .keys
             .sort_by_key(|found| (found.limit, found.ends_at, found.key));
-        let handle = |limit: &usize| {
-            let (index, bound) = bans.get(*limit)?;
-            Some(PolicyHandle::new(limiter, *index, bound))
-        };
         let block = |found: BlockedKey| {
+            let (_, bound) = bans.get(found.limit)?;
             Some(Block {
-                policy: handle(&found.limit)?,
+                policy: bound.policy.clone(),
                 key: found.key,
-                ends_at: core.store.wall(found.ends_at),
+                ends_at: set.store.wall(found.ends_at),
                 ends_in: found.ends_in,
             })
         };
@@ -310,7 +222,7 @@ impl<'a> IntoIterator for &'a Blocks {
 /// A key that a ban blocks: from [`Limiter::blocks`].
 #[derive(Clone, Debug)]
 pub struct Block {
-    policy: PolicyHandle,
+    policy: Policy,
     key: Key,
     ends_at: Timestamp,
     ends_in: Duration,

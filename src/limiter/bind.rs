@@ -1,19 +1,18 @@
-//! Binds a builder's policies to limits of the store. When a limiter is reconfigured, this decides what the new policies take over
-//! from the old ones.
+//! From a [`LimiterBuilder`] to a set of policies: what is bound, and what is kept of the set before.
 
 use std::{
     any::Any,
     borrow::Cow,
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
 };
 
 use super::{
-    bound_policy::{BoundPolicy, Enforcement},
     builder::LimiterBuilder,
-    core::LimiterCore,
-    fallback::LocalShare,
-    other_quotas::OtherQuotas,
+    listener::AdjustListener,
+    policy_set::{BoundPolicy, Policies, PolicyRole},
+    policy_state::PolicyState,
+    quota_limits::{LocalShare, QuotaLimits},
 };
 #[cfg(feature = "redis")]
 use crate::redis::RedisStore;
@@ -28,9 +27,13 @@ use crate::{
 };
 
 impl<T> LimiterBuilder<T> {
-    /// The core of a limiter with these settings. If it replaces `old`, it has the same store, and takes over from each policy
-    /// that counts alike its limit, so that cached rejections stay valid, and what was counted in process.
-    pub(super) fn build_core(self, old: Option<&LimiterCore>) -> Result<LimiterCore, ConfigError> {
+    /// Binds the policies. They keep the limits, states and shares of `old` as far as both count the same. `listener` makes what
+    /// charges report to, of the observers.
+    pub(super) fn build_policies(
+        self,
+        old: Option<&Policies>,
+        listener: impl FnOnce(Option<&Arc<Observers>>) -> Arc<dyn AdjustListener>,
+    ) -> Result<Policies, ConfigError> {
         if self.policies.is_empty() {
             return Err(ConfigError::new(
                 "a limiter without a policy",
@@ -45,38 +48,33 @@ impl<T> LimiterBuilder<T> {
         if let Some(error) = first {
             return Err(error);
         }
-        let old_policies = old.iter().flat_map(|old| &old.policies);
-        let old_policies = old_policies.map(|bound| (bound.policy.name(), bound));
         let mut binder = Binder {
             store,
-            old: old_policies.collect(),
+            old,
             on_store_error: self.on_store_error,
-            shares: old.and_then(|old| old.local_shares.clone()),
+            shares: old.and_then(|old| old.shares.clone()),
         };
         let mut policies = Vec::with_capacity(self.policies.len());
         for policy in self.policies {
             let name = policy.shared_name();
-            let bound = binder.bind_policy(policy);
+            let bound = binder.bind(policy);
             policies.push(bound.map_err(|invalid| ConfigError::of(&name, invalid))?);
         }
         policies.sort_by_key(|bound| bound.role);
         share_extractors(&mut policies, &self.lists);
-        let observers = match (Observers::new(&self.observers), old) {
-            (None, Some(old)) => old.observers.clone(),
-            (observers, _) => observers,
-        };
-        Ok(LimiterCore {
-            observers,
+        let observers =
+            Observers::new(&self.observers).or_else(|| old.and_then(|old| old.observers.clone()));
+        let has = |is: fn(&BoundPolicy) -> bool| policies.iter().any(is);
+        Ok(Policies {
+            generation: old.map_or(0, |old| old.generation + 1),
             store: binder.store,
-            local_shares: binder.shares,
-            has_outcome_charges: policies
-                .iter()
-                .any(|bound| !bound.policy.charges_on_arrival()),
-            has_permits: policies.iter().any(BoundPolicy::is_permit),
-            reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
-            misuse_log: LogThrottle::default(),
-            health_checks: old.map_or_else(Arc::default, |old| old.health_checks.clone()),
+            shares: binder.shares,
+            has_outcome_charges: has(|bound| !bound.policy.charges_on_arrival()),
+            has_permits: has(BoundPolicy::is_permit),
+            reads_parts: has(|bound| bound.policy.reads_parts()),
             policies: policies.into(),
+            listener: listener(observers.as_ref()),
+            observers,
             on_store_error: self.on_store_error,
             on_misconfiguration: self.on_misconfiguration,
             lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
@@ -85,32 +83,31 @@ impl<T> LimiterBuilder<T> {
             counts_preflights: self.counts_preflights,
             outage_log: LogThrottle::default(),
             misconfiguration_log: LogThrottle::default(),
-            generation: old.map_or(0, |old| old.generation + 1),
-            wait_queues: old.map_or_else(Arc::default, |old| old.wait_queues.clone()),
+            misuse_log: LogThrottle::default(),
         })
     }
 }
 
-/// The store of a limiter: that of the core that it replaces, which can't be replaced by another.
+/// The store of a set: that of `old`, which can't be replaced.
 fn store_of(
     store: Option<Arc<dyn Store>>,
-    old: Option<&LimiterCore>,
+    old: Option<&Policies>,
 ) -> Result<Arc<dyn Store>, ConfigError> {
     let Some(old) = old else {
         return Ok(store.unwrap_or_else(|| Arc::new(MemoryStore::new())));
     };
-    let is_same_store =
-        |store: &Arc<dyn Store>| Arc::ptr_eq(store, &old.store) || is_clone(&**store, &*old.store);
     match store {
-        Some(store) if !is_same_store(&store) => Err(ConfigError::new(
-            "another store",
-            "the store that the limiter has, or none: a limiter's store can't be replaced",
-        )),
+        Some(store) if !Arc::ptr_eq(&store, &old.store) && !is_clone(&*store, &*old.store) => {
+            Err(ConfigError::new(
+                "another store",
+                "the store that the limiter has, or none: a limiter's store can't be replaced",
+            ))
+        }
         _ => Ok(old.store.clone()),
     }
 }
 
-/// Whether both are clones of one of the built-in stores.
+/// Whether both are handles of one store.
 fn is_clone(a: &dyn Any, b: &dyn Any) -> bool {
     #[cfg(feature = "redis")]
     if let (Some(a), Some(b)) = (a.downcast_ref::<RedisStore>(), b.downcast_ref()) {
@@ -122,7 +119,7 @@ fn is_clone(a: &dyn Any, b: &dyn Any) -> bool {
     }
 }
 
-/// Gives an index to each extractor that is asked more than once for a request: by several policies, or by a list of its keys.
+/// Numbers the extractors that several policies, or a policy and a list of keys, have in common.
 fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
     let listed: HashSet<&str> = lists.policies_of_keys().collect();
     let mut uses: HashMap<String, usize> = HashMap::new();
@@ -136,19 +133,18 @@ fn share_extractors(policies: &mut [BoundPolicy], lists: &Lists) {
     let shared = uses
         .into_iter()
         .filter(|(text, uses)| !text.is_empty() && *uses > 1);
-    let shared: HashMap<String, usize> = shared
+    let indices: HashMap<String, usize> = shared
         .zip(0..)
         .map(|((text, _), index)| (text, index))
         .collect();
     for bound in policies {
         let (key, caller) = texts(bound);
-        bound.shared_key = shared.get(&key).copied();
-        bound.shared_caller = shared.get(&caller).copied();
+        bound.shared_key = indices.get(&key).copied();
+        bound.shared_caller = indices.get(&caller).copied();
     }
 }
 
-/// The texts of a policy's extractors of keys and callers, which are empty for callers of code without a text. Such code finds keys of
-/// this policy alone.
+/// The texts of a policy's extractors. That of a closure is the policy's own; without an extractor of callers it is empty.
 fn texts(bound: &BoundPolicy) -> (String, String) {
     let text = |extractor: &dyn KeyExtractor| extractor.config_text().map(Cow::into_owned);
     let key = text(bound.policy.extractor());
@@ -157,85 +153,83 @@ fn texts(bound: &BoundPolicy) -> (String, String) {
     (key.unwrap_or_else(of_policy), caller.unwrap_or_default())
 }
 
-/// Binds policies to limits of a store.
+/// Binds policies to limits.
 struct Binder<'a> {
     store: Arc<dyn Store>,
-    /// The policies that are replaced, by name.
-    old: HashMap<&'a str, &'a BoundPolicy>,
+    old: Option<&'a Policies>,
     on_store_error: Option<OnStoreError>,
     shares: Option<Arc<MemoryStore>>,
 }
 
 impl Binder<'_> {
-    /// Binds one policy, with what it takes over from the old policy of its name. Fails if the store or the strategy now refuses
-    /// what it accepted in `validate`.
-    fn bind_policy(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
-        let old = self.old.get(policy.name()).copied();
-        // Of the old policy, if both count the same quotas by the same strategy.
+    fn bind(&mut self, policy: Policy) -> Result<BoundPolicy, InvalidValue> {
+        let old = self.old.and_then(|old| old.named(policy.name()).ok());
         let same_limit = old.filter(|old| policy.counts_like(&old.policy));
-        let is_unchanged = old.is_some_and(|old| policy.is_same(&old.policy));
+        let on_store_error = policy.store_error_action().or(self.on_store_error);
+        // A limit keeps its share, which depends on the fallback.
         let other_quotas = match same_limit {
-            Some(old) => old.other_quotas.clone(),
-            None => Arc::new(OtherQuotas::default()),
+            Some(old) if old.on_store_error == on_store_error => old.other_quotas.clone(),
+            _ => {
+                let quotas = Arc::new(QuotaLimits::default());
+                quotas.declare(&policy, &*self.store)?;
+                quotas
+            }
         };
         let rule = other_quotas.bind(&policy, policy.quota())?;
         let bans = rule.info().counts_rejections;
         let limit = match same_limit {
             Some(old) => old.limit.clone(),
-            None => {
-                let limit = self.store.register(policy.name(), rule)?;
-                other_quotas.declare(&policy, &*self.store)?;
-                limit
+            None => self.store.register(policy.name(), rule)?,
+        };
+        let role = if policy.is_shadow() {
+            PolicyRole::Shadow { rejects: false }
+        } else if bans {
+            PolicyRole::Ban
+        } else {
+            PolicyRole::Live
+        };
+        let mode = match role {
+            PolicyRole::Live => policy.counter_mode(),
+            PolicyRole::Ban => CounterMode::CountRejections,
+            PolicyRole::Shadow { .. } => CounterMode::shadow(!policy.charges_after()),
+        };
+        let share = match on_store_error {
+            Some(OnStoreError::LocalFallback(fallback)) if !policy.is_shadow() => {
+                // It finds the counts of the old policy by their name.
+                let shares = self.shares.get_or_insert_default();
+                Some(LocalShare::open(
+                    shares,
+                    &policy,
+                    fallback,
+                    &other_quotas,
+                    &limit,
+                )?)
             }
+            _ => None,
         };
         let overrides = self.store.admin().and_then(StoreAdmin::overrides);
         let overrides = overrides.map(|table| table.policy(policy.name()));
-        let enforcement = match policy.is_shadow() {
-            true => Enforcement::Shadow(match old.map(|old| &old.enforcement) {
-                Some(Enforcement::Shadow(counters)) if is_unchanged => counters.clone(),
-                _ => Arc::default(),
-            }),
-            false if bans => Enforcement::Ban,
-            false => Enforcement::Live,
-        };
-        let on_store_error = policy.store_error_action().or(self.on_store_error);
-        let local_share = match on_store_error {
-            Some(OnStoreError::LocalFallback(fallback))
-                if !matches!(enforcement, Enforcement::Shadow(_)) =>
-            {
-                // It finds the counts of the old policy by their name.
-                let shares = self.shares.get_or_insert_default();
-                Some(LocalShare::open(shares, &policy, fallback, &limit)?)
-            }
-            _ => None,
+        let state = match old {
+            None => Arc::default(),
+            Some(old) if policy.is_same(&old.policy) => old.state.clone(),
+            Some(old) => Arc::new(PolicyState::of_changed(&old.state)),
         };
         Ok(BoundPolicy {
             fixed_key: policy.extractor().fixed_key(),
             shared_key: None,
             shared_caller: None,
-            role: enforcement.role(),
-            arrival_mode: match enforcement {
-                Enforcement::Ban => CounterMode::CountRejections,
-                Enforcement::Shadow(_) => CounterMode::shadow(!policy.charges_after()),
-                Enforcement::Live => policy.counter_mode(),
-            },
-            missing_keys: match old.filter(|_| is_unchanged) {
-                Some(old) => old.missing_keys.clone(),
-                None => Arc::default(),
-            },
-            bans_begun: Default::default(),
-            permits_held: old.map_or_else(Arc::default, |old| old.permits_held.clone()),
-            policy,
-            enforcement,
-            limit,
-            other_quotas,
             has_overrides: overrides
                 .as_ref()
                 .map_or_else(Arc::default, |own| own.used_flag()),
+            policy,
+            role,
+            limit,
+            mode,
+            other_quotas,
             overrides,
             on_store_error,
-            local_share,
-            unclaimed_logged: AtomicBool::new(false),
+            share,
+            state,
         })
     }
 }

@@ -2,7 +2,7 @@ use std::{collections::HashSet, marker::PhantomData, sync::Arc};
 
 use http::{Method, request::Parts};
 
-use super::Limiter;
+use super::current::Limiter;
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::{ConfigError, InvalidValue},
@@ -187,23 +187,6 @@ impl<T> LimiterBuilder<T> {
     pub fn observe(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
         self
-    }
-
-    /// Builds the limiter or the layer. Nothing connects before the first request.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`] if there is no policy; a policy's name is invalid or used twice; a strategy can't count a quota or a
-    /// [tier](Policy::tier_quotas), or can't count in the store; an extractor or a condition is invalid; a
-    /// [fallback](crate::LocalFallback) is shared by 0 processes, or its shares can't be counted in process; a policy's cost is
-    /// more than it can ever admit; a [`KeyList`](crate::access::KeyList) names a policy that the limiter doesn't
-    /// have.
-    pub fn build(self) -> Result<T, ConfigError>
-    where
-        T: From<Limiter>,
-    {
-        self.build_core(None)
-            .map(|core| T::from(Limiter::new(core)))
     }
 
     /// Returns all mistakes in the settings, of which [`build`](Self::build) returns the first. No running limiter and no count

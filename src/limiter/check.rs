@@ -1,4 +1,4 @@
-//! Calls of a limiter: a builder, and its future.
+//! Checks, admissions and peeks: a builder, and its future.
 
 use std::{
     fmt,
@@ -15,29 +15,29 @@ use tokio::task::coop::poll_proceed;
 
 use super::{
     admission::Admission,
-    core::LimiterRef,
-    decide::{DecisionBuilder, PendingDecision},
-    decision::Decision,
+    decide::apply,
+    decision::{Decision, LimitStatus},
+    evaluate::{PendingDecision, evaluate, evaluate_now},
     keys::Keys,
-    mode::Mode,
+    policy_set::PolicySet,
     rejected::Rejected,
+    report::report,
+    request::{CallSettings, KeySource, LimitRequest, Purpose, RequestHead},
 };
 use crate::{
     background::{block_on, runtime_to_block_on},
-    error::{NotNow, StoreError},
+    error::{CallError, NotNow, StoreError},
     quota::Quota,
-    store::Op,
 };
 
 /// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited, or by [`now`](Check::now) or
 /// [`blocking`](Check::blocking) outside of async code. `T` is its result: a [`Decision`] for [`check`](crate::Limiter::check), an
-/// [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a [`LimitStatus`](crate::limiter::LimitStatus) or
-/// [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek), [`charge`](crate::Limiter::charge) and
-/// [`reset`](crate::Limiter::reset).
+/// [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a [`LimitStatus`] or [`CallError`] for
+/// [`peek`](crate::Limiter::peek).
 #[must_use = "nothing is checked until this is awaited, or `now` or `blocking` is called"]
 #[derive(Clone)]
 pub struct Check<T = Decision> {
-    limiter: Arc<LimiterRef>,
+    set: Arc<PolicySet>,
     call: Call,
     output: PhantomData<fn() -> T>,
 }
@@ -45,10 +45,9 @@ pub struct Check<T = Decision> {
 /// What is asked of the limiter.
 #[derive(Clone, Debug)]
 struct Call {
-    op: Op,
-    mode: Mode,
+    purpose: Purpose,
     keys: Keys,
-    settings: Option<Box<CheckSettings>>,
+    settings: Option<Box<CallSettings>>,
 }
 
 /// The result of a [`Check`].
@@ -67,17 +66,26 @@ impl CheckOutput for Decision {
 impl CheckOutput for Result<Admission, Rejected> {
     #[inline]
     fn from_decision(decision: Decision) -> Self {
-        decision.into_result()
+        if decision.is_admitted() {
+            Ok(Admission::of(decision))
+        } else {
+            Err(Rejected::new(decision))
+        }
+    }
+}
+
+impl CheckOutput for Result<LimitStatus, CallError> {
+    fn from_decision(decision: Decision) -> Self {
+        LimitStatus::of(decision)
     }
 }
 
 impl<T> Check<T> {
-    pub(super) fn new(limiter: Arc<LimiterRef>, (op, mode): (Op, Mode), keys: Keys) -> Self {
+    pub(super) fn new(set: Arc<PolicySet>, purpose: Purpose, keys: Keys) -> Self {
         Self {
-            limiter,
+            set,
             call: Call {
-                op,
-                mode,
+                purpose,
                 keys,
                 settings: None,
             },
@@ -134,7 +142,7 @@ impl<T> Check<T> {
         self
     }
 
-    fn settings(&mut self) -> &mut CheckSettings {
+    fn settings(&mut self) -> &mut CallSettings {
         self.call.settings.get_or_insert_default()
     }
 }
@@ -160,7 +168,7 @@ impl Check {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn times(mut self, n: u64) -> Self {
-        self.call.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
+        self.call.purpose = Purpose::Check(u32::try_from(n).unwrap_or(u32::MAX));
         self
     }
 }
@@ -206,11 +214,10 @@ impl<T: CheckOutput> Check<T> {
     /// is fetched in the background. Until then, and for less frequent keys, each `now` is an error, with a store on Redis. Observers are
     /// called with decisions alone.
     pub fn now(self) -> Result<T, NotNow> {
-        let mut builder = self.call.begin();
-        match self.evaluate_now(&mut builder) {
-            None => Ok(T::from_decision(builder.finish(self.limiter))),
-            Some(reason) => Err(reason),
-        }
+        let mut decision = Decision::begin(self.set);
+        self.call
+            .with_request(|request| evaluate_now(&mut decision, request))?;
+        Ok(T::from_decision(decision))
     }
 
     /// Decides the call and blocks this thread until the decision is there: for code that is not async, such as a thread of a pool, a
@@ -242,10 +249,13 @@ impl<T: CheckOutput> Check<T> {
     /// [`StoreError::NoRuntime`](crate::StoreError::NoRuntime), a [misconfiguration](crate::StoreError::is_misconfiguration).
     pub fn blocking(self) -> T {
         // In process no thread is needed.
-        if self.limiter.is_in_process() {
-            let mut builder = self.call.begin();
-            if self.evaluate_now(&mut builder).is_none() {
-                return T::from_decision(builder.finish(self.limiter));
+        if self.set.is_in_process() {
+            let mut decision = Decision::begin(self.set.clone());
+            let decided = self
+                .call
+                .with_request(|request| evaluate_now(&mut decision, request));
+            if decided.is_ok() {
+                return T::from_decision(decision);
             }
         }
         match runtime_to_block_on() {
@@ -256,34 +266,35 @@ impl<T: CheckOutput> Check<T> {
 
     #[cold]
     fn decide_without_background(self) -> T {
-        let mut builder = self.call.begin();
-        if self.evaluate_now(&mut builder).is_some() {
+        let (mut decision, purpose) = (Decision::begin(self.set), self.call.purpose);
+        let decided = self
+            .call
+            .with_request(|request| evaluate_now(&mut decision, request));
+        if decided.is_err() {
             let error = StoreError::NoRuntime(
                 "`blocking` needs the thread `tollgate`, and does not work on it",
             );
-            self.limiter.apply_response(&mut builder, Err(error));
-            if builder.is_reported() {
-                self.limiter.report(&builder, None);
+            apply(&mut decision, purpose, Err(error));
+            if purpose.charges() {
+                report(&decision, purpose, None);
             }
         }
-        T::from_decision(builder.finish(self.limiter))
-    }
-
-    /// Decides the call without waiting, and reports the decision. Returns why that is not possible.
-    #[inline]
-    fn evaluate_now(&self, builder: &mut DecisionBuilder) -> Option<NotNow> {
-        let Call { keys, settings, .. } = &self.call;
-        self.limiter.decide(builder, |builder| {
-            let settings = settings.as_deref();
-            self.limiter.evaluate_call_now(builder, keys, settings)
-        })
+        T::from_decision(decision)
     }
 }
 
 impl Call {
     #[inline]
-    fn begin(&self) -> DecisionBuilder {
-        DecisionBuilder::new(self.op, self.mode)
+    fn with_request<T>(&self, f: impl FnOnce(&LimitRequest<'_>) -> T) -> T {
+        let settings = self.settings.as_deref();
+        let parts = settings.and_then(|settings| settings.parts.as_deref());
+        let head = parts.map(RequestHead::new);
+        f(&LimitRequest {
+            purpose: self.purpose,
+            keys: KeySource::Call(&self.keys),
+            head: head.as_ref(),
+            settings,
+        })
     }
 }
 
@@ -292,10 +303,7 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
     type IntoFuture = CheckFuture<T>;
 
     fn into_future(self) -> CheckFuture<T> {
-        CheckFuture(
-            State::NotStarted(Some(self.limiter), self.call),
-            PhantomData,
-        )
+        CheckFuture(State::NotStarted(Some(self.set), self.call), PhantomData)
     }
 }
 
@@ -307,14 +315,13 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
 /// # Cancellation
 ///
 /// Dropping the future of a [`check`](crate::Limiter::check) or [`admit`](crate::Limiter::admit) before it completes cancels
-/// the request: a charge that was made nevertheless is refunded. Dropping a [`peek`](crate::Limiter::peek) is harmless. A
-/// [`charge`](crate::Limiter::charge) or [`reset`](crate::Limiter::reset) that was polled may be done nevertheless.
+/// the request: a charge that was made nevertheless is refunded. Dropping a [`peek`](crate::Limiter::peek) is harmless.
 #[must_use = "futures do nothing unless polled"]
 pub struct CheckFuture<T = Decision>(State, PhantomData<fn() -> T>);
 
 enum State {
-    /// The limiter is `None` once the call was made.
-    NotStarted(Option<Arc<LimiterRef>>, Call),
+    /// The set is `None` once the call was made.
+    NotStarted(Option<Arc<PolicySet>>, Call),
     Pending(PendingDecision),
 }
 
@@ -325,24 +332,21 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
         loop {
             match &mut self.0 {
                 State::Pending(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
-                State::NotStarted(limiter, call) => {
+                State::NotStarted(set, call) => {
                     let budget = ready!(poll_proceed(cx));
-                    let Some(limiter) = limiter.take() else {
+                    let Some(set) = set.take() else {
                         // Polled again after completion, which is a mistake: pending for ever.
                         return Poll::Pending;
                     };
-                    let settings = call.settings.as_deref();
-                    let mut builder = call.begin();
-                    let pending = limiter.decide(&mut builder, |builder| {
-                        limiter.evaluate_call(builder, &call.keys, settings)
-                    });
+                    let mut decision = Decision::begin(set);
+                    let pending = call.with_request(|request| evaluate(&mut decision, request));
                     match pending {
                         None => {
                             budget.made_progress();
-                            return Poll::Ready(T::from_decision(builder.finish(limiter)));
+                            return Poll::Ready(T::from_decision(decision));
                         }
                         Some(response) => {
-                            let pending = PendingDecision::new(limiter, builder, response);
+                            let pending = PendingDecision::new(decision, call.purpose, response);
                             self.0 = State::Pending(pending);
                         }
                     }
@@ -364,40 +368,9 @@ impl<T> fmt::Debug for CheckFuture<T> {
 impl<T> fmt::Debug for Check<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Check")
-            .field("op", &self.call.op)
+            .field("purpose", &self.call.purpose)
             .field("keys", &self.call.keys)
             .field("settings", &self.call.settings)
             .finish_non_exhaustive()
     }
-}
-
-/// The settings of one call, in place of those of the policies.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CheckSettings {
-    pub(crate) cost: Option<u64>,
-    /// Costs by policy.
-    pub(crate) costs: Vec<(String, u64)>,
-    /// Quotas by policy.
-    pub(crate) quotas: Vec<(String, Quota)>,
-    /// The client's address, for access lists.
-    pub(crate) address: Option<IpAddr>,
-    /// The request that the call is about.
-    pub(crate) parts: Option<Arc<Parts>>,
-}
-
-impl CheckSettings {
-    /// The cost under a policy.
-    pub(crate) fn cost(&self, policy: &str) -> Option<u64> {
-        value_of(&self.costs, policy).or(self.cost)
-    }
-
-    /// The quota under a policy.
-    pub(crate) fn quota(&self, policy: &str) -> Option<Quota> {
-        value_of(&self.quotas, policy)
-    }
-}
-
-fn value_of<T: Copy>(values: &[(String, T)], policy: &str) -> Option<T> {
-    let (_, value) = values.iter().find(|(name, _)| name == policy)?;
-    Some(*value)
 }

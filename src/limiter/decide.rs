@@ -1,392 +1,432 @@
-//! From the store's response to a decision: the decision under construction, and while it is pending.
+//! From entries and the store's answer to a decision. While the store fails, policies with a local fallback are counted by their
+//! share in process.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::{Duration, Instant},
-};
+use std::{mem, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
-    core::LimiterRef,
     decision::{Decision, DecisionKind},
-    entry::{PolicyEntry, PolicyRole, longest_wait},
-    mode::Mode,
-    permits::HeldPermits,
+    entry::{Entry, longest_wait},
+    policy_set::{BoundPolicy, PolicyRole, PolicySet},
+    request::Purpose,
 };
 use crate::{
-    error::StoreError,
+    error::{NotNow, StoreError},
+    log::LogThrottle,
+    observe::Event,
+    policy::on_store_error::{OnMisconfiguration, OnStoreError},
     store::{
-        CounterMode, CounterResult, DecisionSource, Op, OpResult, PendingResponse, TOO_FEW_RESULTS,
+        CounterMode, CounterOp, CounterResult, DecisionSource, Op, OpResult, PendingResponse,
+        Store, StoreResponse, TOO_FEW_RESULTS, Units, memory::MemoryStore,
     },
     strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
 
-/// One entry for each policy that applies.
-pub(crate) type Entries = SmallVec<[PolicyEntry; 1]>;
+/// The wait of a request that a share rejects and the full quota might admit.
+const RETRY_AFTER_OUTAGE: Duration = Duration::from_secs(1);
 
-/// A decision under construction: the operation, and what is known of its result. It is changed in place and moved once, when
-/// it is finished, since it is large.
-pub(crate) struct DecisionBuilder {
-    pub(crate) op: Op,
-    pub(crate) mode: Mode,
-    /// One for each policy that applies. The store's response sets their statuses and receipts.
-    pub(crate) entries: Entries,
-    pub(crate) kind: DecisionKind,
-    pub(crate) source: DecisionSource,
-    pub(crate) allow_listed: bool,
-    /// How many of its requests were admitted, as a store counted them: 0 if none did.
-    pub(crate) admitted: u64,
-    pub(crate) permit: Option<Arc<HeldPermits>>,
+/// What a failure of the store does to a request: of several policies, the last of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FailureAction {
+    Admit,
+    LocalFallback,
+    /// A call that waits is decided once the store is back.
+    Wait,
+    Reject,
+    /// The error is returned.
+    Error,
 }
 
-/// A decision that needs no store.
-pub(crate) struct EarlyDecision {
-    pub(crate) kind: DecisionKind,
-    pub(crate) allow_listed: bool,
+/// Calls the store for the decision's entries. Returns the response if it is pending; otherwise the decision is made.
+#[inline(always)]
+pub(crate) fn decide(decision: &mut Decision, purpose: Purpose) -> Option<PendingResponse> {
+    if decision.entries.is_empty() {
+        return None;
+    }
+    let response = with_ops(&decision.set, &decision.entries, purpose, |ops| {
+        decision.set.store.execute(purpose.op(), ops)
+    });
+    match response {
+        StoreResponse::Ready(result) => {
+            apply(decision, purpose, result);
+            None
+        }
+        StoreResponse::Pending(response) => Some(response),
+    }
 }
 
-impl From<DecisionKind> for EarlyDecision {
-    fn from(kind: DecisionKind) -> Self {
-        Self {
-            kind,
-            allow_listed: false,
+/// Makes the decision, if the store can answer without waiting.
+pub(crate) fn decide_now(decision: &mut Decision, purpose: Purpose) -> Result<(), NotNow> {
+    if decision.entries.is_empty() {
+        return Ok(());
+    }
+    let result = with_ops(&decision.set, &decision.entries, purpose, |ops| {
+        decision.set.store.execute_now(purpose.op(), ops)
+    });
+    apply(decision, purpose, result.ok_or(NotNow::Store)?);
+    Ok(())
+}
+
+/// Makes the decision of what the store has answered.
+#[inline(always)]
+pub(crate) fn apply(
+    decision: &mut Decision,
+    purpose: Purpose,
+    result: Result<OpResult, StoreError>,
+) {
+    match result {
+        Ok(result) if result.counters.len() < decision.entries.len() => {
+            apply_failure(decision, purpose, TOO_FEW_RESULTS);
+        }
+        Ok(result) => apply_result(decision, purpose, &result),
+        Err(error) => apply_failure(decision, purpose, error),
+    }
+    if !decision.is_admitted() {
+        log_rejection(decision, purpose);
+    }
+}
+
+/// Calls `f` with the store's operations for the entries.
+#[inline(always)]
+fn with_ops<T>(
+    set: &PolicySet,
+    entries: &[Entry],
+    purpose: Purpose,
+    f: impl FnOnce(&[CounterOp<'_>]) -> T,
+) -> T {
+    match entries {
+        [entry] => f(&[arrival_op(set, entry, purpose)]),
+        entries => {
+            let ops = entries.iter().map(|entry| arrival_op(set, entry, purpose));
+            f(&ops.collect::<SmallVec<[CounterOp<'_>; 4]>>())
         }
     }
 }
 
-impl DecisionBuilder {
-    /// The check of one request.
-    #[inline]
-    pub(crate) fn check() -> Self {
-        Self::new(Op::Acquire(1), Mode::CHECK)
-    }
-
-    /// A call with this operation.
-    #[inline]
-    pub(crate) fn new(op: Op, mode: Mode) -> Self {
-        Self {
-            op,
-            mode,
-            entries: Entries::new(),
-            kind: DecisionKind::Admitted,
-            source: DecisionSource::NotChecked,
-            allow_listed: false,
-            admitted: 0,
-            permit: None,
-        }
-    }
-
-    pub(crate) fn is_admitted(&self) -> bool {
-        matches!(self.kind, DecisionKind::Admitted)
-    }
-
-    /// Whether it is reported to observers: a request, or a charge by hand.
-    pub(crate) fn is_reported(&self) -> bool {
-        matches!(self.op, Op::Acquire(_)) || self.is_charge_by_hand()
-    }
-
-    /// Whether it charges units that no request costs, or that are known only afterwards.
-    pub(crate) fn is_charge_by_hand(&self) -> bool {
-        self.op == Op::Adjust
-    }
-
-    /// The number of requests that it decides.
-    pub(crate) fn requests(&self) -> u64 {
-        match self.op {
-            Op::Acquire(requests) => requests.into(),
-            _ => 0,
-        }
-    }
-
-    /// Sets the result of a request that the store does not decide.
-    #[cold]
-    pub(crate) fn decide_without_store(&mut self, kind: DecisionKind, source: DecisionSource) {
-        self.entries.clear();
-        self.kind = kind;
-        self.source = source;
-    }
-
-    /// Sets the result of a request that needs no store.
-    #[cold]
-    pub(crate) fn decide_early(&mut self, early: EarlyDecision) {
-        self.allow_listed = early.allow_listed;
-        self.decide_without_store(early.kind, DecisionSource::NotChecked);
-    }
-
-    /// The decision.
-    #[inline(always)]
-    pub(crate) fn finish(self, limiter: Arc<LimiterRef>) -> Decision {
-        Decision {
-            limiter,
-            kind: self.kind,
-            source: self.source,
-            allow_listed: self.allow_listed,
-            admitted: self.admitted,
-            entries: self.entries,
-            permit: self.permit.into(),
-        }
+#[inline(always)]
+fn arrival_op<'a>(set: &'a PolicySet, entry: &'a Entry, purpose: Purpose) -> CounterOp<'a> {
+    let bound = set.bound(entry.policy);
+    let counts_nothing =
+        bound.is_ban() && (purpose == Purpose::Attempt || bound.policy.is_block_list());
+    CounterOp {
+        limit: entry.limit(set),
+        key: entry.key,
+        units: if counts_nothing {
+            Units::ZERO
+        } else {
+            entry.units()
+        },
+        receipt: None,
+        caller: entry.caller(),
+        mode: bound.mode,
     }
 }
 
-/// The future of a decision that may be ready.
-pub(crate) enum MaybePending {
-    Ready(Option<Decision>),
-    Pending(PendingDecision),
-}
-
-impl Future for MaybePending {
-    type Output = Decision;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
-        match self.get_mut() {
-            Self::Ready(decision) => decision.take().map_or(Poll::Pending, Poll::Ready),
-            Self::Pending(pending) => Pin::new(pending).poll(cx),
+#[inline(always)]
+fn apply_result(decision: &mut Decision, purpose: Purpose, result: &OpResult) {
+    let set = &*decision.set;
+    for (entry, counter) in decision.entries.iter_mut().zip(&result.counters[..]) {
+        apply_counter(set, entry, counter, result);
+    }
+    decision.source = result.source;
+    decision.admitted = result.admitted;
+    let last = decision.entries.last().map(|last| last.role);
+    let has_bans_or_shadows = last.is_some_and(|last| last != PolicyRole::Live);
+    if has_bans_or_shadows && purpose.charges() && result.source == DecisionSource::Store {
+        report_bans_begun(set, &decision.entries);
+    }
+    if purpose.charges() {
+        if result.admitted == 0 {
+            mark_rejected(decision);
         }
+    } else if longest_wait(set, &decision.entries) != RetryAfter::Now {
+        decision.kind = DecisionKind::Rejected;
+    }
+    if has_bans_or_shadows {
+        apply_bans_and_shadows(decision, purpose);
     }
 }
 
-/// A decision that waits for the store. Dropping it cancels the request: the store refunds what it
-/// charges for it (on Redis, `ResponseHandle`).
-pub(crate) struct PendingDecision {
-    /// Dropped before the limiter, whose store refunds what is charged.
-    response: PendingResponse,
-    /// Taken when the decision is made.
-    state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
-    /// When it began, if it is reported to observers.
-    reported_since: Option<Instant>,
-}
-
-impl PendingDecision {
-    /// A request's decision, which is reported to observers.
-    pub(crate) fn new(
-        limiter: Arc<LimiterRef>,
-        builder: DecisionBuilder,
-        response: PendingResponse,
-    ) -> Self {
-        let reported = limiter.observers.is_some() && builder.is_reported();
-        let mut pending = Self::unreported(limiter, builder, response);
-        pending.reported_since = reported.then(Instant::now);
-        pending
-    }
-
-    /// A part of a decision, which is reported as a whole, or not at all.
-    fn unreported(
-        limiter: Arc<LimiterRef>,
-        builder: DecisionBuilder,
-        response: PendingResponse,
-    ) -> Self {
-        Self {
-            response,
-            state: Some((limiter, builder)),
-            reported_since: None,
-        }
-    }
-}
-
-impl Future for PendingDecision {
-    type Output = Decision;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
-        let this = &mut *self;
-        // Polled again after it was ready, which is a mistake: pending for ever.
-        let Some((limiter, builder)) = &mut this.state else {
-            return Poll::Pending;
+/// Sets one policy's status and receipt.
+#[inline(always)]
+pub(crate) fn apply_counter(
+    set: &PolicySet,
+    entry: &mut Entry,
+    counter: &CounterResult,
+    result: &OpResult,
+) {
+    let at = result.time_of(counter);
+    let rule = entry.limit(set).rule();
+    entry.receipt = ChargeReceipt {
+        charged_at: at,
+        remaining: counter.units,
+        window_id: rule.window_id(&counter.snapshot, at),
+    };
+    entry.status = LazyStatus::Snapshot(counter.snapshot);
+    // It is 0 for a rejected one of equal requests.
+    if result.admitted_after > 0 && entry.role == PolicyRole::Live {
+        // Equal requests were admitted after this one, so their units were still available.
+        let later = match set.bound(entry.policy).mode {
+            CounterMode::Check => 0,
+            _ => entry.units().of(result.admitted_after),
         };
-        let response = ready!(Pin::new(&mut this.response).poll(cx));
-        limiter.apply_response(builder, response);
-        if let Some(since) = this.reported_since {
-            limiter.report(builder, Some(since.elapsed()));
-        }
-        match this.state.take() {
-            Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
-            None => Poll::Pending,
+        entry.update_status(set, |status| {
+            status.remaining = status.remaining.saturating_add(later);
+            status.retry_after = RetryAfter::Now;
+        });
+    }
+    if result.source == DecisionSource::Lease {
+        apply_lease(set, entry, counter, result.age);
+    } else if !result.age.is_zero() {
+        // The wait for a permit is a hint, which does not age.
+        if set.bound(entry.policy).is_permit() {
+            entry.receipt.charged_at = at + result.age;
+        } else {
+            entry.age(set, result.age);
         }
     }
 }
 
-impl Drop for PendingDecision {
-    fn drop(&mut self) {
-        if let (Some(since), Some((limiter, builder))) = (self.reported_since, &self.state) {
-            limiter.report_dropped(builder, since.elapsed());
+/// Sets the status and the receipt of a request that a lease admitted: the status follows from the store's last response and the
+/// units that are held, and the units may have been charged before that response.
+fn apply_lease(set: &PolicySet, entry: &mut Entry, counter: &CounterResult, age: Duration) {
+    let (cost, held, charged_before) = (entry.cost, counter.held, counter.charged_before);
+    // Held units may have refilled in the store.
+    let capacity = entry.limit(set).info().capacity;
+    entry.update_status(set, |status| {
+        status.remaining = status.remaining.saturating_add(held).min(capacity);
+        if held >= cost {
+            status.retry_after = RetryAfter::Now;
+        }
+        // The date of the reset is that long after the charge.
+        let reset_after = status.reset_after.saturating_add(charged_before);
+        status.advance(age, cost);
+        status.reset_after = reset_after;
+    });
+    entry.receipt.charged_at = entry.receipt.charged_at - charged_before;
+}
+
+fn mark_rejected(decision: &mut Decision) {
+    decision.kind = DecisionKind::Rejected;
+    for entry in &mut decision.entries {
+        // Resolved now, since a rejection reads it several times.
+        entry.status = LazyStatus::Resolved(entry.status(&decision.set));
+    }
+}
+
+/// Evaluates shadows, and removes bans that do not block.
+#[cold]
+fn apply_bans_and_shadows(decision: &mut Decision, purpose: Purpose) {
+    let set = &*decision.set;
+    for entry in &mut decision.entries {
+        if entry.is_shadow() {
+            apply_shadow(set, entry, decision.admitted, purpose);
+        }
+    }
+    if purpose.charges() {
+        decision.entries.retain(|entry| {
+            entry.role != PolicyRole::Ban || entry.status(set).retry_after != RetryAfter::Now
+        });
+    }
+}
+
+/// Sets whether a shadow would reject, and counts how many of the admitted requests it would have rejected.
+fn apply_shadow(set: &PolicySet, entry: &mut Entry, admitted: u64, purpose: Purpose) {
+    let charged = entry.receipt.remaining.checked_div(entry.cost).unwrap_or(0);
+    let rejects = charged == 0 && entry.rejects(set);
+    entry.role = PolicyRole::Shadow { rejects };
+    if !purpose.charges() {
+        return;
+    }
+    let would_reject = match charged {
+        0 if rejects => admitted,
+        // It charges after the response, or the request costs nothing.
+        0 => 0,
+        charged => admitted.saturating_sub(charged),
+    };
+    let bound = set.bound(entry.policy);
+    bound.state.shadow.record(admitted, would_reject);
+    if would_reject > 0 {
+        log_shadow(bound.policy.name(), admitted, would_reject);
+    }
+}
+
+fn log_shadow(policy: &str, admitted: u64, would_reject: u64) {
+    static WOULD_REJECT: LogThrottle = LogThrottle::new();
+    WOULD_REJECT.log_with(|suppressed| {
+        tracing::debug!(
+            policy,
+            admitted,
+            would_reject,
+            suppressed,
+            "a shadow policy would reject admitted requests"
+        );
+    });
+}
+
+/// Reports the bans that began with what the store has counted, each once.
+#[cold]
+pub(crate) fn report_bans_begun(set: &PolicySet, entries: &[Entry]) {
+    if set.observers.is_none() {
+        return;
+    }
+    for entry in entries.iter().filter(|entry| entry.role == PolicyRole::Ban) {
+        let LazyStatus::Snapshot(snapshot) = &entry.status else {
+            continue;
+        };
+        let (bound, at) = (set.bound(entry.policy), entry.receipt.charged_at);
+        let begun = entry.limit(set).rule().ban_begun(snapshot, at);
+        if let Some(lasts) = begun.filter(|_| bound.state.bans_begun.add(entry.key, at)) {
+            set.listener.on_event(&Event::BanBegan {
+                policy: bound.policy.name(),
+                key: &entry.key,
+                lasts,
+                by_hand: false,
+            });
         }
     }
 }
 
-impl LimiterRef {
-    /// Calls the store, and doesn't report the decision to observers: it is a part of a
-    /// [`Limiter::wait`](crate::Limiter::wait), which is reported as a whole.
-    pub(crate) fn decide_unreported(self: Arc<Self>, mut builder: DecisionBuilder) -> MaybePending {
-        match self.call_store(&mut builder) {
-            None => MaybePending::Ready(Some(builder.finish(self))),
-            Some(response) => {
-                MaybePending::Pending(PendingDecision::unreported(self, builder, response))
-            }
+/// Decides a request that the store could not decide.
+#[cold]
+fn apply_failure(decision: &mut Decision, purpose: Purpose, error: StoreError) {
+    let entries = &decision.entries;
+    let waits = purpose.waits() && entries.iter().any(|entry| entry.cost > 0);
+    let policies = entries.iter().map(|entry| decision.set.bound(entry.policy));
+    let action = match purpose {
+        Purpose::Peek => FailureAction::Error,
+        _ => failure_action(&decision.set, policies, &error, waits),
+    };
+    log_failure(&decision.set, &error, action);
+    match action {
+        FailureAction::Admit => {
+            decision.set_without_policies(DecisionKind::Admitted, DecisionSource::Fallback);
+        }
+        FailureAction::LocalFallback if decide_by_shares(decision, purpose) => {}
+        FailureAction::LocalFallback
+        | FailureAction::Wait
+        | FailureAction::Reject
+        | FailureAction::Error => {
+            let kind = DecisionKind::StoreFailed(error);
+            decision.set_without_policies(kind, DecisionSource::Fallback);
         }
     }
+}
 
-    /// Applies the store's response.
-    #[inline(always)]
-    pub(crate) fn apply_response(
-        &self,
-        builder: &mut DecisionBuilder,
-        response: Result<OpResult, StoreError>,
-    ) {
-        match response {
-            Ok(result) if result.counters.len() < builder.entries.len() => {
-                self.handle_store_error(builder, TOO_FEW_RESULTS);
-            }
-            Ok(result) => {
-                if builder.op == Op::Reset {
-                    self.clear_local_state(builder);
-                }
-                if self.apply_result(builder, &result) {
-                    self.log_rejected(builder);
-                }
-            }
-            Err(error) => self.handle_store_error(builder, error),
-        }
+/// What a failure does to a request of these policies. `waits` is whether one without a setting waits for the store.
+pub(crate) fn failure_action<'a>(
+    set: &PolicySet,
+    policies: impl Iterator<Item = &'a BoundPolicy>,
+    error: &StoreError,
+    waits: bool,
+) -> FailureAction {
+    let rejects = set.on_misconfiguration == OnMisconfiguration::Reject;
+    let is_misconfigured = rejects && error.is_misconfiguration();
+    let enforced = policies.filter(|bound| !bound.is_shadow());
+    let actions = enforced.map(|bound| match bound.on_store_error {
+        _ if is_misconfigured => FailureAction::Reject,
+        Some(OnStoreError::Reject) => FailureAction::Reject,
+        Some(OnStoreError::LocalFallback(_)) => FailureAction::LocalFallback,
+        Some(OnStoreError::Admit) => FailureAction::Admit,
+        None if waits => FailureAction::Wait,
+        None => FailureAction::Admit,
+    });
+    actions.max().unwrap_or(FailureAction::Admit)
+}
+
+/// Logs a failure of the store.
+pub(crate) fn log_failure(set: &PolicySet, error: &StoreError, action: FailureAction) {
+    match error.remedy() {
+        Some(remedy) => set.misconfiguration_log.log_with(|suppressed| {
+            tracing::error!(%error, remedy, ?action, suppressed, "rate limit store is misconfigured");
+        }),
+        None => set.outage_log.log_with(|suppressed| {
+            tracing::warn!(%error, ?action, suppressed, "rate limit store failed");
+        }),
     }
+}
 
-    /// Clears what this process keeps of keys that the store has reset.
-    #[cold]
-    fn clear_local_state(&self, builder: &DecisionBuilder) {
-        let entries = builder.entries.iter();
-        let keys = entries.map(|entry| (entry.policy, entry.key));
-        self.wait_queues
-            .clear_rejections(self.generation, &keys.collect::<SmallVec<[_; 1]>>());
-        self.reset_local_shares(&builder.entries);
-    }
-
-    /// Applies a result; returns whether it rejects the request.
-    #[inline(always)]
-    pub(crate) fn apply_result(&self, builder: &mut DecisionBuilder, result: &OpResult) -> bool {
-        let entries = &mut builder.entries[..];
-        // Entries are ordered by role: bans follow live policies, and shadows bans.
-        let has_bans_or_shadows = entries
-            .last()
-            .is_some_and(|last| last.role != PolicyRole::Live);
-        for (entry, counter) in entries.iter_mut().zip(&result.counters[..]) {
-            self.apply_counter(entry, counter, result);
-        }
-        builder.source = result.source;
-        builder.admitted = result.admitted;
-        let acquires = matches!(builder.op, Op::Acquire(_));
-        let rejected = acquires && result.admitted == 0;
-        if rejected {
-            self.mark_rejected(builder);
-        }
-        if !acquires || has_bans_or_shadows || self.has_permits {
-            self.apply_rare_cases(builder, result);
-        }
-        rejected
-    }
-
-    /// Sets one policy's status and receipt.
-    #[inline(always)]
-    fn apply_counter(&self, entry: &mut PolicyEntry, counter: &CounterResult, result: &OpResult) {
-        let at = result.time_of(counter);
-        entry.lazy_status = LazyStatus::Snapshot(counter.snapshot);
-        let bound = self.bound(entry.policy);
-        let rule = bound.limit_of(entry).rule();
-        entry.receipts.set_first(ChargeReceipt {
-            charged_at: at,
-            remaining: counter.units,
-            window_id: rule.window_id(&counter.snapshot, at),
-        });
-        // `admitted_after` is 0 for a rejected one of equal requests.
-        if result.admitted_after > 0 && entry.role == PolicyRole::Live {
-            // Equal requests were admitted after this one, so their units were still available.
-            let later = match bound.policy.counter_mode() {
-                CounterMode::Check => 0,
-                _ => entry.units().of(result.admitted_after),
-            };
-            entry.update_status(self, |status| {
-                status.remaining = status.remaining.saturating_add(later);
-                status.retry_after = RetryAfter::Now;
-            });
-        }
-        if result.source == DecisionSource::Lease {
-            self.apply_lease(entry, counter, result.age);
-        } else if !result.age.is_zero() {
-            // The wait for a permit is a hint, which does not age.
-            if self.limit(entry).info().permit_ttl.is_none() {
-                let cost = entry.cost;
-                entry.update_status(self, |status| status.advance(result.age, cost));
-            }
-            entry.receipts.age_by(result.age);
-        }
-    }
-
-    /// Sets the status and the receipt of a request that a lease admitted: the status follows from the store's last response and
-    /// the units that are held, and the units may have been charged before that response.
-    fn apply_lease(&self, entry: &mut PolicyEntry, counter: &CounterResult, age: Duration) {
-        let (cost, held, charged_before) = (entry.cost, counter.held, counter.charged_before);
-        // Held units may have refilled in the store.
-        let capacity = self.limit(entry).info().capacity;
-        entry.update_status(self, |status| {
-            status.remaining = status.remaining.saturating_add(held).min(capacity);
-            if held >= cost {
-                status.retry_after = RetryAfter::Now;
-            }
-            // The date of the reset is that long after the charge.
-            let reset_after = status.reset_after.saturating_add(charged_before);
-            status.advance(age, cost);
-            status.reset_after = reset_after;
-        });
-        let latest = entry.receipts.first();
-        entry.receipts.set_first(ChargeReceipt {
-            charged_at: latest.charged_at - charged_before,
-            ..latest
-        });
-    }
-
-    fn mark_rejected(&self, builder: &mut DecisionBuilder) {
-        builder.kind = DecisionKind::Rejected;
-        for entry in &mut builder.entries {
-            // Resolved now, since a rejection reads it several times.
-            entry.lazy_status = LazyStatus::Resolved(entry.status(self));
-        }
-    }
-
-    /// Applies what only peeks, bans, shadows and permits need.
-    #[cold]
-    fn apply_rare_cases(&self, builder: &mut DecisionBuilder, result: &OpResult) {
-        let acquires = matches!(builder.op, Op::Acquire(_));
-        if !acquires && longest_wait(self, &builder.entries) != RetryAfter::Now {
-            builder.kind = DecisionKind::Rejected;
-        }
-        let last = builder.entries.last().map(|last| last.role);
-        if let Some(PolicyRole::Ban | PolicyRole::Shadow { .. }) = last {
-            self.report_bans_begun(builder, result);
-            self.apply_bans_and_shadows(builder);
-        }
-        let admitted = matches!(builder.kind, DecisionKind::Admitted);
-        if acquires && admitted && self.has_permits {
-            let entries = builder.entries.iter();
-            let permits = entries.filter(|entry| self.bound(entry.policy).is_permit());
-            // With receipts of their own. A permit that is refunded by its holder and by the decision is refunded once, since its
-            // caller identifies it in the store.
-            let permits = permits.filter_map(|entry| {
-                let units = entry.receipts.first().remaining;
-                (units > 0).then(|| entry.with_receipts(entry.receipts.split(units)))
-            });
-            builder.permit = HeldPermits::hold(self.core(), permits.collect());
-        }
-    }
-
-    fn apply_bans_and_shadows(&self, builder: &mut DecisionBuilder) {
-        if matches!(builder.op, Op::Acquire(_) | Op::Peek) {
-            self.record_shadows(builder);
-        }
-        if matches!(builder.op, Op::Acquire(_)) {
-            // A ban that does not block is not part of the decision.
-            builder.entries.retain(|entry| {
-                entry.role != PolicyRole::Ban || entry.status(self).retry_after != RetryAfter::Now
+/// Decides by the policies that have a share in process. Returns whether it could: the store of the shares may be full.
+fn decide_by_shares(decision: &mut Decision, purpose: Purpose) -> bool {
+    let set = &*decision.set;
+    let Some(shares) = &set.shares else {
+        return false;
+    };
+    let entries = mem::take(&mut decision.entries).into_iter();
+    decision.entries = entries
+        .filter_map(|entry| entry_of_share(set, shares, entry))
+        .collect();
+    let response = with_ops(set, &decision.entries, purpose, |ops| {
+        shares.execute(purpose.op(), ops)
+    });
+    let StoreResponse::Ready(Ok(result)) = response else {
+        return false;
+    };
+    apply_result(decision, purpose, &result);
+    decision.source = DecisionSource::Fallback;
+    let set = &*decision.set;
+    for entry in &mut decision.entries {
+        let full_capacity = entry.quota.as_ref().and_then(|share| share.full_capacity);
+        let fits = full_capacity.is_some_and(|capacity| entry.cost <= capacity);
+        if fits && entry.status(set).retry_after == RetryAfter::Never {
+            entry.update_status(set, |status| {
+                status.retry_after = RetryAfter::In(RETRY_AFTER_OUTAGE);
             });
         }
     }
+    true
+}
+
+/// The entry with this process's share of its quota; `None` if its policy has no share.
+fn entry_of_share(set: &PolicySet, shares: &MemoryStore, entry: Entry) -> Option<Entry> {
+    let bound = set.bound(entry.policy);
+    let share = bound.share.as_ref()?;
+    let share = share.of(
+        shares,
+        &bound.policy,
+        &bound.other_quotas,
+        entry.quota.as_ref(),
+    );
+    Some(Entry {
+        quota: Some(share),
+        ..entry
+    })
+}
+
+/// Resets the shares of keys that the store has reset.
+pub(crate) fn reset_shares(set: &PolicySet, entries: &[Entry]) {
+    let Some(shares) = &set.shares else {
+        return;
+    };
+    for entry in entries {
+        if let Some(entry) = entry_of_share(set, shares, entry.clone()) {
+            shares.execute_detached(Op::Reset, &[entry.counter_op(set)], None);
+        }
+    }
+}
+
+/// Logs a rejected request. An attempt that another follows is none.
+#[cold]
+pub(crate) fn log_rejection(decision: &Decision, purpose: Purpose) {
+    let is_final = purpose.charges() && purpose != Purpose::Attempt;
+    if !is_final || !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let (set, entries) = (&*decision.set, &decision.entries);
+    let mut enforced = entries.iter().filter(|entry| !entry.is_shadow());
+    let by = enforced
+        .find(|entry| entry.rejects(set))
+        .filter(|_| matches!(decision.kind, DecisionKind::Rejected));
+    let by_policy = by.map(|entry| (&set.bound(entry.policy).policy, entry));
+    // In the form that the admin API and key lists read.
+    let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
+    let retry_after = by.and_then(|_| longest_wait(set, entries).duration());
+    tracing::debug!(
+        outcome = decision.kind.outcome(false, false).as_str(),
+        policy = by_policy.map(|(policy, _)| policy.name()),
+        key = key.as_deref().map(tracing::field::display),
+        retry_after = retry_after.map(tracing::field::debug),
+        "a request was rejected"
+    );
 }

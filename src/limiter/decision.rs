@@ -1,32 +1,32 @@
-//! The decision on a request, with one entry for each policy that applied.
+//! The decision on a request: data. It says what was decided, with an entry for each policy that applied, and can do nothing.
 
 use std::{
     fmt,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use http::HeaderValue;
-use smallvec::SmallVec;
 
 use super::{
-    admission::Admission,
-    core::{CachedBody, LimiterRef},
-    entry::{PolicyEntry, PolicyRole, longest_wait},
-    permits::DecisionPermit,
-    policy_decision::PolicyDecision,
-    rejected::Rejected,
+    entry::{Entries, Entry, longest_wait},
+    policy_set::{BoundPolicy, CachedBody, PolicyRole, PolicySet},
 };
 use crate::{
-    error::{CallError, StoreError, UnknownPolicy},
+    clock::Timestamp,
+    error::{CallError, StoreError},
+    key::Key,
     observe::DecisionOutcome,
-    store::DecisionSource,
-    strategy::RetryAfter,
+    quota::Quota,
+    store::{DecisionSource, overrides::Override},
+    strategy::{QuotaStatus, RetryAfter},
 };
 
 /// The result for a request: whether it was admitted, and its status under each policy that applied.
 ///
-/// It is data: its charge stays. [`Limiter::admit`](crate::Limiter::admit) returns an [`Admission`](crate::Admission) instead, which
-/// holds the permits of [in-flight limits](crate::Concurrency), and by which a charge is settled or refunded.
+/// A decision is data. What was charged stays charged; a request whose charge may be refunded or settled, or that holds a permit of an
+/// [in-flight limit](crate::Concurrency), is made by [`Limiter::admit`](crate::Limiter::admit) or
+/// [`Limiter::wait`](crate::Limiter::wait), which return an [`Admission`](crate::Admission).
 ///
 /// A decision must be used:
 ///
@@ -38,17 +38,15 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone)]
-#[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
+#[must_use = "a request may be rejected"]
 pub struct Decision {
-    pub(crate) limiter: Arc<LimiterRef>,
+    pub(crate) set: Arc<PolicySet>,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
     /// Whether an allow list admitted the request.
     pub(crate) allow_listed: bool,
     pub(crate) admitted: u64,
-    pub(crate) entries: SmallVec<[PolicyEntry; 1]>,
-    /// The permits of in-flight limits, until an admission takes them over.
-    pub(crate) permit: DecisionPermit,
+    pub(crate) entries: Entries,
 }
 
 /// Whether a request was admitted, and if not, why.
@@ -74,61 +72,12 @@ pub enum DecisionKind {
     /// The store failed, and the limiter [rejects](crate::OnStoreError::Reject) requests then. The request may have been
     /// charged: see the error.
     StoreFailed(StoreError),
-    /// A call by hand names a policy that the limiter does not have: a mistake in the application, logged as an error at most
-    /// every 10 s. Nothing was charged.
-    UnknownPolicy(UnknownPolicy),
-    /// A call by hand names a policy twice, or has two quotas for one key of a policy: a mistake in the application, logged as an
-    /// error at most every 10 s. Nothing was charged.
-    #[non_exhaustive]
-    DuplicatePolicy {
-        /// The policy's name.
-        policy: Arc<str>,
-    },
-    /// A call by hand has more than 128 [entries](crate::limiter::CallEntry): a mistake in the application, logged as an error at most
-    /// every 10 s. Nothing was charged.
-    #[non_exhaustive]
-    TooManyEntries {
-        /// How many it has.
-        entries: usize,
-    },
-    /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
-    /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::limiter::Check::parts).
-    #[non_exhaustive]
-    PartsRequired {
-        /// The policy's name.
-        policy: Arc<str>,
-        /// What the call lacks, and which calls supply it: ``its cost from a request: call `parts`, `cost` or `cost_for` ``.
-        lacks: &'static str,
-    },
-}
-
-/// The result of a refund under one policy: see [`Admission::refund`](crate::Admission::refund).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Refund {
-    policy: Box<str>,
-    units: u64,
+    /// A call by hand is invalid: a mistake in the application, logged as an error at most every 10 s. Nothing was charged.
+    Invalid(CallError),
 }
 
 impl DecisionKind {
-    /// The error of a call that is invalid, whatever the store says.
-    pub(crate) fn call_error(&self) -> Option<CallError> {
-        Some(match self {
-            Self::UnknownPolicy(error) => error.clone().into(),
-            Self::DuplicatePolicy { policy } => CallError::DuplicatePolicy {
-                policy: policy.clone(),
-            },
-            Self::TooManyEntries { entries } => CallError::TooManyEntries { entries: *entries },
-            Self::PartsRequired { policy, lacks } => CallError::PartsRequired {
-                policy: policy.clone(),
-                lacks,
-            },
-            _ => return None,
-        })
-    }
-
-    /// The outcome for observers. `allow_listed`: whether an allow list admitted the request; `not_checked`: whether no policy
-    /// applied to it.
+    /// The outcome of a request of this kind. `allow_listed` and `not_checked` are why one was admitted without the store.
     pub(crate) fn outcome(&self, allow_listed: bool, not_checked: bool) -> DecisionOutcome {
         match self {
             Self::Admitted if allow_listed => DecisionOutcome::AllowListed,
@@ -138,15 +87,40 @@ impl DecisionKind {
             Self::MissingKey { .. } => DecisionOutcome::MissingKey,
             Self::DenyListed => DecisionOutcome::DenyListed,
             Self::StoreFailed(_) => DecisionOutcome::StoreFailed,
-            Self::UnknownPolicy(_)
-            | Self::DuplicatePolicy { .. }
-            | Self::TooManyEntries { .. }
-            | Self::PartsRequired { .. } => DecisionOutcome::Invalid,
+            Self::Invalid(_) => DecisionOutcome::Invalid,
         }
     }
 }
 
 impl Decision {
+    /// A decision that nothing is known of yet. It is large, and so filled in its place.
+    #[inline(always)]
+    pub(crate) fn begin(set: Arc<PolicySet>) -> Self {
+        Self {
+            set,
+            kind: DecisionKind::Admitted,
+            source: DecisionSource::NotChecked,
+            allow_listed: false,
+            admitted: 0,
+            entries: Entries::new(),
+        }
+    }
+
+    /// Sets the result of a request that no policy decides.
+    #[cold]
+    pub(crate) fn set_without_policies(&mut self, kind: DecisionKind, source: DecisionSource) {
+        self.entries.clear();
+        self.kind = kind;
+        self.source = source;
+    }
+
+    /// Sets the result of a request that needs no store. `is_allowed` is whether an allow list admitted it.
+    #[cold]
+    pub(crate) fn set_early(&mut self, kind: DecisionKind, is_allowed: bool) {
+        self.allow_listed = is_allowed;
+        self.set_without_policies(kind, DecisionSource::NotChecked);
+    }
+
     /// Whether the request was admitted.
     pub fn is_admitted(&self) -> bool {
         matches!(self.kind, DecisionKind::Admitted)
@@ -184,39 +158,49 @@ impl Decision {
 
     /// The result under the policy of that name, enforced or not; `None` if it did not apply.
     pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
-        let decisions = self.entries.iter().map(|entry| self.policy_decision(entry));
-        let mut named = decisions.filter(|decision| decision.policy() == policy);
-        named.next()
+        let mut decisions = self.entries.iter().map(|entry| self.policy_decision(entry));
+        decisions.find(|decision| decision.policy() == policy)
     }
 
-    /// The same decision with other entries, such as parts of these.
-    pub(crate) fn with_entries(&self, entries: impl IntoIterator<Item = PolicyEntry>) -> Self {
-        Self {
-            limiter: self.limiter.clone(),
-            kind: self.kind.clone(),
-            source: self.source,
-            allow_listed: self.allow_listed,
-            admitted: self.admitted,
-            entries: entries.into_iter().collect(),
-            permit: self.permit.clone(),
+    /// The wait until the same request would be admitted: the longest of all policies under which it costs something.
+    /// [`Unknown`](RetryAfter::Unknown) if the store failed (responses then have `Retry-After: 1`),
+    /// [`Never`](RetryAfter::Never) if waiting does not help.
+    pub fn retry_after(&self) -> RetryAfter {
+        match &self.kind {
+            DecisionKind::Admitted => longest_wait(&self.set, &self.entries),
+            DecisionKind::Rejected => match longest_wait(&self.set, &self.entries) {
+                RetryAfter::Now => RetryAfter::Unknown,
+                wait => wait,
+            },
+            DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
+            DecisionKind::MissingKey { .. }
+            | DecisionKind::DenyListed
+            | DecisionKind::Invalid(_) => RetryAfter::Never,
         }
     }
 
-    /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
+    /// The cached `RateLimit-Policy` value, if each live policy applies once, with its own quota.
     pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
-        let cache = &self.limiter.response_cache;
+        let cache = &self.set.response_cache;
         let (enforced, _) = self.entries.split_at(self.enforced_count());
-        let unchanged =
-            |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.other_quota.is_none();
-        let all = enforced.len() == cache.live
-            && enforced.iter().all(unchanged)
+        let is_plain = |entry: &Entry| entry.role == PolicyRole::Live && entry.quota.is_none();
+        let are_all = enforced.len() == cache.live
+            && enforced.iter().all(is_plain)
             && enforced
                 .windows(2)
                 .all(|pair| pair[0].policy != pair[1].policy);
-        all.then_some(&cache.policy_header)
+        are_all.then_some(&cache.policy_header)
     }
 
-    /// The enforced policies, each with one key, which is all that clients see: of several the one that rejects, or is closest to it.
+    /// The cached problem body, if exactly one policy rejected the request.
+    pub(crate) fn cached_problem(&self) -> Option<&OnceLock<CachedBody>> {
+        let mut rejected = self.policies().filter(|policy| policy.rejected());
+        let only = rejected.next().filter(|_| rejected.next().is_none())?;
+        let index = only.entry.policy as usize;
+        self.set.response_cache.problems.get(index)
+    }
+
+    /// One decision for each enforced policy: of several keys, that of a rejecting one, else of the one with the least left.
     pub(crate) fn one_per_policy(&self) -> impl Iterator<Item = PolicyDecision<'_>> {
         let (enforced, _) = self.entries.split_at(self.enforced_count());
         let of_policies = enforced.chunk_by(|one, next| one.policy == next.policy);
@@ -229,80 +213,29 @@ impl Decision {
         })
     }
 
-    /// The cache slot of the problem body, if exactly one policy rejected this request.
-    pub(crate) fn cached_problem(&self) -> Option<&OnceLock<CachedBody>> {
-        let mut rejected = self.policies().filter(|policy| policy.rejected());
-        match (rejected.next(), rejected.next()) {
-            (Some(one), None) => {
-                let problems = &self.limiter.response_cache.problems;
-                problems.get(one.policy_index())
-            }
-            _ => None,
-        }
+    /// Whether a ban rejected the request.
+    pub(crate) fn is_banned(&self) -> bool {
+        self.policies()
+            .any(|policy| policy.is_ban() && policy.rejected())
     }
 
-    fn policy_decision<'a>(&'a self, entry: &'a PolicyEntry) -> PolicyDecision<'a> {
+    /// Whether its charge depends on the request's outcome.
+    pub(crate) fn depends_on_outcome(&self) -> bool {
+        let depends = |entry: &Entry| !self.set.bound(entry.policy).policy.charges_on_arrival();
+        self.set.has_outcome_charges && self.entries.iter().any(depends)
+    }
+
+    pub(crate) fn policy_decision<'a>(&'a self, entry: &'a Entry) -> PolicyDecision<'a> {
         PolicyDecision {
-            limiter: &self.limiter,
+            set: &self.set,
             entry,
             is_rejection: matches!(self.kind, DecisionKind::Rejected),
         }
     }
 
-    /// The number of enforced policies, which come first.
+    /// The number of entries that are not of shadows, which are the last ones.
     fn enforced_count(&self) -> usize {
         self.entries.partition_point(|entry| !entry.is_shadow())
-    }
-
-    /// Whether a [ban](crate::Ban) rejected it.
-    pub(crate) fn is_banned(&self) -> bool {
-        let mut policies = self.policies();
-        policies.any(|policy| policy.is_ban() && policy.rejected())
-    }
-
-    /// The wait until the same request would be admitted: the longest of all policies under which it costs something.
-    /// [`Unknown`](RetryAfter::Unknown) if the store failed (responses then have `Retry-After: 1`),
-    /// [`Never`](RetryAfter::Never) if waiting does not help.
-    pub fn retry_after(&self) -> RetryAfter {
-        match &self.kind {
-            DecisionKind::Admitted => longest_wait(&self.limiter, &self.entries),
-            DecisionKind::Rejected => match longest_wait(&self.limiter, &self.entries) {
-                RetryAfter::Now => RetryAfter::Unknown,
-                wait => wait,
-            },
-            DecisionKind::MissingKey { .. }
-            | DecisionKind::DenyListed
-            | DecisionKind::UnknownPolicy(_)
-            | DecisionKind::DuplicatePolicy { .. }
-            | DecisionKind::TooManyEntries { .. }
-            | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
-            DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
-        }
-    }
-
-    /// Whether its charge depends on the outcome of the request.
-    pub(crate) fn depends_on_outcome(&self) -> bool {
-        let mut entries = self.entries.iter();
-        self.limiter.has_outcome_charges
-            && entries.any(|entry| self.limiter.depends_on_outcome(entry))
-    }
-
-    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
-    pub(super) fn rollback(&mut self) {
-        self.limiter.refund_and_report(&mut self.entries);
-        for entry in &self.entries {
-            entry.receipts.mark_settled();
-        }
-    }
-
-    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
-    /// admitted.
-    pub(crate) fn into_result(self) -> Result<Admission, Rejected> {
-        if self.is_admitted() {
-            Ok(Admission::of(self))
-        } else {
-            Err(Rejected::new(self))
-        }
     }
 }
 
@@ -317,19 +250,229 @@ impl fmt::Debug for Decision {
     }
 }
 
-impl Refund {
-    pub(crate) fn new(policy: &str, units: u64) -> Self {
-        let policy = policy.into();
-        Self { policy, units }
+/// The result of a request under one policy: whether it was rejected, the units left, and the waits. From
+/// [`Decision::policies`](crate::Decision::policies) and [`LimitStatus::policies`](crate::limiter::LimitStatus::policies).
+#[derive(Clone, Copy)]
+pub struct PolicyDecision<'a> {
+    set: &'a PolicySet,
+    entry: &'a Entry,
+    is_rejection: bool,
+}
+
+impl<'a> PolicyDecision<'a> {
+    pub(crate) fn status(&self) -> QuotaStatus {
+        self.entry.status(self.set)
+    }
+
+    /// When it was decided, on the wall clock.
+    pub(crate) fn decided_at(&self) -> Timestamp {
+        let at = self.entry.receipt.charged_at;
+        if self.entry.limit(self.set).info().follows_wall_clock {
+            return at;
+        }
+        self.entry.store(self.set).wall(at)
+    }
+
+    /// Whether units come back one by one, rather than all at once.
+    pub(crate) fn refills_gradually(&self) -> bool {
+        self.entry.limit(self.set).info().refills_gradually
+    }
+
+    /// Why the request shares a bucket with others that have no key, if that is a mistake.
+    pub(crate) fn missing_key_hint(&self) -> Option<&'a str> {
+        let hint = self.bound().policy.extractor().missing_key_hint();
+        (self.entry.key == Key::missing() && !hint.is_empty()).then_some(hint)
+    }
+
+    pub(crate) fn is_block_list(&self) -> bool {
+        self.bound().policy.is_block_list()
+    }
+
+    pub(crate) fn is_ban(&self) -> bool {
+        self.entry.role == PolicyRole::Ban
     }
 
     /// The policy's name.
-    pub fn policy(&self) -> &str {
-        &self.policy
+    pub fn policy(&self) -> &'a str {
+        self.bound().policy.name()
     }
 
-    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
-    pub fn units(&self) -> u64 {
-        self.units
+    /// The key that the request was counted by; of a credential, its hash.
+    pub fn key(&self) -> Key {
+        self.entry.key
+    }
+
+    /// The key as operators write it.
+    #[cfg(feature = "admin")]
+    pub(crate) fn key_text(&self) -> String {
+        self.bound().policy.key_text(&self.entry.key)
+    }
+
+    /// The quota that was applied.
+    pub fn quota(&self) -> Quota {
+        match &self.entry.quota {
+            Some(limit) => limit.quota,
+            None => self.bound().policy.quota(),
+        }
+    }
+
+    /// The [override](crate::limiter::Override) of the key whose quota was applied; `None` if the quota is the policy's own or the
+    /// request's, or the share of this process while the store fails.
+    pub fn applied_override(&self) -> Option<&'a Override> {
+        let known = self.entry.quota.as_ref()?.by_operator.as_ref()?;
+        Some(known)
+    }
+
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
+    pub fn limit(&self) -> u64 {
+        self.entry.limit(self.set).info().capacity
+    }
+
+    /// The cost of the request in units, also if it was rejected.
+    pub fn cost(&self) -> u64 {
+        self.entry.cost
+    }
+
+    /// The whole units left, after this request if it was admitted; 0 in debt.
+    pub fn remaining(&self) -> u64 {
+        self.status().remaining
+    }
+
+    /// The units that are in use beyond the [limit](Self::limit), by [`Limiter::charge`](crate::Limiter::charge) or
+    /// [`charge_rejected`](crate::Policy::charge_rejected), rounded up: in debt, also a request that costs 0 may have to be rejected by the
+    /// application. For the result of a [`peek`](crate::Limiter::peek); 0 for other calls, and under strategies that can't be
+    /// [credited](crate::limiter::PolicyHandle::credit).
+    ///
+    /// ```
+    /// use tollgate::{CalendarWindow, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tokens = Policy::new("tokens", Quota::units(100).per_year()).strategy(CalendarWindow::utc());
+    /// let limiter = Limiter::builder().policy(tokens).build()?;
+    /// for (units, debt) in [(100, 0), (30, 30)] {
+    ///     limiter.charge("alice", units).await?;
+    ///     let status = limiter.peek("alice").await?;
+    ///     let tokens = status.policy("tokens").ok_or("no policy")?;
+    ///     assert_eq!((tokens.remaining(), tokens.debt()), (0, debt));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn debt(&self) -> u64 {
+        let in_use = self.entry.units_in_use(self.set).unwrap_or(0);
+        in_use.saturating_sub(self.limit())
+    }
+
+    /// The wait until another request of the same cost is admitted by this policy.
+    pub fn retry_after(&self) -> RetryAfter {
+        self.status().retry_after
+    }
+
+    /// The wait until the full quota is available, if no other request comes.
+    pub fn reset_after(&self) -> Duration {
+        self.status().reset_after
+    }
+
+    /// Whether this is a shadow policy, which is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    pub fn is_shadow(&self) -> bool {
+        self.entry.is_shadow()
+    }
+
+    /// Whether this policy rejected the request, or would have if it were enforced.
+    pub fn would_reject(&self) -> bool {
+        self.rejected() || self.entry.is_shadow_rejection()
+    }
+
+    /// Whether this policy rejected the request; false for a shadow policy.
+    pub fn rejected(&self) -> bool {
+        self.is_rejection && !self.is_shadow() && self.entry.rejects(self.set)
+    }
+
+    fn bound(&self) -> &'a BoundPolicy {
+        self.set.bound(self.entry.policy)
+    }
+}
+
+impl fmt::Debug for PolicyDecision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyDecision")
+            .field("policy", &self.policy())
+            .field("key", &self.key())
+            .field("limit", &self.limit())
+            .field("cost", &self.cost())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("rejected", &self.rejected())
+            .field("would_reject", &self.would_reject())
+            .finish()
+    }
+}
+
+/// The status of keys under each policy: the result of [`Limiter::peek`](crate::Limiter::peek),
+/// [`charge`](crate::Limiter::charge), [`reset`](crate::Limiter::reset) and [`unblock`](crate::Limiter::unblock), and part of a
+/// [`Credited`](crate::limiter::Credited).
+///
+/// It admits no request: it holds no charge, and can't become an [`Admission`](crate::Admission).
+#[derive(Clone)]
+pub struct LimitStatus(Decision);
+
+impl LimitStatus {
+    /// The status of a decision that charged nothing. An invalid call and a failure of the store are errors.
+    pub(crate) fn of(decision: Decision) -> Result<Self, CallError> {
+        match decision.kind {
+            DecisionKind::StoreFailed(error) => Err(error.into()),
+            DecisionKind::Invalid(error) => Err(error),
+            _ => Ok(Self(decision)),
+        }
+    }
+
+    /// Whether a request with the cost of the call, or else each policy's own, would be admitted now; after a
+    /// [reset](crate::Limiter::reset) or [unblock](crate::Limiter::unblock), whether it would have been before.
+    pub fn would_admit(&self) -> bool {
+        self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now
+    }
+
+    /// The wait until another request of the same cost is admitted by this policy.
+    pub fn retry_after(&self) -> RetryAfter {
+        self.0.retry_after()
+    }
+
+    /// The decision that a request would get: [`Rejected`](DecisionKind::Rejected) if its policies [would not
+    /// admit](LimitStatus::would_admit) it. A request on an access list has no policies.
+    pub fn kind(&self) -> &DecisionKind {
+        self.0.kind()
+    }
+
+    /// The source of the status.
+    pub fn source(&self) -> DecisionSource {
+        self.0.source()
+    }
+
+    /// The status under each enforced policy of the call, in the order of the [builder's](crate::limiter::LimiterBuilder::policy) calls.
+    pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
+        self.0.policies()
+    }
+
+    /// The status under each [shadow policy](crate::Policy::shadow) of the call.
+    pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
+        self.0.shadows()
+    }
+
+    /// The status under the policy of that name, enforced or not; `None` if the call did not apply to it.
+    pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
+        self.0.policy(policy)
+    }
+}
+
+impl fmt::Debug for LimitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitStatus")
+            .field("kind", self.kind())
+            .field("source", &self.source())
+            .field("policies", &self.policies().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
+            .finish()
     }
 }

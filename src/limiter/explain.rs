@@ -12,25 +12,17 @@ use http::request::Parts;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    bound_policy::BoundPolicy,
-    core::LimiterRef,
-    decide::DecisionBuilder,
-    decision::{Decision, DecisionKind},
-    entry::PolicyRole,
+    decide::{apply, decide},
+    decision::{Decision, DecisionKind, PolicyDecision},
+    early::{EarlyCause, is_free_preflight},
     keys::Keys,
-    mode::Mode,
-    policy_decision::PolicyDecision,
-    resolve::RequestHead,
+    policy_set::{PolicyRole, PolicySet},
+    request::{KeySource, LimitRequest, Purpose, RequestHead},
+    resolve::{Reason, resolve},
 };
 use crate::{
-    access::MatchedList,
-    error::{CallError, StoreError},
-    extract::Extracted,
-    log::without_events,
-    observe::DecisionOutcome,
-    policy::skip::Exemption,
-    store::{Op, OpResult, TOO_FEW_RESULTS, overrides::Override},
-    strategy::RetryAfter,
+    access::MatchedList, error::CallError, log::without_events, observe::DecisionOutcome,
+    policy::skip::Exemption, store::overrides::Override, strategy::RetryAfter,
 };
 
 /// The decision that a request would get, and why: from [`Limiter::explain`](crate::Limiter::explain).
@@ -193,10 +185,10 @@ impl fmt::Debug for ExplainedPolicy<'_> {
 pub struct Explain(Pin<Box<dyn Future<Output = Result<Explanation, CallError>> + Send>>);
 
 impl Explain {
-    pub(super) fn new(limiter: Arc<LimiterRef>, parts: Parts, keys: Option<Keys>) -> Self {
+    pub(super) fn new(set: Arc<PolicySet>, parts: Parts, keys: Option<Keys>) -> Self {
         Self(Box::pin(async move {
             consume_budget().await;
-            limiter.explain(parts, keys).await
+            explain(set, parts, keys).await
         }))
     }
 }
@@ -215,52 +207,100 @@ impl fmt::Debug for Explain {
     }
 }
 
-impl LimiterRef {
-    async fn explain(
-        self: Arc<Self>,
-        parts: Parts,
-        keys: Option<Keys>,
-    ) -> Result<Explanation, CallError> {
-        // Of a peek, so that shadows and bans are evaluated and not counted.
-        let mut builder = DecisionBuilder::new(Op::Peek, Mode::PEEK);
-        let mut trace = RecordedTrace {
-            keys,
-            ..RecordedTrace::default()
-        };
-        without_events(|| self.select_policies(&mut builder, &parts, &mut trace));
-        if !builder.entries.is_empty() {
-            let result = self.read(&builder).await?;
-            if result.counters.len() < builder.entries.len() {
-                return Err(TOO_FEW_RESULTS.into());
-            }
-            self.apply_result(&mut builder, &result);
-        }
-        let policies = self.policies.iter().enumerate().map(|(index, bound)| {
-            let mut entries = builder.entries.iter();
-            let applies = entries.any(|entry| entry.policy as usize == index);
-            let reason = || {
-                let mut found = trace.not_applied.iter();
-                let found = found.find(|(policy, _)| *policy == index);
-                found.map_or(NotApplied::NotEvaluated, |(_, reason)| reason.clone())
-            };
-            PolicyCase {
-                name: bound.policy.name().into(),
-                role: bound.role,
-                not_applied: (!applies).then(reason),
-            }
-        });
-        Ok(Explanation {
-            policies: policies.collect(),
-            decision: builder.finish(self),
-            list: trace.list,
-            exemption: trace.exemption,
-        })
+/// Explains the decision of a request: finds its entries with the reasons, and peeks at the store.
+async fn explain(
+    set: Arc<PolicySet>,
+    parts: Parts,
+    keys: Option<Keys>,
+) -> Result<Explanation, CallError> {
+    let mut explanation = Explanation {
+        decision: Decision::begin(set),
+        list: None,
+        exemption: None,
+        policies: Vec::new(),
+    };
+    without_events(|| explanation.find_entries(&parts, keys.as_ref()));
+    let decision = &mut explanation.decision;
+    if let Some(response) = decide(decision, Purpose::Peek) {
+        let result = response.await;
+        apply(decision, Purpose::Peek, result);
     }
+    if let DecisionKind::StoreFailed(error) = &decision.kind {
+        return Err(error.clone().into());
+    }
+    Ok(explanation)
+}
 
-    /// The state of each policy's counter.
-    async fn read(&self, builder: &DecisionBuilder) -> Result<OpResult, StoreError> {
-        let response = self.with_arrival_ops(builder, |ops| self.store.execute(Op::Peek, ops));
-        response.result().await
+impl Explanation {
+    /// Finds the entries, and why other policies do not apply.
+    fn find_entries(&mut self, parts: &Parts, keys: Option<&Keys>) {
+        let decision = &mut self.decision;
+        let set = decision.set.clone();
+        let head = RequestHead::new(parts);
+        let request = LimitRequest {
+            purpose: Purpose::Peek,
+            keys: keys.map_or(KeySource::Head, KeySource::CallOrHead),
+            head: Some(&head),
+            settings: None,
+        };
+        let mut reasons: Vec<Option<NotApplied>> = vec![None; set.policies.len()];
+        let mut why = |index: usize, reason| {
+            reasons[index] = Some(NotApplied::of(&set, index, reason, parts));
+        };
+        let early = resolve(&set, &request, &mut decision.entries, &mut why);
+        if let Some(early) = early {
+            match early.cause {
+                EarlyCause::List(found) => {
+                    let lists = set.lists.as_ref();
+                    self.list = lists.and_then(|lists| lists.describe(found));
+                }
+                EarlyCause::Condition => self.exemption = Some(exemption_of(&set, &head)),
+                EarlyCause::Invalid | EarlyCause::MissingKey => {}
+            }
+            let (kind, is_allowed) = early.into_kind();
+            decision.set_early(kind, is_allowed);
+        }
+        let cases = set.policies.iter().zip(reasons).enumerate();
+        self.policies = cases
+            .map(|(index, (bound, reason))| {
+                let mut entries = decision.entries.iter();
+                let applies = entries.any(|entry| entry.policy as usize == index);
+                PolicyCase {
+                    name: bound.policy.name().into(),
+                    role: bound.role,
+                    not_applied: (!applies).then(|| reason.unwrap_or(NotApplied::NotEvaluated)),
+                }
+            })
+            .collect();
+    }
+}
+
+/// The condition by which no policy applies to the request.
+fn exemption_of(set: &PolicySet, head: &RequestHead<'_>) -> Exemption {
+    if is_free_preflight(set, head) {
+        return Exemption::Preflight;
+    }
+    let rules = set.skip_rules();
+    match rules.exempting(head.parts, &head.path) {
+        Some(matched) => rules.describe(matched, head.parts),
+        None => Exemption::Preflight,
+    }
+}
+
+impl NotApplied {
+    fn of(set: &PolicySet, index: usize, reason: Reason, parts: &Parts) -> Self {
+        let bound = &set.policies[index];
+        match reason {
+            Reason::ByHand => Self::ByHand,
+            Reason::Exempt(matched) => {
+                Self::Exempt(bound.policy.describe_exemption(matched, parts))
+            }
+            Reason::Override(known) => Self::Override(known),
+            Reason::NoKey { rejects } => Self::NoKey {
+                missing: bound.missing_key_name(parts),
+                rejects,
+            },
+        }
     }
 }
 
@@ -300,75 +340,5 @@ impl fmt::Display for NotApplied {
             }
             Self::NotEvaluated => f.write_str("not evaluated"),
         }
-    }
-}
-
-/// Receives what the evaluation of a request finds before its policies are evaluated.
-pub(crate) trait EvaluationTrace {
-    /// The keys that are given in place of the request's own.
-    #[inline(always)]
-    fn given_keys(&self) -> Option<&Keys> {
-        None
-    }
-
-    /// Finds a policy's key in a request.
-    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted;
-
-    /// The request is on an access list.
-    fn on_list(&mut self, list: impl FnOnce() -> Option<MatchedList>) {
-        let _ = list;
-    }
-
-    /// A condition of the limiter exempts the request from all policies.
-    fn on_exempt(&mut self, exemption: impl FnOnce() -> Exemption) {
-        let _ = exemption;
-    }
-
-    /// The policy of this index does not apply.
-    fn on_not_applied(&mut self, policy: usize, reason: impl FnOnce() -> NotApplied) {
-        let _ = (policy, reason);
-    }
-}
-
-/// A request that is made: nothing is traced, and a missing key is logged.
-pub(crate) struct Untraced;
-
-impl EvaluationTrace for Untraced {
-    #[inline(always)]
-    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted {
-        let found = bound.find_key(head);
-        found.or_else(|| bound.shared_missing_key().into())
-    }
-}
-
-/// The trace of a request that is not made.
-#[derive(Debug, Default)]
-pub(crate) struct RecordedTrace {
-    keys: Option<Keys>,
-    pub(crate) list: Option<MatchedList>,
-    pub(crate) exemption: Option<Exemption>,
-    /// By the index of the policy.
-    pub(crate) not_applied: Vec<(usize, NotApplied)>,
-}
-
-impl EvaluationTrace for RecordedTrace {
-    fn given_keys(&self) -> Option<&Keys> {
-        self.keys.as_ref()
-    }
-
-    fn find_key(&mut self, bound: &BoundPolicy, head: &RequestHead<'_>) -> Extracted {
-        bound.peek_key(head)
-    }
-
-    fn on_list(&mut self, list: impl FnOnce() -> Option<MatchedList>) {
-        self.list = list();
-    }
-
-    fn on_exempt(&mut self, exemption: impl FnOnce() -> Exemption) {
-        self.exemption = Some(exemption());
-    }
-
-    fn on_not_applied(&mut self, policy: usize, reason: impl FnOnce() -> NotApplied) {
-        self.not_applied.push((policy, reason()));
     }
 }

@@ -5,8 +5,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Limiter, bans::Blocks, bound_policy::BoundPolicy, check::Check, credit::Credit,
-    keys::CallEntry, policy_decision::LimitStatus,
+    adjust::{Adjust, Credit},
+    bans::Blocks,
+    check::Check,
+    current::Limiter,
+    decision::LimitStatus,
+    keys::CallEntry,
+    policy_set::BoundPolicy,
 };
 use crate::{
     error::{CallError, UnknownPolicy},
@@ -58,9 +63,8 @@ impl PolicyHandle {
     ///
     /// [`UnknownPolicy`] if the limiter no longer has it.
     pub fn policy(&self) -> Result<Policy, UnknownPolicy> {
-        let limiter = self.limiter.local_ref();
-        let index = limiter.find(&self.name)?;
-        Ok(limiter.policies[index].policy.clone())
+        let set = self.limiter.policy_set();
+        Ok(set.named(&self.name)?.policy.clone())
     }
 
     /// The key of a request that has `text` where the policy's extractor looks for it: for an API key its hash, for an address
@@ -96,13 +100,13 @@ impl PolicyHandle {
     }
 
     /// Charges `units` under this policy, into debt if need be: see [`Limiter::charge`].
-    pub fn charge(&self, key: impl Into<Key>, units: u64) -> Check<Result<LimitStatus, CallError>> {
+    pub fn charge(&self, key: impl Into<Key>, units: u64) -> Adjust {
         self.limiter.charge(self.named(key), units)
     }
 
     /// Removes the usage of a key under this policy only: see [`Limiter::reset`]. A [ban](crate::Ban) is a policy of its own
     /// and stays.
-    pub fn reset(&self, key: impl Into<Key>) -> Check<Result<LimitStatus, CallError>> {
+    pub fn reset(&self, key: impl Into<Key>) -> Adjust {
         self.limiter.reset(self.named(key))
     }
 
@@ -161,9 +165,9 @@ impl PolicyHandle {
     pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, CallError> {
         let key = key.into();
         consume_budget().await;
-        let limiter = self.limiter.local_ref();
-        let bound = &limiter.policies[limiter.find(&self.name)?];
-        Ok(limiter.admin()?.callers(&bound.limit, &key).await?)
+        let set = self.limiter.policy_set();
+        let limit = &set.named(&self.name)?.limit;
+        Ok(set.admin()?.callers(limit, &key).await?)
     }
 
     /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
@@ -211,7 +215,7 @@ impl PolicyHandle {
     ///
     /// If the future is dropped, the units may or may not be credited.
     pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
-        Credit::new(self, key.into(), units)
+        Credit::new(self.limiter.policy_set(), self.named(key).into(), units)
     }
 
     /// Lists up to `max` keys that are blocked now under this policy, a [ban](crate::Ban): see [`Limiter::blocks`].
@@ -222,8 +226,8 @@ impl PolicyHandle {
     /// longer has it.
     pub async fn blocks(&self, max: usize) -> Result<Blocks, CallError> {
         let (limiter, name) = (&self.limiter, self.name());
-        let core = limiter.local_ref();
-        let bound = &core.policies[core.find(name)?];
+        let set = limiter.policy_set();
+        let bound = set.named(name)?;
         if !bound.is_ban() {
             let policies = vec![bound.policy.shared_name()];
             return Err(CallError::NotABan { policies });

@@ -42,6 +42,10 @@ pub struct Keys {
     caller: Option<Key>,
 }
 
+/// What a call waits for: its keys, whatever policies there are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QueueKey(Box<[(Option<Arc<str>>, Key)]>);
+
 #[derive(Clone, Debug)]
 enum KeySpec {
     All(Key),
@@ -114,6 +118,27 @@ impl CallEntry {
 }
 
 impl Keys {
+    /// What a call with these keys waits for.
+    pub(super) fn queue_key(&self) -> QueueKey {
+        let mut keys: Vec<(Option<Arc<str>>, Key)> = match &self.spec {
+            KeySpec::All(key) => vec![(None, *key)],
+            KeySpec::Each(keys) => {
+                let keys = keys.iter();
+                keys.map(|(name, key)| (Some(Arc::from(&**name)), *key))
+                    .collect()
+            }
+            KeySpec::Entries(entries) => {
+                let entries = entries.iter();
+                entries
+                    .map(|entry| (Some(entry.policy.clone()), entry.key))
+                    .collect()
+            }
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        QueueKey(keys.into())
+    }
+
     /// Records `caller` as the caller of the charges, in place of each policy's key: see
     /// [`Policy::caller`](crate::Policy::caller).
     #[must_use]

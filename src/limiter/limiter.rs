@@ -1,22 +1,30 @@
-//! A limiter: what it can do.
+//! The public calls of a limiter.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Admission, Blocks, Check, Decision, Keys, LimitStatus, LimiterBuilder, LimiterRef, LimiterRefs,
-    PolicyHandle, Rejected, ShutdownError, Wait,
-    bans::BlockEnd,
-    bound_policy::{BoundPolicy, Enforcement},
-    core::LimiterCore,
+    adjust::Adjust,
+    admission::Admission,
+    bans::{BlockEnd, Blocks, block, unblock},
+    builder::LimiterBuilder,
+    check::Check,
+    current::Limiter,
+    decision::{Decision, LimitStatus},
     explain::Explain,
-    mode::Mode,
+    handle::PolicyHandle,
+    health::recent_health,
+    keys::Keys,
+    listener::AdjustListener,
+    policy_set::{BoundPolicy, PolicySet},
+    rejected::Rejected,
+    report::{CallQueues, Listener},
+    request::Purpose,
+    resolve::Adjusting,
+    shutdown::{ShutdownError, shutdown},
+    wait::Wait,
 };
 #[cfg(feature = "admin")]
 use crate::quota::Quota;
@@ -25,46 +33,11 @@ use crate::store::Store;
 use crate::{
     changes::Changes,
     error::{CallError, ConfigError, UnknownPolicy},
-    observe::{Event, LimiterStats, ShadowStats, StatsHandle},
+    observe::{Event, LimiterStats, Observers, ShadowStats, StatsHandle},
     policy::Policy,
-    store::{Op, StoreAdmin, health::HealthReport},
-    sync::{Replaceable, lock},
+    store::{StoreAdmin, health::HealthReport},
+    sync::lock,
 };
-
-/// A set of policies over a store. Cheap to clone; clones share everything.
-///
-/// A [`RateLimitLayer`](crate::RateLimitLayer) calls it for each request. It can also be called without HTTP, with keys that
-/// only a handler or a job knows. It can be shared between threads and runtimes; dropping it loses no counts of the store.
-///
-/// ```
-/// use tollgate::{Limiter, Policy, Quota};
-///
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// let limiter = Limiter::builder()
-///     .policy(Policy::new("api", Quota::requests(5).per_minute()))
-///     .build()?;
-/// for left in (0..5).rev() {
-///     let decision = limiter.check("alice").await;
-///     assert!(decision.is_admitted());
-///     assert_eq!(decision.policy("api").unwrap().remaining(), left);
-/// }
-/// let rejected = limiter.admit("alice").await.unwrap_err();
-/// assert_eq!(rejected.retry_after().duration().unwrap().as_secs(), 11);
-/// # Ok::<(), tollgate::ConfigError>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone)]
-pub struct Limiter {
-    shared: Arc<LimiterShared>,
-}
-
-struct LimiterShared {
-    /// The policies in force.
-    refs: Replaceable<LimiterRef>,
-    /// Held while the policies are replaced.
-    replacing: Mutex<()>,
-}
 
 impl Limiter {
     /// Returns a builder of a limiter.
@@ -113,7 +86,7 @@ impl Limiter {
     ///
     /// Dropping the future before it completes cancels the request: a charge that was made nevertheless is refunded.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
-        Check::new(self.local_ref(), (Op::Acquire(1), Mode::CHECK), keys.into())
+        Check::new(self.policy_set(), Purpose::Admit, keys.into())
     }
 
     /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
@@ -143,7 +116,7 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check<Decision> {
-        Check::new(self.local_ref(), (Op::Acquire(1), Mode::CHECK), keys.into())
+        Check::new(self.policy_set(), Purpose::Check(1), keys.into())
     }
 
     /// Waits until a request is admitted, for at most `timeout` from the first poll, and charges it: for outgoing calls, jobs,
@@ -261,7 +234,7 @@ impl Limiter {
     /// [`quota_with`](crate::Policy::quota_with) set [`quota_for`](Check::quota_for); or pass a request by
     /// [`parts`](Check::parts).
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), (Op::Peek, Mode::PEEK), keys.into())
+        Check::new(self.policy_set(), Purpose::Peek, keys.into())
     }
 
     /// Explains the decision that a request with this head would get from a layer of this limiter now: which policies apply,
@@ -303,14 +276,14 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says. Dropping the future is harmless.
     pub fn explain(&self, parts: &Parts) -> Explain {
-        Explain::new(self.local_ref(), parts.clone(), None)
+        Explain::new(self.policy_set(), parts.clone(), None)
     }
 
     /// [`explain`](Self::explain) with keys in place of those that these policies find in the request. A policy by hand that has one
     /// applies.
     #[cfg(feature = "admin")]
     pub(crate) fn explain_with_keys(&self, parts: &Parts, keys: Keys) -> Explain {
-        Explain::new(self.local_ref(), parts.clone(), Some(keys))
+        Explain::new(self.policy_set(), parts.clone(), Some(keys))
     }
 
     /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which has to refill
@@ -345,12 +318,8 @@ impl Limiter {
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. If the charge
     /// [may have been made](crate::StoreError::may_have_run), a repetition could charge twice; else nothing was charged. What other
     /// slots of a cluster charged is refunded.
-    pub fn charge(
-        &self,
-        keys: impl Into<Keys>,
-        units: u64,
-    ) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), (Op::Adjust, Mode::BY_HAND), keys.into()).cost(units)
+    pub fn charge(&self, keys: impl Into<Keys>, units: u64) -> Adjust {
+        Adjust::new(self.policy_set(), keys.into(), Adjusting::Charge(units))
     }
 
     /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
@@ -385,8 +354,8 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Keys in
     /// other slots of a cluster may be reset then; shares in process are not. The call can be repeated.
-    pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.local_ref(), (Op::Reset, Mode::BY_HAND), keys.into())
+    pub fn reset(&self, keys: impl Into<Keys>) -> Adjust {
+        Adjust::new(self.policy_set(), keys.into(), Adjusting::Reset)
     }
 
     /// Blocks a key for `time` from now on, in all processes, under every [ban](crate::Ban), or under the bans that `keys`
@@ -425,8 +394,8 @@ impl Limiter {
     ///
     /// If the future is dropped, the key may or may not be blocked.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
-        let limiter = self.local_ref();
-        limiter.block(keys.into(), time, BlockEnd::Set).await
+        let set = self.policy_set();
+        block(&set, &keys.into(), time, BlockEnd::Set).await
     }
 
     /// Blocks a key for at least `time` from now on, as [`block`](Limiter::block) does, and never shortens a ban in force: that ends at
@@ -463,8 +432,8 @@ impl Limiter {
         keys: impl Into<Keys>,
         time: Duration,
     ) -> Result<(), CallError> {
-        let limiter = self.local_ref();
-        limiter.block(keys.into(), time, BlockEnd::Prolong).await
+        let set = self.policy_set();
+        block(&set, &keys.into(), time, BlockEnd::Prolong).await
     }
 
     /// Ends the bans of a key in all processes, under every [ban](crate::Ban) or under the bans that `keys` name, and removes
@@ -482,7 +451,7 @@ impl Limiter {
     ///
     /// If the future is dropped, the bans may or may not have ended.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<LimitStatus, CallError> {
-        self.local_ref().unblock(keys.into()).await
+        unblock(self.policy_set(), &keys.into()).await
     }
 
     /// Lists up to `max` keys that are blocked now under any [ban](crate::Ban), by hand or by rejections, in any process.
@@ -553,14 +522,14 @@ impl Limiter {
     ///
     /// [`UnknownPolicy`] if the limiter has no policy of that name.
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
-        let limiter = self.local_ref();
-        let index = limiter.find(name)?;
-        Ok(PolicyHandle::new(self, index, &limiter.policies[index]))
+        let set = self.policy_set();
+        let index = set.find(name)?;
+        Ok(PolicyHandle::new(self, index, &set.policies[index]))
     }
 
     /// The policies in force, in their order of evaluation: live policies, then bans, then shadow policies.
     pub fn policies(&self) -> Vec<Policy> {
-        self.local_ref().core().policies().cloned().collect()
+        self.policy_set().policies().cloned().collect()
     }
 
     /// Replaces the policies, access lists and other settings by those of `builder`, for the limiter, its clones, and all layers
@@ -600,24 +569,21 @@ impl Limiter {
     ///
     /// [`ConfigError`] as by [`build`](LimiterBuilder::build), or if `builder` has another store. Nothing is changed then.
     pub fn reconfigure(&self, builder: LimiterBuilder) -> Result<Changes, ConfigError> {
-        self.replace(builder, Vec::new, |_| ())
+        self.replace(builder, Vec::new)
     }
 
     /// Counts what the [shadow policy](crate::Policy::shadow) of that name would have rejected; `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
     pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
-        let limiter = self.local_ref();
-        let index = limiter.find(policy).ok()?;
-        match &limiter.policies[index].enforcement {
-            Enforcement::Live | Enforcement::Ban => None,
-            Enforcement::Shadow(counters) => Some(counters.stats()),
-        }
+        let set = self.policy_set();
+        let bound = set.named(policy).ok()?;
+        bound.is_shadow().then(|| bound.state.shadow.stats())
     }
 
     /// The state of the limiter and its store in this process: permits, waiters, and what the
     /// [store](crate::observe::StoreStats) keeps, among it the units of [leases](crate::observe::LeaseStats). For gauges: cheap,
     /// without a call of the store.
     pub fn stats(&self) -> LimiterStats {
-        self.local_ref().stats()
+        self.shared.stats()
     }
 
     /// Checks the store's servers, and charges and resets a key of its own under each policy, in one call. For the start of an
@@ -688,87 +654,47 @@ impl Limiter {
     /// Dropping the future ends the wait; what was not sent stays queued.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         consume_budget().await;
-        self.local_ref().shutdown(timeout).await
-    }
-
-    pub(super) fn new(core: LimiterCore) -> Self {
-        let limiter = Self {
-            shared: Arc::new(LimiterShared {
-                refs: Replaceable::new(LimiterRefs::of(core)),
-                replacing: Mutex::default(),
-            }),
-        };
-        let first = limiter.local_ref();
-        limiter.report_policies(first.core());
-        if let Some(table) = first.store.admin().and_then(StoreAdmin::overrides) {
-            // The queues stay when the policies are replaced.
-            let queues = Arc::downgrade(&first.wait_queues);
-            table.on_change(move |changed| {
-                let queues = queues.upgrade();
-                if let Some(queues) = queues.as_ref().filter(|_| !changed.is_empty()) {
-                    queues.overrides_changed(changed);
-                }
-                queues.is_some()
-            });
-        }
-        limiter
-    }
-
-    /// The references of all threads to the policies in force.
-    pub(crate) fn refs(&self) -> Arc<LimiterRefs> {
-        self.shared.refs.all()
-    }
-
-    /// This thread's reference to the policies in force.
-    // Inlined, it would keep its callers from being inlined, and a `Check` would be copied: 8 % of a check in process.
-    #[inline(never)]
-    pub(crate) fn local_ref(&self) -> Arc<LimiterRef> {
-        self.shared.refs.local()
+        shutdown(&*self.policy_set().store, timeout).await
     }
 
     /// The store that holds the counts.
     #[cfg(feature = "config")]
     pub(crate) fn store(&self) -> Arc<dyn Store> {
-        self.local_ref().store.clone()
+        self.policy_set().store.clone()
     }
 
-    /// Replaces the policies, and with them the settings of a layer, if it is called for one. `LimiterBuilder::build_core` decides
-    /// what the new policies take over from the old ones.
-    ///
-    /// `layer_differences` returns the names of the layer's settings that differ, for the [`Changes`]. `publish` puts the new ones in force
-    /// in the layer, together with the new policies; the limiter's other callers get the new policies right after it.
+    /// Replaces the policies. `bind` says what the new ones take over from the old ones. `layer_differences` returns the names of a
+    /// layer's settings that differ, for the [`Changes`].
     pub(crate) fn replace<T>(
         &self,
         builder: LimiterBuilder<T>,
         layer_differences: impl FnOnce() -> Vec<&'static str>,
-        publish: impl FnOnce(&LimiterRefs),
     ) -> Result<Changes, ConfigError> {
         let _replacing = lock(&self.shared.replacing);
-        let old = self.local_ref();
-        let new = LimiterRefs::of(builder.build_core(Some(old.core()))?);
-        let new_core = new.first().core().clone();
-        let changes = Changes::between(old.policies(), new_core.policies())
-            .with_settings(old.differences(&new_core))
+        let old = self.policy_set();
+        let queues = self.shared.queues.clone();
+        let new = PolicySet::share(builder.build_policies(Some(&old), listener(queues))?);
+        let changes = Changes::between(old.policies(), new.first().policies())
+            .with_settings(old.differences(new.first()))
             .with_settings(layer_differences());
-        self.report_policies(&new_core);
+        self.report_policies(new.first());
         // From here on nothing calls code of the application.
-        publish(&new);
-        self.shared.refs.replace(new);
-        old.wait_queues.replaced_by(new_core.generation);
+        self.shared.sets.replace(new);
+        self.shared.queues.wake_all();
         Ok(changes)
     }
 
     /// Reports the policies that are in force from now on.
-    pub(crate) fn report_policies(&self, core: &LimiterCore) {
-        let Some(observers) = &core.observers else {
+    fn report_policies(&self, set: &PolicySet) {
+        let Some(observers) = &set.observers else {
             return;
         };
         for observer in observers.iter() {
-            core.store.observe(observer);
+            set.store.observe(observer);
         }
         let shared = Arc::downgrade(&self.shared);
-        let handle = StatsHandle::new(move || Some(shared.upgrade()?.refs.local().stats()));
-        let stats = core.stats();
+        let handle = StatsHandle::new(move || Some(shared.upgrade()?.stats()));
+        let stats = self.shared.stats_of(set);
         let event = Event::PoliciesInForce {
             stats: &stats,
             handle: &handle,
@@ -779,44 +705,91 @@ impl Limiter {
     /// Reports a change of state.
     #[cfg(feature = "config")]
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        if let Some(observers) = &self.local_ref().observers {
+        if let Some(observers) = &self.policy_set().observers {
             observers.on_event(event);
         }
     }
 
     /// The report of a health check that ended less than `max_age` ago, or else of a new one.
     pub(crate) async fn recent_health(&self, max_age: Duration) -> HealthReport {
-        self.local_ref().recent_health(max_age).await
+        let set = self.policy_set();
+        recent_health(&self.shared.health, &set, max_age).await
     }
 
     /// Reports the status of keys alone, as for an operator: access lists, conditions and costs of requests don't apply. A policy
     /// that takes its quota from requests has that of `quotas`, or else its own.
     #[cfg(feature = "admin")]
-    pub(crate) fn peek_keys(
-        &self,
-        keys: Keys,
-        mut quotas: Vec<(String, Quota)>,
-    ) -> Check<Result<LimitStatus, CallError>> {
-        let limiter = self.local_ref();
-        let by_request = limiter
+    pub(crate) fn peek_keys(&self, keys: Keys, quotas: Vec<(String, Quota)>) -> Adjust {
+        let set = self.policy_set();
+        let by_request = set
             .policies()
             .filter(|policy| policy.has_quota_of_request());
+        let own: Vec<_> = by_request
+            .map(|policy| (policy.name().to_owned(), policy.quota()))
+            .collect();
+        let peek = Adjust::new(set, keys, Adjusting::Nothing);
         // The first of a name counts.
-        quotas.extend(by_request.map(|policy| (policy.name().to_owned(), policy.quota())));
-        let peek = Check::new(limiter, (Op::Peek, Mode::PEEK_KEY), keys);
-        let quotas = quotas.into_iter();
-        quotas.fold(peek, |peek, (policy, quota)| peek.quota_for(policy, quota))
+        let all = quotas.into_iter().chain(own);
+        all.fold(peek, |peek, (policy, quota)| peek.quota_for(policy, quota))
+    }
+}
+
+/// What makes the receiver of what charges report.
+fn listener(
+    queues: Arc<CallQueues>,
+) -> impl FnOnce(Option<&Arc<Observers>>) -> Arc<dyn AdjustListener> {
+    |observers| {
+        Arc::new(Listener {
+            observers: observers.cloned(),
+            queues,
+        })
+    }
+}
+
+impl<T> LimiterBuilder<T> {
+    /// Builds the limiter or the layer. Nothing connects before the first request.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if there is no policy; a policy's name is invalid or used twice; a strategy can't count a quota or a
+    /// [tier](Policy::tier_quotas), or can't count in the store; an extractor or a condition is invalid; a
+    /// [fallback](crate::LocalFallback) is shared by 0 processes, or its shares can't be counted in process; a policy's cost is
+    /// more than it can ever admit; a [`KeyList`](crate::access::KeyList) names a policy that the limiter doesn't
+    /// have.
+    pub fn build(self) -> Result<T, ConfigError>
+    where
+        T: From<Limiter>,
+    {
+        let queues = Arc::<CallQueues>::default();
+        let policies = self.build_policies(None, listener(queues.clone()))?;
+        let limiter = Limiter::with(PolicySet::share(policies), queues.clone());
+        let set = limiter.policy_set();
+        limiter.report_policies(&set);
+        if let Some(table) = set.store.admin().and_then(StoreAdmin::overrides) {
+            let queues = Arc::downgrade(&queues);
+            table.on_change(move |changed| {
+                let queues = queues.upgrade();
+                let Some(queues) = queues else {
+                    return false;
+                };
+                for (policy, key) in changed {
+                    queues.released(policy, key);
+                }
+                true
+            });
+        }
+        Ok(T::from(limiter))
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let limiter = self.local_ref();
+        let set = self.policy_set();
         f.debug_struct("Limiter")
-            .field("store", &limiter.store)
+            .field("store", &set.store)
             .field("policies", &self.policies())
-            .field("on_store_error", &limiter.on_store_error)
-            .field("on_misconfiguration", &limiter.on_misconfiguration)
+            .field("on_store_error", &set.on_store_error)
+            .field("on_misconfiguration", &set.on_misconfiguration)
             .finish()
     }
 }

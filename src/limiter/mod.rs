@@ -1,98 +1,83 @@
 //! Calls of a [`Limiter`] by hand, what they return, and what builds one.
 
-// Policies over a store, with or without HTTP.
+// A file imports only from those before it:
 //
-// A request's way through it:
-//
-// 1. A call enters by a method of `Limiter`, whose `Check` (`check`) evaluates it when it is polled; a layer calls
-//    `LimiterRef::evaluate_request`. Both work on `core`: the policies, each bound to its limit in the store.
-// 2. `resolve` lets `access` decide what needs no store: access lists, skip rules and invalid calls. Then it adds an entry with
-//    key, cost and quota for each policy that applies to a `DecisionBuilder` (`decide`).
-// 3. It makes one operation of the store for all entries. `PendingDecision` awaits a response that is not
-//    ready.
-// 4. `decide` sets each entry's status and receipt from the response, and adds shadows (`shadow`), bans and permits (`permits`).
-//    After a store error, `fallback` decides. The result is a `Decision`, or an `Admission` or `Rejected` made of one.
-// 5. The decision refers to the limiter, which charges, refunds and settles for it later (`adjust`, `settle`).
-//
-// Requests that wait form queues: `wait` and the files named after it.
-//
-// What is not on that way:
-//
-// - a limiter is built, or its policies are replaced: `builder`, `validate`, `bind` (which says what is kept), `bound_policy`;
-// - calls by hand: `keys`, `check`, `handle` and `credit`; what applies to each entry point: `mode`; `bans`; `explain`, which charges nothing;
-// - quotas other than a policy's own: `other_quotas`; of single keys, set by operators: `overrides`; while the store fails: `fallback`;
-// - charges in a handler: `policy_admission`; what is left of each charge: `entry`;
-// - requests without a key: `bound_policy`; for operators: `report_decision`, `health_checks`, `shutdown`.
+// 1. What there is: `keys` of a call, a `request`, and `policy_set`, the policies in force, each bound to a limit of the store, with
+//    other `quota_limits` and a `policy_state`. `bind` makes a set from a `builder`.
+// 2. `resolve` finds the entries of a request: the policies that apply, with key, cost and quota of each; or an `early` answer.
+// 3. `decide` makes a `decision` of entries and the store's answer. A decision is data.
+// 4. `charge` settles and refunds what was charged, by an `adjust_call` of the store, and reports to a `listener`.
+// 5. `permits` are charges that the store keeps alive.
+// 6. `admission` is what a handler and its layers share: decisions, charges and permits.
+// 7. `wait_queues` are fair queues of anything, and import nothing.
+// 8. `report` has what observers receive; `evaluate` is a request's way through 2, 3 and 8.
+// 9. `limiter` has the public calls. They are made by `check`, `adjust`, `wait`, `explain`, `bans`, `handle`, `overrides`, over the
+//    policies in force, `current`.
 
-mod access;
 mod adjust;
+mod adjust_call;
 pub(crate) mod admission;
 mod bans;
 mod bind;
 mod block_list;
-mod bound_policy;
 mod builder;
+mod charge;
 mod check;
-mod core;
-mod credit;
+pub(crate) mod current;
 mod decide;
 pub(crate) mod decision;
+mod early;
 mod entry;
+mod evaluate;
 pub(crate) mod explain;
-mod fallback;
 mod handle;
-mod health_checks;
+mod health;
 mod keys;
 #[expect(
     clippy::module_inception,
     reason = "the folder's files are parts of a limiter"
 )]
-pub(crate) mod limiter;
-mod mode;
-mod other_quotas;
+mod limiter;
+mod listener;
 mod overrides;
 mod permits;
-mod policy_admission;
-mod policy_decision;
+mod policy_set;
+mod policy_state;
+mod quota_limits;
 pub(crate) mod rejected;
-mod report_decision;
+mod report;
+mod request;
 mod resolve;
-mod settle;
-mod shadow;
 mod shutdown;
 mod wait;
-mod wait_list;
-mod wait_queue;
-#[allow(dead_code, reason = "it replaces `wait_queue`")]
 mod wait_queues;
 
 #[cfg(feature = "admin")]
-pub(crate) use self::entry::PolicyRole;
-pub(crate) use self::{
-    admission::Admission,
-    core::{CachedBody, LimiterRef, LimiterRefs},
-    decide::{DecisionBuilder, PendingDecision},
-    decision::Decision,
-    limiter::Limiter,
-    permits::HeldPermits,
-    rejected::{Rejected, status_of},
-    wait::DEFAULT_MAX_WAITERS,
-};
+pub(crate) use self::policy_set::PolicyRole;
 pub use self::{
-    admission::PermitGuard,
+    adjust::{Adjust, AdjustFuture, Credit, Credited},
+    admission::{PermitGuard, PolicyAdmission, SettleError, UnitMeter},
     bans::{Block, Blocks},
     builder::LimiterBuilder,
+    charge::Refund,
     check::{Check, CheckFuture},
-    credit::{Credit, CreditFuture, Credited},
-    decision::{DecisionKind, Refund},
+    decision::{DecisionKind, LimitStatus, PolicyDecision},
     handle::PolicyHandle,
     keys::{CallEntry, Keys},
     overrides::ListedOverride,
-    policy_admission::{PolicyAdmission, UnitMeter},
-    policy_decision::{LimitStatus, PolicyDecision},
-    settle::SettleError,
     shutdown::ShutdownError,
     wait::{Wait, WaitFuture},
+};
+pub(crate) use self::{
+    admission::Admission,
+    current::Limiter,
+    decision::Decision,
+    evaluate::{PendingDecision, evaluate},
+    permits::Permits,
+    policy_set::{CachedBody, PolicySet},
+    rejected::{Rejected, status_of},
+    request::{KeySource, LimitRequest, Purpose, RequestHead},
+    wait::DEFAULT_MAX_WAITERS,
 };
 pub use crate::{
     error::overrides::OverrideError,

@@ -1,144 +1,52 @@
-//! Overrides, as the policies of a limiter apply them: another quota for one key, or none. The store keeps them
-//! (`store/overrides`).
+//! Overrides by operators: another quota for one key, or none. The store keeps them (`store/overrides`); `resolve` applies them.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{fmt, sync::Arc};
 
-use smallvec::SmallVec;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    Limiter,
-    bound_policy::BoundPolicy,
-    core::{LimiterCore, LimiterRef},
+    current::Limiter,
     handle::PolicyHandle,
-    keys::Keys,
-    other_quotas::OtherQuota,
+    policy_set::{BoundPolicy, PolicySet},
 };
 use crate::{
     error::{ConfigError, InvalidValue, overrides::OverrideError},
     key::Key,
     policy::stored_text,
     quota::Quota,
-    store::{
-        Store,
-        overrides::{Override, table::KnownOverride},
-    },
+    store::{Store, overrides::Override},
 };
 
-/// An override that is in force for a key.
-pub(crate) enum AppliedOverride {
-    Quota(OtherQuota),
-    Exempt(Arc<KnownOverride>),
+/// Whether the policy can count the quota of an override, which is not registered.
+fn check_override(bound: &BoundPolicy, store: &dyn Store, quota: Quota) -> Result<(), ConfigError> {
+    let checked = if bound.policy.is_block_list() {
+        Err(InvalidValue::new(
+            format!("the quota {quota} under a block list"),
+            "an exemption: a block list has no quota",
+        ))
+    } else {
+        bound.policy.validate_other_quota(quota, store)
+    };
+    checked.map_err(|invalid| ConfigError::of(bound.policy.name(), invalid))
 }
 
-/// The overrides that were in force for the keys of a call.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OverridesInForce {
-    /// The index of the policy, and the override's id.
-    pub(crate) ids: SmallVec<[(u32, u64); 1]>,
-    /// When the first of them ends.
-    pub(crate) ends_in: Option<Duration>,
-}
-
-impl BoundPolicy {
-    /// The override that is in force for a key, if there is one that the policy can count.
-    #[inline]
-    pub(crate) fn override_of(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
-        if !self.has_overrides.load(Ordering::Relaxed) {
-            return None;
+fn list_override(set: &PolicySet, policy: Arc<str>, key: Key, setting: Override) -> ListedOverride {
+    let bound = set.named(&policy).ok();
+    let key_text = bound.map_or_else(|| stored_text(&key), |bound| bound.policy.key_text(&key));
+    let unused = match (bound, setting.own_quota()) {
+        (None, _) => Some(format!("the limiter has no policy {policy:?}")),
+        (Some(bound), Some(quota)) => {
+            let checked = check_override(bound, &*set.store, quota);
+            checked.err().map(|error| error.to_string())
         }
-        self.find_override(store, key)
-    }
-
-    #[inline(never)]
-    fn find_override(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
-        let known = self.overrides.as_ref()?.find(key)?;
-        let Some(quota) = known.setting.own_quota() else {
-            return Some(AppliedOverride::Exempt(known));
-        };
-        Some(AppliedOverride::Quota(OtherQuota {
-            by_operator: Some(known),
-            ..self.other_quota(store, quota, "the override is not used")?
-        }))
-    }
-
-    /// Whether the policy can count the quota of an override, which is not registered.
-    fn check_override(&self, store: &dyn Store, quota: Quota) -> Result<(), ConfigError> {
-        let checked = if self.policy.is_block_list() {
-            Err(InvalidValue::new(
-                format!("the quota {quota} under a block list"),
-                "an exemption: a block list has no quota",
-            ))
-        } else {
-            self.policy.validate_other_quota(quota, store)
-        };
-        checked.map_err(|invalid| ConfigError::of(self.policy.name(), invalid))
-    }
-}
-
-impl LimiterCore {
-    fn list_override(&self, policy: Arc<str>, key: Key, setting: Override) -> ListedOverride {
-        let bound = self.find(&policy).ok().map(|index| &self.policies[index]);
-        let key_text = bound.map_or_else(|| stored_text(&key), |bound| bound.policy.key_text(&key));
-        let unused = match (bound, setting.own_quota()) {
-            (None, _) => Some(format!("the limiter has no policy {policy:?}")),
-            (Some(bound), Some(quota)) => {
-                let checked = bound.check_override(&*self.store, quota);
-                checked.err().map(|error| error.to_string())
-            }
-            (Some(_), None) => None,
-        };
-        ListedOverride {
-            policy,
-            key,
-            key_text,
-            setting,
-            unused,
-        }
-    }
-}
-
-impl OverridesInForce {
-    /// Adds the override of a key under a policy, if there is one.
-    fn add(&mut self, policy: usize, bound: &BoundPolicy, key: &Key) {
-        let overrides = bound.overrides.as_ref();
-        let overrides = overrides.filter(|overrides| overrides.is_used());
-        if let Some(overrides) = overrides
-            && let Some(known) = overrides.find(key)
-        {
-            self.ids.push((policy as u32, known.id));
-            let ends_in = overrides.ends_in(&known);
-            self.ends_in = match (self.ends_in, ends_in) {
-                (Some(first), Some(other)) => Some(first.min(other)),
-                (first, other) => first.or(other),
-            };
-        }
-    }
-}
-
-impl LimiterRef {
-    /// The overrides that are in force for the keys of a call.
-    pub(super) fn overrides_of_call(&self, keys: &Keys) -> OverridesInForce {
-        let mut in_force = OverridesInForce::default();
-        match keys.entries() {
-            Some(entries) => {
-                for (index, entry) in self.entries_of_policies(entries) {
-                    in_force.add(index, &self.policies[index], &entry.key);
-                }
-            }
-            None => {
-                for (index, bound) in self.policies.iter().enumerate() {
-                    if let Some(key) = self.key_of(bound, keys) {
-                        in_force.add(index, bound, key);
-                    }
-                }
-            }
-        }
-        in_force
+        (Some(_), None) => None,
+    };
+    ListedOverride {
+        policy,
+        key,
+        key_text,
+        setting,
+        unused,
     }
 }
 
@@ -197,13 +105,13 @@ impl PolicyHandle {
         let key = key.into();
         consume_budget().await;
         setting.validate()?;
-        let limiter = self.limiter().local_ref();
-        let bound = &limiter.policies[limiter.find(self.name())?];
+        let set = self.limiter().policy_set();
+        let bound = set.named(self.name())?;
         if let Some(quota) = setting.own_quota() {
-            let checked = bound.check_override(&*limiter.store, quota);
+            let checked = check_override(bound, &*set.store, quota);
             checked.map_err(OverrideError::Uncountable)?;
         }
-        let admin = limiter.admin()?;
+        let admin = set.admin()?;
         admin.set_override(self.name(), &key, Some(setting)).await
     }
 
@@ -234,18 +142,17 @@ impl Limiter {
     /// [`OverrideError`] if the store fails, or has no overrides. Dropping the future is harmless.
     pub async fn overrides(&self) -> Result<Vec<ListedOverride>, OverrideError> {
         consume_budget().await;
-        let limiter = self.local_ref();
-        let found = limiter.admin()?.list_overrides().await?.into_iter();
-        let listed =
-            found.map(|(policy, key, setting)| limiter.list_override(policy, key, setting));
+        let set = self.policy_set();
+        let found = set.admin()?.list_overrides().await?.into_iter();
+        let listed = found.map(|(policy, key, setting)| list_override(&set, policy, key, setting));
         Ok(listed.collect())
     }
 
     /// The instant by which overrides end.
     #[cfg(feature = "admin")]
     pub(crate) fn override_time(&self) -> Result<crate::clock::Timestamp, OverrideError> {
-        let limiter = self.local_ref();
-        let table = limiter.admin()?.overrides();
+        let set = self.policy_set();
+        let table = set.admin()?.overrides();
         Ok(table
             .ok_or(crate::error::StoreError::Unsupported("overrides"))?
             .now())
@@ -263,8 +170,8 @@ impl Limiter {
     ) -> Result<Option<Override>, OverrideError> {
         let key = key.into();
         consume_budget().await;
-        let limiter = self.local_ref();
-        limiter.admin()?.set_override(policy, &key, None).await
+        let set = self.policy_set();
+        set.admin()?.set_override(policy, &key, None).await
     }
 }
 

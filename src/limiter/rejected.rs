@@ -1,18 +1,14 @@
-//! The error of a request that was not admitted, and its log event.
+//! The error of a request that was not admitted.
 
 use std::{error, fmt};
 
 use http::StatusCode;
 
-use super::{
-    core::LimiterRef,
-    decide::DecisionBuilder,
-    decision::{Decision, DecisionKind},
-    entry::{PolicyEntry, longest_wait},
-};
-use crate::{headers::RateLimitHeaders, rejections::Rejections, store::Op, strategy::RetryAfter};
+use super::decision::{Decision, DecisionKind};
+use crate::{headers::RateLimitHeaders, rejections::Rejections, strategy::RetryAfter};
 
-/// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit) and [`wait`](crate::Limiter::wait).
+/// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit) and
+/// [`wait`](crate::Limiter::wait).
 ///
 /// With feature `axum` it is a response, equal to the layer's own rejection; with feature `tonic` it converts into a
 /// `tonic::Status`. Its text, for logs, names the policies that rejected and the wait.
@@ -116,11 +112,7 @@ pub(crate) fn status_of(kind: &DecisionKind) -> StatusCode {
         DecisionKind::Rejected | DecisionKind::Admitted => StatusCode::TOO_MANY_REQUESTS,
         DecisionKind::MissingKey { .. } => StatusCode::BAD_REQUEST,
         DecisionKind::DenyListed => StatusCode::FORBIDDEN,
-        DecisionKind::StoreFailed(_)
-        | DecisionKind::UnknownPolicy(_)
-        | DecisionKind::DuplicatePolicy { .. }
-        | DecisionKind::TooManyEntries { .. }
-        | DecisionKind::PartsRequired { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        DecisionKind::StoreFailed(_) | DecisionKind::Invalid(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -153,54 +145,9 @@ impl fmt::Display for Rejected {
             DecisionKind::StoreFailed(error) => {
                 write!(f, "rate limit store failed: {error}")
             }
-            kind @ (DecisionKind::UnknownPolicy(_)
-            | DecisionKind::DuplicatePolicy { .. }
-            | DecisionKind::TooManyEntries { .. }
-            | DecisionKind::PartsRequired { .. }) => match kind.call_error() {
-                Some(error) => error.fmt(f),
-                None => Ok(()),
-            },
+            DecisionKind::Invalid(error) => error.fmt(f),
         }
     }
 }
 
 impl error::Error for Rejected {}
-
-impl LimiterRef {
-    /// Logs a request that was rejected. One that waits is logged when it is rejected finally.
-    #[cold]
-    pub(crate) fn log_rejected(&self, builder: &DecisionBuilder) {
-        if matches!(builder.op, Op::Acquire(_))
-            && !builder.mode.will_retry
-            && !builder.is_admitted()
-        {
-            self.log_rejection(&builder.kind, &builder.entries);
-        }
-    }
-
-    /// Logs a rejection, with the first policy that rejected, and the longest wait.
-    #[cold]
-    pub(crate) fn log_rejection(&self, kind: &DecisionKind, entries: &[PolicyEntry]) {
-        if !tracing::enabled!(tracing::Level::DEBUG) {
-            return;
-        }
-        let mut enforced = entries.iter().filter(|entry| !entry.is_shadow());
-        let by = enforced
-            .find(|entry| entry.rejects(self))
-            .filter(|_| matches!(kind, DecisionKind::Rejected));
-        let by_policy = by.map(|entry| (&self.bound(entry.policy).policy, entry));
-        let policy = by_policy.map(|(policy, _)| policy.name());
-        // In the form that the admin API and key lists read.
-        let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
-        let key = key.as_deref().map(tracing::field::display);
-        let retry_after = by.and_then(|_| longest_wait(self, entries).duration());
-        let outcome = kind.outcome(false, false).as_str();
-        tracing::debug!(
-            outcome,
-            policy,
-            key,
-            retry_after = retry_after.map(tracing::field::debug),
-            "a request was rejected"
-        );
-    }
-}

@@ -1,492 +1,341 @@
-//! From a request, or the keys of a call by hand, to operations of the store: which policies apply, with which key, cost and
-//! quota.
+//! Which policies apply to a request, and with which key, cost and quota: its entries.
+//!
+//! The quota of an entry is, in this order: what an operator has set for the key, what the call sets, what the policy finds in the
+//! request, the policy's own.
 
-use std::cell::RefCell;
-
-use http::request::Parts;
-use smallvec::SmallVec;
+use std::sync::Arc;
 
 use super::{
-    bound_policy::BoundPolicy,
-    check::CheckSettings,
-    core::LimiterRef,
-    decide::{DecisionBuilder, EarlyDecision},
-    entry::PolicyEntry,
-    explain::{EvaluationTrace, NotApplied, Untraced},
+    early::{Early, decide_early, validate_names},
+    entry::{Entries, Entry},
     keys::{CallEntry, Keys},
-    mode::Mode,
-    other_quotas::OtherQuota,
-    overrides::AppliedOverride,
+    policy_set::{AppliedOverride, BoundPolicy, PolicyRole, PolicySet},
+    quota_limits::QuotaLimit,
+    request::{CallSettings, KeySource, LimitRequest, Purpose, RequestHead},
 };
 use crate::{
-    error::{NotNow, UnknownPolicy},
-    extract::{Extracted, KeyExtractor},
+    error::CallError,
+    extract::{Extracted, MissingKey},
     key::Key,
-    policy::skip::path::RequestPath,
+    policy::skip::ConditionMatch,
     quota::Quota,
-    store::{CounterOp, DecisionSource, Op, PendingResponse, Store, StoreResponse, Units},
+    store::overrides::Override,
 };
 
-impl LimiterRef {
-    /// Evaluates an HTTP request. Returns what is pending; `None` if the request is decided.
-    pub(crate) fn evaluate_request(
-        &self,
-        builder: &mut DecisionBuilder,
-        parts: &Parts,
-    ) -> Option<PendingResponse> {
-        if self.select_policies(builder, parts, &mut Untraced) {
-            self.call_store(builder)
-        } else {
-            None
+/// Why a policy does not apply to a request.
+pub(crate) enum Reason {
+    /// It is charged by hand alone.
+    ByHand,
+    /// A condition of the policy holds.
+    Exempt(ConditionMatch),
+    /// An operator has exempted the key.
+    Override(Arc<Override>),
+    /// The request has no key for it, for which it may be rejected.
+    NoKey { rejects: bool },
+}
+
+/// Finds the entries of a request. Returns the decision if it needs none. `why` receives each policy that does not apply, but those
+/// that a call does not name.
+#[inline(always)]
+pub(crate) fn resolve<'a>(
+    set: &'a PolicySet,
+    request: &LimitRequest<'_>,
+    entries: &mut Entries,
+    why: &mut impl FnMut(usize, Reason),
+) -> Option<Early<'a>> {
+    if let Some(early) = decide_early(set, request) {
+        return Some(early);
+    }
+    if let KeySource::Call(keys) = request.keys
+        && let Some(call) = keys.entries()
+    {
+        for (index, entry) in set.sorted_entries(call) {
+            let given = Some((entry.key, Some(entry)));
+            if let Some(early) = add(set, request, index, given, entries, why) {
+                return Some(early);
+            }
+        }
+    } else {
+        for (index, bound) in set.policies.iter().enumerate() {
+            let key = request.keys.given().and_then(|keys| bound.key_of(keys));
+            if key.is_none() && matches!(request.keys, KeySource::Call(_)) {
+                continue;
+            }
+            let given = key.map(|key| (*key, None));
+            if let Some(early) = add(set, request, index, given, entries, why) {
+                return Some(early);
+            }
         }
     }
+    let permit = || {
+        let mut entries = entries.iter().map(|entry| set.bound(entry.policy));
+        entries.find(|bound| bound.is_permit())
+    };
+    if set.has_permits
+        && let Purpose::Check(_) = request.purpose
+        && let Some(bound) = permit()
+    {
+        return Some(Early::admit_required(set, bound));
+    }
+    None
+}
 
-    /// Adds an entry for each policy that applies to an HTTP request. False if the request is decided without the policies.
-    #[inline(always)]
-    pub(crate) fn select_policies(
-        &self,
-        builder: &mut DecisionBuilder,
-        parts: &Parts,
-        trace: &mut impl EvaluationTrace,
-    ) -> bool {
-        let head = &RequestHead::new(parts);
-        match self.access_check_request(head, trace) {
-            None => {}
-            Some(early) => {
-                self.apply_early(builder, early);
-                return false;
-            }
-        }
-        for (index, bound) in self.policies.iter().enumerate() {
-            let policy = &bound.policy;
-            let given = trace.given_keys();
-            let given = given.and_then(|keys| self.key_of(bound, keys)).copied();
-            if policy.is_by_hand() && given.is_none() {
-                trace.on_not_applied(index, || NotApplied::ByHand);
-                continue;
-            }
-            if let Some(matched) = policy.exempting(parts, &head.path) {
-                let exemption = || policy.describe_exemption(matched, parts);
-                trace.on_not_applied(index, || NotApplied::Exempt(exemption()));
-                continue;
-            }
-            let found = match given {
-                Some(key) => Extracted::Key(key),
-                None => trace.find_key(bound, head),
-            };
-            let Extracted::Key(key) = found else {
+/// Adds the entry of a policy, if it applies. `given` is the key that the call has, with the call's entry if it lists entries.
+#[inline(always)]
+fn add<'a>(
+    set: &'a PolicySet,
+    request: &LimitRequest<'_>,
+    index: usize,
+    given: Option<(Key, Option<&CallEntry>)>,
+    entries: &mut Entries,
+    why: &mut impl FnMut(usize, Reason),
+) -> Option<Early<'a>> {
+    let bound = &set.policies[index];
+    let policy = &bound.policy;
+    if policy.is_by_hand() && given.is_none() {
+        why(index, Reason::ByHand);
+        return None;
+    }
+    if let Some(head) = request.head
+        && let Some(matched) = policy.exempting(head.parts, &head.path)
+    {
+        why(index, Reason::Exempt(matched));
+        return None;
+    }
+    let key = match (given, request.head) {
+        (Some((key, _)), _) => key,
+        (None, None) => return None,
+        (None, Some(head)) => match find_key(bound, head, request.purpose) {
+            Extracted::Key(key) => key,
+            found => {
                 let rejects = bound.rejects_without_key(found);
-                trace.on_not_applied(index, || NotApplied::NoKey {
-                    missing: policy.missing_key_name(parts),
-                    rejects,
+                why(index, Reason::NoKey { rejects });
+                return rejects.then(|| Early::missing_key(bound, head));
+            }
+        },
+    };
+    let entry = given.and_then(|(_, entry)| entry);
+    // A ban counts a request as one, whatever the call asks.
+    let cost = match cost_in_call(bound, entry, request.settings) {
+        Some(cost) if !bound.is_ban() => cost,
+        _ => bound.cost_of(request.head),
+    };
+    if entry.is_some() && add_to_last(entries, index, &key, if bound.is_ban() { 0 } else { cost }) {
+        return None;
+    }
+    let quota = match bound.override_of(&*set.store, &key) {
+        Some(AppliedOverride::Exempt(known)) => {
+            why(index, Reason::Override(known));
+            return None;
+        }
+        Some(AppliedOverride::Quota(limit)) => RequestQuota::Other(limit),
+        None => {
+            let in_request = || policy.quota_in_request(request.head?.parts);
+            match quota_in_call(bound, entry, request.settings).or_else(in_request) {
+                None => RequestQuota::Own,
+                Some(quota) => request_quota(set, bound, quota),
+            }
+        }
+    };
+    let (quota, cost) = match quota {
+        RequestQuota::Own => (None, cost),
+        RequestQuota::Other(limit) => (Some(limit), cost),
+        // More than the policy's own quota ever admits.
+        RequestQuota::AdmitsNothing => (None, u64::MAX),
+    };
+    let caller = bound.caller_key(|| {
+        let given = request.keys.given().and_then(Keys::given_caller);
+        given.or_else(|| bound.extract_caller(request.head?))
+    });
+    entries.push(Entry::new(
+        (index as u32, bound.role),
+        key,
+        cost,
+        caller,
+        quota,
+    ));
+    None
+}
+
+/// What an adjustment does to the counts of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adjusting {
+    /// Charges so many units, unless the call has a cost for the policy.
+    Charge(u64),
+    /// Removes the counts.
+    Reset,
+    /// Reads the counts: nothing is adjusted.
+    Nothing,
+}
+
+/// Finds the entries of an adjustment: of known policies and keys, all of them or an error. Access lists, conditions and exemptions
+/// by operators don't apply.
+pub(crate) fn resolve_known(
+    set: &PolicySet,
+    keys: &Keys,
+    settings: Option<&CallSettings>,
+    adjusting: Adjusting,
+) -> Result<Entries, CallError> {
+    let parts = settings.and_then(|settings| settings.parts.as_deref());
+    let head = parts.map(RequestHead::new);
+    let request = LimitRequest {
+        purpose: Purpose::Peek,
+        keys: KeySource::Call(keys),
+        head: head.as_ref(),
+        settings,
+    };
+    validate_names(set, &request)?;
+    let mut entries = Entries::new();
+    if let Some(call) = keys.entries() {
+        for (index, entry) in set.sorted_entries(call) {
+            add_known(
+                set,
+                &request,
+                adjusting,
+                index,
+                (entry.key, Some(entry)),
+                &mut entries,
+            )?;
+        }
+        return Ok(entries);
+    }
+    // A reset by one key leaves out policies that count all requests together, unless all policies do.
+    let resets_caller = adjusting == Adjusting::Reset
+        && keys.all().is_some()
+        && set.policies.iter().any(|bound| bound.fixed_key.is_none());
+    for (index, bound) in set.policies.iter().enumerate() {
+        let Some(key) = bound.key_of(keys) else {
+            continue;
+        };
+        // A charge by one key counts as a rejection only under a ban that it names.
+        let leaves_out_ban = bound.is_ban()
+            && matches!(adjusting, Adjusting::Charge(_))
+            && !keys.names_policy(bound.policy.name());
+        let leaves_out_fixed =
+            resets_caller && bound.fixed_key.is_some() && keys.all() != Some(key);
+        if !leaves_out_ban && !leaves_out_fixed {
+            add_known(set, &request, adjusting, index, (*key, None), &mut entries)?;
+        }
+    }
+    Ok(entries)
+}
+
+fn add_known(
+    set: &PolicySet,
+    request: &LimitRequest<'_>,
+    adjusting: Adjusting,
+    index: usize,
+    (key, entry): (Key, Option<&CallEntry>),
+    entries: &mut Entries,
+) -> Result<(), CallError> {
+    let bound = &set.policies[index];
+    let cost = cost_in_call(bound, entry, request.settings);
+    let cost = match adjusting {
+        Adjusting::Charge(units) => cost.unwrap_or(units),
+        Adjusting::Reset | Adjusting::Nothing if bound.is_ban() => 1,
+        Adjusting::Reset | Adjusting::Nothing => cost.unwrap_or(bound.policy.default_cost()),
+    };
+    if entry.is_some() && add_to_last(entries, index, &key, cost) {
+        return Ok(());
+    }
+    let quota = match bound.override_of(&*set.store, &key) {
+        Some(AppliedOverride::Quota(limit)) => Some(limit),
+        // An exempt key is counted by the policy's own quota.
+        Some(AppliedOverride::Exempt(_)) | None => {
+            let quota = quota_in_call(bound, entry, request.settings)
+                .or_else(|| bound.policy.quota_in_request(request.head?.parts));
+            if quota.is_none()
+                && request.head.is_none()
+                && bound.policy.has_quota_of_request()
+                && adjusting != Adjusting::Reset
+            {
+                return Err(CallError::PartsRequired {
+                    policy: bound.policy.shared_name(),
+                    lacks: "its quota from a request: call `parts` or `quota_for`",
                 });
-                if rejects {
-                    self.reject_missing_key(builder, index, parts);
-                    return false;
-                }
-                continue;
-            };
-            let quota = match bound.override_of(&*self.store, &key) {
-                Some(AppliedOverride::Exempt(known)) => {
-                    let setting = || known.setting.clone().into();
-                    trace.on_not_applied(index, || NotApplied::Override(setting()));
-                    continue;
-                }
-                Some(AppliedOverride::Quota(quota)) => RequestQuota::Other(quota),
-                None => self.request_quota(bound, || policy.quota_in_request(parts)),
-            };
-            let cost = bound.cost_of(Some(head));
-            let caller = bound.caller_key(|| bound.extract_caller(head));
-            self.add_entry(builder, (index, bound), key, cost, caller, quota);
-        }
-        true
-    }
-
-    /// Evaluates a call with its own keys. Returns what is pending; `None` if the call is decided.
-    pub(crate) fn evaluate_call(
-        &self,
-        builder: &mut DecisionBuilder,
-        keys: &Keys,
-        settings: Option<&CheckSettings>,
-    ) -> Option<PendingResponse> {
-        if self.select_policies_of_call(builder, keys, settings) {
-            self.call_store(builder)
-        } else {
-            None
-        }
-    }
-
-    /// Evaluates a call with its own keys without waiting. Returns why it can't be decided; `None` if it is decided.
-    pub(crate) fn evaluate_call_now(
-        &self,
-        builder: &mut DecisionBuilder,
-        keys: &Keys,
-        settings: Option<&CheckSettings>,
-    ) -> Option<NotNow> {
-        let selects = self.select_policies_of_call(builder, keys, settings);
-        if !selects || builder.entries.is_empty() {
-            return None;
-        }
-        let op = builder.op;
-        let response = self.with_arrival_ops(builder, |ops| self.store.execute_now(op, ops));
-        let Some(response) = response else {
-            return Some(NotNow::Store);
-        };
-        self.apply_response(builder, response);
-        None
-    }
-
-    /// Adds an entry for each policy that applies to a call with its own keys. False if the call is decided without the
-    /// policies.
-    #[inline(always)]
-    pub(crate) fn select_policies_of_call(
-        &self,
-        builder: &mut DecisionBuilder,
-        keys: &Keys,
-        settings: Option<&CheckSettings>,
-    ) -> bool {
-        let (op, mode) = (builder.op, builder.mode);
-        let parts = settings.and_then(|settings| settings.parts.as_deref());
-        let head = parts.map(RequestHead::new);
-        if let Some(early) = self.decide_early((op, mode), keys, settings, head.as_ref()) {
-            self.apply_early(builder, early);
-            return false;
-        }
-        let call = CallSettings {
-            op,
-            mode,
-            keys,
-            settings,
-            head: head.as_ref(),
-        };
-        if let Some(entries) = keys.entries() {
-            for (index, entry) in self.entries_of_policies(entries) {
-                self.add_policy(builder, &call, index, entry.key, Some(entry));
             }
-            return true;
-        }
-        // A reset by one key leaves out policies with a fixed key, which count all callers together, unless all policies have one.
-        let resets_caller =
-            op == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
-        for (index, bound) in self.policies.iter().enumerate() {
-            // A policy that is not named does not apply.
-            let Some(key) = self.key_of(bound, keys) else {
-                continue;
-            };
-            if resets_caller && keys.all().is_some_and(|all| all != key) {
-                continue;
-            }
-            self.add_policy(builder, &call, index, *key, None);
-        }
-        true
-    }
-
-    /// Adds an entry for a policy of a call with its own keys, unless its conditions leave it out.
-    #[inline(always)]
-    fn add_policy(
-        &self,
-        builder: &mut DecisionBuilder,
-        call: &CallSettings<'_>,
-        index: usize,
-        key: Key,
-        entry: Option<&CallEntry>,
-    ) {
-        let (bound, op, settings) = (&self.policies[index], call.op, call.settings);
-        let policy = &bound.policy;
-        // A charge by hand counts as rejections only under a ban that it names.
-        if bound.is_ban() && op == Op::Adjust && !call.keys.names_policy(policy.name()) {
-            return;
-        }
-        let skips = |head: &RequestHead<'_>| policy.skips(head.parts, &head.path);
-        if call.mode.conditions && call.head.is_some_and(skips) {
-            return;
-        }
-        let cost = match self.cost_in_call(bound, entry, settings) {
-            Some(cost) if !bound.is_ban() || op == Op::Adjust => cost,
-            _ => bound.cost_of(call.head.filter(|_| call.mode.request_costs)),
-        };
-        // Entries of one counter follow each other.
-        if entry.is_some()
-            && let Some(last) = builder.entries.last_mut()
-            && (last.policy, last.key) == (index as u32, key)
-        {
-            // A ban counts a request as one, whatever the call asks.
-            last.cost = match bound.is_ban() && op != Op::Adjust {
-                true => last.cost,
-                false => last.cost.saturating_add(cost),
-            };
-            return;
-        }
-        let quota = match bound.override_of(&*self.store, &key) {
-            Some(AppliedOverride::Exempt(_)) if call.mode.lists => return,
-            Some(AppliedOverride::Quota(quota)) => RequestQuota::Other(quota),
-            _ => {
-                let of_request = || policy.quota_in_request(call.head?.parts);
-                let of_call = || self.quota_in_call(bound, entry, settings);
-                self.request_quota(bound, || of_call().or_else(of_request))
-            }
-        };
-        let caller = || bound.extract_caller(call.head?);
-        let caller = bound.caller_key(|| call.keys.given_caller().or_else(caller));
-        self.add_entry(builder, (index, bound), key, cost, caller, quota);
-    }
-
-    /// The entries of a call with the indices of their policies, in the order of the policies, and under each policy in the
-    /// order of the keys.
-    pub(super) fn entries_of_policies<'a>(
-        &self,
-        entries: &'a [CallEntry],
-    ) -> SmallVec<[(usize, &'a CallEntry); 4]> {
-        // An unknown policy has made the call invalid.
-        let indexed = entries
-            .iter()
-            .filter_map(|entry| Some((self.index_of(entry).ok()?, entry)));
-        let mut indexed: SmallVec<[_; 4]> = indexed.collect();
-        indexed.sort_by_key(|(index, entry)| (*index, entry.key));
-        indexed
-    }
-
-    /// The index of an entry's policy.
-    pub(super) fn index_of(&self, entry: &CallEntry) -> Result<usize, UnknownPolicy> {
-        let index = entry.index as usize;
-        let is_there = |bound: &BoundPolicy| bound.policy.name() == &*entry.policy;
-        match self.policies.get(index).is_some_and(is_there) {
-            true => Ok(index),
-            // The policies were replaced.
-            false => self.find(&entry.policy),
-        }
-    }
-
-    /// An entry that sets another quota than one before it of the same policy and key.
-    pub(super) fn ambiguous_quota<'a>(&self, entries: &'a [CallEntry]) -> Option<&'a CallEntry> {
-        if entries.iter().all(|entry| entry.quota.is_none()) {
-            return None;
-        }
-        let all = self.entries_of_policies(entries);
-        let mut pairs = all.windows(2);
-        let ambiguous = pairs.find(|pair| {
-            let [(index, entry), (next_index, next)] = [pair[0], pair[1]];
-            (index, entry.key) == (next_index, next.key) && entry.quota != next.quota
-        })?;
-        Some(ambiguous[1].1)
-    }
-
-    /// The key of a call under a policy. A policy with a fixed key has that in place of one key for all policies.
-    #[inline(always)]
-    pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
-        match keys.all() {
-            Some(all) => Some(bound.fixed_key.as_ref().unwrap_or(all)),
-            None => keys.of(bound.policy.name()),
-        }
-    }
-
-    /// The cost that a call sets for a policy.
-    #[inline]
-    pub(crate) fn cost_in_call(
-        &self,
-        bound: &BoundPolicy,
-        entry: Option<&CallEntry>,
-        settings: Option<&CheckSettings>,
-    ) -> Option<u64> {
-        let of_entry = entry.and_then(|entry| entry.cost);
-        of_entry.or_else(|| settings?.cost(bound.policy.name()))
-    }
-
-    /// The quota that a call sets for a policy.
-    #[inline]
-    pub(crate) fn quota_in_call(
-        &self,
-        bound: &BoundPolicy,
-        entry: Option<&CallEntry>,
-        settings: Option<&CheckSettings>,
-    ) -> Option<Quota> {
-        let of_entry = entry.and_then(|entry| entry.quota);
-        of_entry.or_else(|| settings?.quota(bound.policy.name()))
-    }
-
-    /// Adds a policy that applies. Inlined like the next functions, so that no large value is moved between them.
-    #[inline(always)]
-    pub(crate) fn add_entry(
-        &self,
-        builder: &mut DecisionBuilder,
-        (index, bound): (usize, &BoundPolicy),
-        key: Key,
-        cost: u64,
-        caller: Option<Box<Key>>,
-        quota: RequestQuota,
-    ) {
-        let policy = (index as u32, bound.role);
-        let (other_quota, cost) = match quota {
-            RequestQuota::Own => (None, cost),
-            RequestQuota::Other(quota) => (Some(quota), cost),
-            // More than the policy's own quota ever admits; what is not a request is counted by that.
-            RequestQuota::AdmitsNothing if matches!(builder.op, Op::Acquire(_) | Op::Peek) => {
-                (None, u64::MAX)
-            }
-            RequestQuota::AdmitsNothing => (None, cost),
-        };
-        builder
-            .entries
-            .push(PolicyEntry::new(policy, key, cost, caller, other_quota));
-    }
-
-    /// The quota by which a request is counted, of which `find` has that in place of the policy's own.
-    #[inline(always)]
-    fn request_quota(
-        &self,
-        bound: &BoundPolicy,
-        find: impl FnOnce() -> Option<Quota>,
-    ) -> RequestQuota {
-        match find() {
-            Some(quota) => self.other_quota(bound, quota),
-            None => RequestQuota::Own,
-        }
-    }
-
-    #[cold]
-    fn other_quota(&self, bound: &BoundPolicy, quota: Quota) -> RequestQuota {
-        if quota == bound.policy.quota() {
-            return RequestQuota::Own;
-        }
-        match bound.other_quota(&*self.store, quota, "nothing is admitted") {
-            Some(counted) => RequestQuota::Other(counted),
-            // A ban has no other quotas: it counts rejections.
-            None if bound.is_ban() => RequestQuota::Own,
-            None => RequestQuota::AdmitsNothing,
-        }
-    }
-
-    /// Calls the store, and applies a response that is ready. Returns what is pending.
-    #[inline(always)]
-    pub(crate) fn call_store(&self, builder: &mut DecisionBuilder) -> Option<PendingResponse> {
-        if builder.entries.is_empty() {
-            return None;
-        }
-        match self.execute(builder) {
-            StoreResponse::Ready(response) => {
-                self.apply_response(builder, response);
-                None
-            }
-            StoreResponse::Pending(response) => Some(response),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn execute(&self, builder: &DecisionBuilder) -> StoreResponse {
-        self.execute_on(&*self.store, builder)
-    }
-
-    #[inline(always)]
-    pub(crate) fn execute_on(&self, store: &dyn Store, builder: &DecisionBuilder) -> StoreResponse {
-        self.with_arrival_ops(builder, |ops| store.execute(builder.op, ops))
-    }
-
-    /// Calls `f` with the operation on each policy's counter when the request arrives.
-    #[inline(always)]
-    pub(crate) fn with_arrival_ops<T>(
-        &self,
-        builder: &DecisionBuilder,
-        f: impl FnOnce(&[CounterOp<'_>]) -> T,
-    ) -> T {
-        let entries = &builder.entries[..];
-        let counter_op = |entry| self.arrival_op(entry, builder.mode.will_retry);
-        match entries {
-            [entry] => f(&[counter_op(entry)]),
-            entries => {
-                let ops: SmallVec<[CounterOp<'_>; 4]> = entries.iter().map(counter_op).collect();
-                f(&ops)
+            match quota.map(|quota| request_quota(set, bound, quota)) {
+                Some(RequestQuota::Other(limit)) => Some(limit),
+                Some(RequestQuota::Own | RequestQuota::AdmitsNothing) | None => None,
             }
         }
-    }
+    };
+    let caller = bound.caller_key(|| {
+        let given = request.keys.given().and_then(Keys::given_caller);
+        given.or_else(|| bound.extract_caller(request.head?))
+    });
+    entries.push(Entry::new(
+        (index as u32, bound.role),
+        key,
+        cost,
+        caller,
+        quota,
+    ));
+    Ok(())
+}
 
-    /// The operation on one policy's counter when the request arrives.
-    #[inline(always)]
-    fn arrival_op<'a>(&'a self, entry: &'a PolicyEntry, will_retry: bool) -> CounterOp<'a> {
-        let bound = self.bound(entry.policy);
-        let counts_nothing = bound.is_ban() && (will_retry || bound.policy.is_block_list());
-        CounterOp {
-            limit: bound.limit_of(entry),
-            key: entry.key,
-            units: if counts_nothing {
-                Units::ZERO
-            } else {
-                entry.units()
-            },
-            receipt: None,
-            caller: entry.caller(),
-            mode: bound.arrival_mode,
+/// The key in a request. A peek is not counted among the requests without a key.
+#[inline(always)]
+fn find_key(bound: &BoundPolicy, head: &RequestHead<'_>, purpose: Purpose) -> Extracted {
+    let found = bound.extract(head);
+    if purpose == Purpose::Peek {
+        let is_shared = || bound.policy.on_missing_key() == MissingKey::Shared;
+        return found.or_else(|| is_shared().then(Key::missing).into());
+    }
+    let missing_keys = &bound.state.missing_keys;
+    missing_keys.record(found);
+    found.or_else(|| missing_keys.missing_key(&bound.policy).into())
+}
+
+/// Adds the cost to the last entry, if it is of the same counter; returns whether it is.
+fn add_to_last(entries: &mut Entries, index: usize, key: &Key, cost: u64) -> bool {
+    match entries.last_mut() {
+        Some(last) if (last.policy, &last.key) == (index as u32, key) => {
+            last.cost = last.cost.saturating_add(cost);
+            true
         }
-    }
-
-    #[cold]
-    fn reject_missing_key(&self, builder: &mut DecisionBuilder, policy: usize, parts: &Parts) {
-        let kind = self.policies[policy].missing_key_kind(parts);
-        builder.decide_without_store(kind, DecisionSource::NotChecked);
-        self.log_rejected(builder);
-    }
-
-    #[cold]
-    pub(super) fn apply_early(&self, builder: &mut DecisionBuilder, early: EarlyDecision) {
-        builder.decide_early(early);
-        self.log_rejected(builder);
+        _ => false,
     }
 }
 
-/// The quota by which a request is counted.
-pub(crate) enum RequestQuota {
+#[inline]
+fn cost_in_call(
+    bound: &BoundPolicy,
+    entry: Option<&CallEntry>,
+    settings: Option<&CallSettings>,
+) -> Option<u64> {
+    let of_entry = entry.and_then(|entry| entry.cost);
+    of_entry.or_else(|| settings?.cost(bound.policy.name()))
+}
+
+#[inline]
+fn quota_in_call(
+    bound: &BoundPolicy,
+    entry: Option<&CallEntry>,
+    settings: Option<&CallSettings>,
+) -> Option<Quota> {
+    let of_entry = entry.and_then(|entry| entry.quota);
+    of_entry.or_else(|| settings?.quota(bound.policy.name()))
+}
+
+/// The quota of a request under a policy.
+enum RequestQuota {
     /// The policy's own.
     Own,
-    Other(OtherQuota),
-    /// One of 0, or another that the strategy can't count.
+    Other(QuotaLimit),
+    /// One of 0, or one that the strategy can't count.
     AdmitsNothing,
 }
 
-/// A call with its own keys.
-struct CallSettings<'a> {
-    op: Op,
-    mode: Mode,
-    keys: &'a Keys,
-    settings: Option<&'a CheckSettings>,
-    head: Option<&'a RequestHead<'a>>,
-}
-
-/// The head of a request that is evaluated: its path is decoded once for the conditions of all policies, and extractors that
-/// several of them share are asked once.
-pub(crate) struct RequestHead<'a> {
-    pub(crate) parts: &'a Parts,
-    pub(crate) path: RequestPath<'a>,
-    /// What the shared extractors have found, by their `shared_key` or `shared_caller` index.
-    extracted: RefCell<SmallVec<[Option<Extracted>; 2]>>,
-}
-
-impl<'a> RequestHead<'a> {
-    #[inline]
-    pub(crate) fn new(parts: &'a Parts) -> Self {
-        Self {
-            parts,
-            path: RequestPath::of(parts),
-            extracted: RefCell::default(),
-        }
+#[cold]
+fn request_quota(set: &PolicySet, bound: &BoundPolicy, quota: Quota) -> RequestQuota {
+    if quota == bound.policy.quota() {
+        return RequestQuota::Own;
     }
-
-    /// What an extractor finds; `shared` is its index if others are equal to it.
-    #[inline]
-    pub(crate) fn extract(&self, extractor: &dyn KeyExtractor, shared: Option<usize>) -> Extracted {
-        match shared {
-            None => extractor.extract(self.parts),
-            Some(index) => self.extract_once(extractor, index),
-        }
-    }
-
-    fn extract_once(&self, extractor: &dyn KeyExtractor, index: usize) -> Extracted {
-        if let Some(Some(found)) = self.extracted.borrow().get(index) {
-            return *found;
-        }
-        let found = extractor.extract(self.parts);
-        let mut extracted = self.extracted.borrow_mut();
-        let len = extracted.len().max(index + 1);
-        extracted.resize(len, None);
-        extracted[index] = Some(found);
-        found
+    match bound.other_quota(&*set.store, quota, "nothing is admitted") {
+        Some(limit) => RequestQuota::Other(limit),
+        // A ban has no other quotas: it counts rejections.
+        None if bound.role == PolicyRole::Ban => RequestQuota::Own,
+        None => RequestQuota::AdmitsNothing,
     }
 }

@@ -4,8 +4,7 @@ use std::{fmt, time::Duration};
 
 use tokio::time::timeout as timed;
 
-use super::core::LimiterCore;
-use crate::runtime::runtime_with_timers;
+use crate::{runtime::runtime_with_timers, store::Store};
 
 /// The error of a [shutdown](crate::Limiter::shutdown) that could not send everything to the store in time.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,26 +32,24 @@ impl ShutdownError {
     }
 }
 
-impl LimiterCore {
-    /// Sends what is queued: see [`Limiter::shutdown`](crate::Limiter::shutdown).
-    pub(super) async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
-        // Also if nothing is queued: leases are refunded by a flush.
-        if runtime_with_timers().is_some() && timed(timeout, self.flush()).await.is_ok() {
-            return Ok(());
-        }
-        match self.store.stats().queued_refunds {
-            0 => Ok(()),
-            operations => Err(ShutdownError::new(operations)),
-        }
+/// Sends what the store has queued: see [`Limiter::shutdown`](crate::Limiter::shutdown).
+pub(super) async fn shutdown(store: &dyn Store, timeout: Duration) -> Result<(), ShutdownError> {
+    // Also if nothing is queued: leases are refunded by a flush.
+    if runtime_with_timers().is_some() && timed(timeout, flush(store)).await.is_ok() {
+        return Ok(());
     }
+    match store.stats().queued_refunds {
+        0 => Ok(()),
+        operations => Err(ShutdownError::new(operations)),
+    }
+}
 
-    /// Flushes the store until nothing is queued: other threads may queue operations meanwhile.
-    async fn flush(&self) {
-        loop {
-            self.store.flush().await;
-            if self.store.stats().queued_refunds == 0 {
-                return;
-            }
+/// Flushes the store until nothing is queued: other threads may queue operations meanwhile.
+async fn flush(store: &dyn Store) {
+    loop {
+        store.flush().await;
+        if store.stats().queued_refunds == 0 {
+            return;
         }
     }
 }

@@ -267,10 +267,6 @@ impl Policy {
         self.cost.of(parts, path)
     }
 
-    pub(crate) fn skips(&self, parts: &Parts, path: &RequestPath<'_>) -> bool {
-        self.exempting(parts, path).is_some()
-    }
-
     fn skip_rules(&self) -> SkipRules<'_> {
         SkipRules {
             skip: &self.skip,

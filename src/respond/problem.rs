@@ -71,11 +71,7 @@ impl<'a> Problem<'a> {
                 decision,
             },
             // Mistakes of the application are reported as failures of the server, too.
-            DecisionKind::StoreFailed(_)
-            | DecisionKind::UnknownPolicy(_)
-            | DecisionKind::DuplicatePolicy { .. }
-            | DecisionKind::TooManyEntries { .. }
-            | DecisionKind::PartsRequired { .. } => Self {
+            DecisionKind::StoreFailed(_) | DecisionKind::Invalid(_) => Self {
                 status,
                 // UNAVAILABLE
                 code: 14,

@@ -74,11 +74,6 @@ impl<T> ShardedArc<T> {
         Self((0..shards).map(|_| Arc::new(make())).collect())
     }
 
-    /// Shards of values that are made from these, so that a thread's two `Arc`s belong together.
-    pub(crate) fn map<U>(&self, mut make: impl FnMut(&Arc<T>) -> U) -> ShardedArc<U> {
-        ShardedArc(self.0.iter().map(|shard| Arc::new(make(shard))).collect())
-    }
-
     /// One of them, for what is the same in all.
     pub(crate) fn first(&self) -> &T {
         &self.0[0]

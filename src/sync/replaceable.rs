@@ -95,11 +95,6 @@ impl<T: ReplaceableValue> Replaceable<T> {
         value
     }
 
-    /// The shards of the current value.
-    pub(crate) fn all(&self) -> Arc<ShardedArc<T>> {
-        self.current.load_full()
-    }
-
     /// Replaces the value. Calls of `local` that begin later return the new one. An `Arc` of the old one stays valid.
     pub(crate) fn replace(&self, next: ShardedArc<T>) {
         let last = self.current.swap(Arc::new(next));
@@ -165,7 +160,6 @@ mod tests {
         drop(first);
         assert!(of_first.upgrade().is_none());
         assert_eq!(replaceable.local().0, 2);
-        assert_eq!(replaceable.all().first().0, 2);
         let of_second = Arc::downgrade(&replaceable.local());
         drop(replaceable);
         assert!(of_second.upgrade().is_none());

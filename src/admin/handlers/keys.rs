@@ -252,9 +252,9 @@ fn all_keys(
     text: &KeyText,
     has_role: impl Fn(PolicyRole) -> bool,
 ) -> Result<NamedKeys, Failure> {
-    let core = limiter.local_ref();
-    let policies = core.policies.iter();
-    let policies = policies.filter(|bound| has_role(bound.enforcement.role()));
+    let set = limiter.policy_set();
+    let policies = set.policies.iter();
+    let policies = policies.filter(|bound| has_role(bound.role));
     let keys = policies.filter_map(|bound| {
         let key = key_text::read(&bound.policy, text)?;
         Some((bound.policy.name().to_owned(), key))
@@ -307,8 +307,8 @@ fn quota_of_tier(
         return Ok(Vec::new());
     };
     let quota = quota.parse().map_err(Failure::bad_request)?;
-    let core = limiter.local_ref();
-    let bound = &core.policies[core.find(policy)?];
+    let set = limiter.policy_set();
+    let bound = set.named(policy)?;
     let counted = bound.policy.bind(&quota, &TierRefills::default());
     counted.map_err(|invalid| Failure::bad_request(ConfigError::of(policy, invalid)))?;
     Ok(vec![(policy.to_owned(), quota)])

@@ -20,8 +20,8 @@ const CODE: &str = "code";
 /// `GET /policies`.
 pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<Policies> {
     let [] = query.only([])?;
-    let limiter = state.limiter().local_ref();
-    let policies = limiter.policies.iter().map(|bound| {
+    let set = state.limiter().policy_set();
+    let policies = set.policies.iter().map(|bound| {
         let policy = &bound.policy;
         // The quota and the strategy of a block list mean nothing.
         let quota = (!policy.is_block_list()).then(|| policy.quota());
@@ -32,7 +32,7 @@ pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<
         };
         PolicyInfo {
             name: policy.name().to_owned(),
-            role: match bound.enforcement.role() {
+            role: match bound.role {
                 PolicyRole::Live => Role::Live,
                 PolicyRole::Ban => Role::Ban,
                 PolicyRole::Shadow { .. } => Role::Shadow,
@@ -50,7 +50,7 @@ pub(crate) async fn policies(State(state): SharedState, query: Query) -> Answer<
         }
     });
     Ok(Json(Policies {
-        generation: limiter.generation,
+        generation: set.generation,
         policies: policies.collect(),
     }))
 }

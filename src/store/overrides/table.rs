@@ -5,7 +5,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
@@ -47,25 +47,7 @@ pub(crate) struct PolicyOverrides {
     clock: Arc<dyn Clock>,
     /// Whether there are any. Read by each request under the policy.
     is_used: Arc<AtomicBool>,
-    by_key: RwLock<hashbrown::HashMap<Key, Arc<KnownOverride>>>,
-}
-
-/// An override that this process knows. One that replaces it is another.
-#[derive(Debug)]
-pub(crate) struct KnownOverride {
-    /// Unique in this process.
-    pub(crate) id: u64,
-    pub(crate) setting: Override,
-}
-
-impl KnownOverride {
-    fn new(setting: Override) -> Arc<Self> {
-        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            setting,
-        })
-    }
+    by_key: RwLock<hashbrown::HashMap<Key, Arc<Override>>>,
 }
 
 impl OverrideTable {
@@ -99,7 +81,7 @@ impl OverrideTable {
     /// The override of a key under a policy, if there is one that has not ended.
     pub fn get(&self, policy: &str, key: &Key) -> Option<Override> {
         let known = read(&self.policies).get(policy)?.find(key)?;
-        Some(known.setting.clone())
+        Some((*known).clone())
     }
 
     /// The number of overrides, with those that have ended and are not removed yet.
@@ -150,14 +132,10 @@ impl OverrideTable {
             let mut by_key = write(&overrides.by_key);
             match setting {
                 // It keeps its id, so requests that wait are not decided anew.
-                Some(setting)
-                    if by_key
-                        .get(&key)
-                        .is_some_and(|known| known.setting == setting) =>
-                {
+                Some(setting) if by_key.get(&key).is_some_and(|known| **known == setting) => {
                     continue;
                 }
-                Some(setting) => drop(by_key.insert(key, KnownOverride::new(setting))),
+                Some(setting) => drop(by_key.insert(key, Arc::new(setting))),
                 None if by_key.remove(&key).is_none() => continue,
                 None => {}
             }
@@ -189,7 +167,7 @@ impl OverrideTable {
         let now = self.now();
         for overrides in read(&self.policies).values() {
             let mut by_key = write(&overrides.by_key);
-            by_key.retain(|_, known| !known.setting.has_ended(now));
+            by_key.retain(|_, known| !known.has_ended(now));
             overrides
                 .is_used
                 .store(!by_key.is_empty(), Ordering::Relaxed);
@@ -201,10 +179,8 @@ impl OverrideTable {
         let (now, mut all) = (self.now(), Vec::new());
         for (policy, overrides) in &*read(&self.policies) {
             let by_key = read(&overrides.by_key);
-            let in_force = by_key
-                .iter()
-                .filter(|(_, known)| !known.setting.has_ended(now));
-            all.extend(in_force.map(|(key, known)| (policy.clone(), *key, known.setting.clone())));
+            let in_force = by_key.iter().filter(|(_, known)| !known.has_ended(now));
+            all.extend(in_force.map(|(key, known)| (policy.clone(), *key, known.as_ref().clone())));
         }
         all.sort_unstable_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
         all
@@ -250,20 +226,20 @@ impl PolicyOverrides {
     pub(crate) fn len(&self) -> usize {
         let now = self.clock.wall();
         let by_key = read(&self.by_key);
-        let in_force = |known: &&Arc<KnownOverride>| !known.setting.has_ended(now);
+        let in_force = |known: &&Arc<Override>| !known.has_ended(now);
         by_key.values().filter(in_force).count()
     }
 
     /// The override of a key, if there is one that has not ended.
-    pub(crate) fn find(&self, key: &Key) -> Option<Arc<KnownOverride>> {
+    pub(crate) fn find(&self, key: &Key) -> Option<Arc<Override>> {
         let known = read(&self.by_key).get(key)?.clone();
-        let holds = known.setting.until.is_none() || !known.setting.has_ended(self.clock.wall());
+        let holds = known.until.is_none() || !known.has_ended(self.clock.wall());
         holds.then_some(known)
     }
 
     /// How long an override holds from now on; `None` for good.
-    pub(crate) fn ends_in(&self, known: &KnownOverride) -> Option<std::time::Duration> {
-        Some(known.setting.ends_at()?.since(self.clock.wall()))
+    pub(crate) fn ends_in(&self, known: &Override) -> Option<std::time::Duration> {
+        Some(known.ends_at()?.since(self.clock.wall()))
     }
 }
 

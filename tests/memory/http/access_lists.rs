@@ -211,11 +211,11 @@ async fn a_request_without_an_address_for_lists_passes_or_is_rejected_and_is_log
         let known = limiter.check("other").address([198, 51, 100, 7].into());
         assert!(known.await.is_admitted());
         for seen in [
-            limiter.charge("other", 1),
-            limiter.peek("other"),
-            limiter.reset("other"),
+            limiter.charge("other", 1).await,
+            limiter.peek("other").await,
+            limiter.reset("other").await,
         ] {
-            assert!(seen.await.expect("a response").would_admit());
+            assert!(seen.expect("a response").would_admit());
         }
         assert_eq!(log.text(), "");
     }

@@ -243,7 +243,9 @@ async fn a_policy_that_is_named_twice_makes_a_call_invalid() {
     let rejected = limiter.admit([("p", "alice"), ("p", "bob")]).await;
     let rejected = rejected.expect_err("invalid");
     let kind = rejected.decision().kind();
-    assert!(matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"));
+    assert!(
+        matches!(kind, DecisionKind::Invalid(CallError::DuplicatePolicy { policy, .. }) if &**policy == "p")
+    );
     let expected = "policy \"p\" is named twice; expected one key for each policy, or entries that set one quota for each key";
     assert_eq!(rejected.to_string(), expected);
     let seen = limiter.peek([("p", "alice"), ("p", "bob")]).await;

@@ -70,7 +70,7 @@ async fn two_quotas_for_one_counter_and_too_many_entries_are_mistakes_that_charg
     let decision = limiter.check(twice).await;
     let kind = decision.kind();
     assert!(
-        matches!(kind, DecisionKind::DuplicatePolicy { policy, .. } if &**policy == "p"),
+        matches!(kind, DecisionKind::Invalid(CallError::DuplicatePolicy { policy, .. }) if &**policy == "p"),
         "{kind:?}"
     );
     let entries = |n: u64| (0..n).map(|key| p.entry(key)).collect::<Keys>();
@@ -78,7 +78,10 @@ async fn two_quotas_for_one_counter_and_too_many_entries_are_mistakes_that_charg
     let decision = limiter.check(entries(129)).await;
     let kind = decision.kind();
     assert!(
-        matches!(kind, DecisionKind::TooManyEntries { entries: 129, .. }),
+        matches!(
+            kind,
+            DecisionKind::Invalid(CallError::TooManyEntries { entries: 129, .. })
+        ),
         "{kind:?}"
     );
     assert_eq!(used(&limiter, "p", ["b", "0"]).await, [0, 1]);
@@ -93,7 +96,10 @@ async fn a_handle_follows_its_policy_when_the_policies_are_replaced() {
     replaced.expect("valid");
     assert!(limiter.check(second.entry("a").cost(7)).await.is_admitted());
     let decision = limiter.check([second.entry("b"), first.entry("b")]).await;
-    let is_unknown = matches!(decision.kind(), DecisionKind::UnknownPolicy(_));
+    let is_unknown = matches!(
+        decision.kind(),
+        DecisionKind::Invalid(CallError::UnknownPolicy(_))
+    );
     assert!(is_unknown, "{decision:?}");
     assert_eq!(used(&limiter, "second", ["a", "b"]).await, [7, 0]);
     assert_eq!(used(&limiter, "new", ["a"]).await, [0]);

@@ -100,7 +100,8 @@ async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_secon
         let rejected = limiter.admit([("acount", "alice")]).await;
         let rejected = rejected.expect_err("a rejection");
         assert_eq!(rejected.status(), 503);
-        let DecisionKind::UnknownPolicy(unknown) = rejected.decision().kind() else {
+        let DecisionKind::Invalid(CallError::UnknownPolicy(unknown)) = rejected.decision().kind()
+        else {
             panic!("{rejected:?}");
         };
         assert_eq!(unknown.name(), "acount");
@@ -115,7 +116,10 @@ async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_secon
         limiter.check("alice").quota_for("acount", quota("1/min")),
     ] {
         let decision = check.await;
-        assert!(matches!(decision.kind(), DecisionKind::UnknownPolicy(_)));
+        assert!(matches!(
+            decision.kind(),
+            DecisionKind::Invalid(CallError::UnknownPolicy(_))
+        ));
     }
     let keys = || [("acount", "alice")];
     let waited = limiter.wait(keys(), secs(1)).await;
@@ -231,7 +235,7 @@ async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
             assert_eq!(rejected.status(), 503);
             let kind = rejected.decision().kind();
             assert!(
-                matches!(kind, DecisionKind::PartsRequired { policy, .. } if &**policy == name)
+                matches!(kind, DecisionKind::Invalid(CallError::PartsRequired { policy, .. }) if &**policy == name)
             );
         }
         let line = log.throttled("call `parts`", start);

@@ -68,7 +68,10 @@ async fn waiters_for_a_removed_policy_are_rejected_as_if_they_named_an_unknown_o
     for removed in [first, second] {
         let rejected = removed.await.expect("no panic").expect_err("unknown");
         let kind = rejected.decision().kind().clone();
-        assert!(matches!(kind, DecisionKind::UnknownPolicy(_)), "{kind:?}");
+        assert!(
+            matches!(kind, DecisionKind::Invalid(CallError::UnknownPolicy(_))),
+            "{kind:?}"
+        );
     }
     drop(other.await.expect("no panic").expect("admitted"));
 }

@@ -36,15 +36,21 @@ impl Run<'_> {
             Some(cost) => check.cost(cost),
             None => check,
         };
+        let tiers = self.tiers(request).into_iter();
+        tiers.fold(check, |check, (policy, quota)| {
+            check.quota_for(policy, quota)
+        })
+    }
+
+    /// The quotas of a request that are not the policies' own.
+    fn tiers(&self, request: &Request) -> Vec<(String, Quota)> {
         let policies = self.policies.iter().enumerate();
         let tiers = policies.filter_map(|(place, policy)| {
             let tier = request.tier(policy, place);
             (policy.is_present() && tier != policy.own(tier))
-                .then(|| (place, policy.quotas[tier].quota()))
+                .then(|| (policy_name(place), policy.quotas[tier].quota()))
         });
-        tiers.fold(check, |check, (place, quota)| {
-            check.quota_for(policy_name(place), quota)
-        })
+        tiers.collect()
     }
 
     fn keys_of(&self, key: usize) -> RequestKeys {
@@ -352,8 +358,12 @@ impl Run<'_> {
         let cost = request.cost.unwrap_or(1);
         let [redis, memory] = self.limiters(request);
         let ask = |limiter: &Limiter| {
-            self.dress(limiter.charge(self.keys_of(request.key), cost), request)
-                .into_future()
+            let charge = limiter.charge(self.keys_of(request.key), cost);
+            let tiers = self.tiers(request).into_iter();
+            let charge = tiers.fold(charge, |charge, (policy, quota)| {
+                charge.quota_for(policy, quota)
+            });
+            charge.into_future()
         };
         let permits = self.permits();
         let by_redis = OpResult::of_status(&ask(&redis).await)?;

@@ -1,27 +1,23 @@
-//! The settings and policies that decide a request, and what happens to it once it is decided.
+//! What a layer's clones and services share, and what happens to a request once it is decided.
 
-use std::sync::{Arc, Mutex};
+use std::{ops::Deref, sync::Arc};
 
 use http::{Extensions, HeaderMap, Response, header::CACHE_CONTROL, request::Parts};
 
 use super::body::{InFlightRequest, ResponseProgress};
 use crate::{
     headers::CDN_CACHE_CONTROL,
-    limiter::{Admission, Decision, Limiter, LimiterRef, LimiterRefs, Rejected},
+    limiter::{Admission, Decision, Limiter, PolicySet, Rejected},
     respond::{KeptRequest, LayerSettings, RejectionBody, RetryDelay, write_headers},
-    sync::{
-        CachePadded, Replaceable, ReplaceableValue, ReplacedFlag, ShardedArc, lock,
-        replaceable_value,
-    },
+    sync::{CachePadded, Replaceable, ReplacedFlag, ShardedArc, replaceable_value},
 };
 
-/// The policies and the settings of a layer, as they are in force together. There are several copies, each on cache lines of its
-/// own, of which each thread uses one, so that counting the references to it causes no contention between threads.
+/// The settings of a layer. There are several copies, of which each thread uses one, so that counting the references to it causes no
+/// contention between threads.
 #[derive(Debug)]
-pub(crate) struct SettingsSnapshot {
-    pub(crate) limiter: CachePadded<Arc<LimiterRef>>,
-    pub(crate) settings: LayerSettings,
-    pub(crate) replaced: ReplacedFlag,
+pub(crate) struct SharedSettings {
+    settings: LayerSettings,
+    replaced: ReplacedFlag,
 }
 
 /// An admitted request: what the layer keeps of it until there is a response.
@@ -38,7 +34,7 @@ pub(crate) struct AdmittedRequest {
 /// What a layer needs to respond to a request that its handler rejects.
 #[derive(Debug)]
 pub(crate) struct RejectionContext {
-    snapshot: Arc<SettingsSnapshot>,
+    settings: Arc<SharedSettings>,
     request: KeptRequest,
 }
 
@@ -54,7 +50,7 @@ pub(crate) struct LayerDecision {
     index: usize,
 }
 
-impl SettingsSnapshot {
+impl SharedSettings {
     /// Moves the decision of an admitted request to its extensions.
     pub(crate) fn admit(
         self: Arc<Self>,
@@ -72,12 +68,12 @@ impl SettingsSnapshot {
         };
         let decision_index = added.index;
         let settles = added.depends_on_outcome;
-        let in_flight = (settles || added.permit.is_some()).then(|| {
+        let in_flight = (settles || added.permits.is_some()).then(|| {
             let progress = settles.then(|| ResponseProgress::new(&parts.method));
             Box::new(InFlightRequest::new(
                 admission.clone(),
                 decision_index,
-                added.permit,
+                added.permits,
                 progress,
             ))
         });
@@ -90,7 +86,7 @@ impl SettingsSnapshot {
             in_flight,
             rejection_context: Some(RejectionContext {
                 request: self.settings.keep_request(parts),
-                snapshot: self,
+                settings: self,
             }),
         }
     }
@@ -120,7 +116,7 @@ impl SettingsSnapshot {
 impl LayerDecision {
     /// Whether its decision and `other` have policies of the same name.
     fn shares_policy_with(&self, other: &Decision) -> bool {
-        let shares_policy = |decision: &mut Decision| {
+        let shares_policy = |decision: &Decision| {
             let mut policies = decision.policies();
             policies.any(|policy| other.policy(policy.policy()).is_some())
         };
@@ -141,7 +137,7 @@ impl AdmittedRequest {
         if is_shared(response.headers()) {
             return;
         }
-        let fields = context.snapshot.settings.headers();
+        let fields = context.settings.headers();
         if fields.is_custom() {
             // A copy, since the closure is not called under the admission's lock.
             let copy = decision
@@ -153,7 +149,7 @@ impl AdmittedRequest {
             return;
         }
         let write =
-            |decision: &mut Decision| write_headers(decision, fields, RetryDelay::NONE, response);
+            |decision: &Decision| write_headers(decision, fields, RetryDelay::NONE, response);
         decision.admission.with_last_decision(decision.index, write);
     }
 
@@ -164,13 +160,13 @@ impl AdmittedRequest {
         response: Response<B>,
     ) -> Result<Response<RejectionBody>, Response<B>> {
         let mut response = response;
-        let Some(RejectionContext { snapshot, request }) = &self.rejection_context else {
+        let Some(RejectionContext { settings, request }) = &self.rejection_context else {
             return Err(response);
         };
         let rejected = response.extensions_mut().remove::<Rejected>();
         let by_inner_layer = response.extensions().get::<RejectedByHandler>().is_some();
         let by_status = !by_inner_layer && is_status_of_rejection(response.extensions());
-        if snapshot.settings.refunds_handler_rejections()
+        if settings.refunds_handler_rejections()
             && (rejected.is_some() || by_inner_layer || by_status)
             && let Some(decision) = &self.decision
         {
@@ -178,14 +174,12 @@ impl AdmittedRequest {
         }
         let Some(rejected) = rejected else {
             if by_status {
-                response = snapshot.settings.with_fixed_headers(response);
+                response = settings.with_fixed_headers(response);
                 response.extensions_mut().insert(RejectedByHandler);
             }
             return Err(response);
         };
-        let mut replaced = snapshot
-            .settings
-            .replace_handler_rejection(&rejected, request, response);
+        let mut replaced = settings.replace_handler_rejection(&rejected, request, response);
         replaced.extensions_mut().insert(RejectedByHandler);
         // If both have a policy of the same name, only the rejection's fields are written.
         let repeated = self
@@ -233,13 +227,21 @@ fn is_shared(headers: &HeaderMap) -> bool {
             .any(|field| has(field, &["public", "s-maxage", "max-age"]))
 }
 
-/// What the clones of a layer and its services share: the limiter, and the settings in force.
+impl Deref for SharedSettings {
+    type Target = LayerSettings;
+
+    fn deref(&self) -> &LayerSettings {
+        &self.settings
+    }
+}
+
+replaceable_value!(SharedSettings, replaced);
+
+/// What the clones of a layer and its services share.
 #[derive(Debug)]
 pub(crate) struct LayerShared {
     limiter: Limiter,
-    current: Replaceable<SettingsSnapshot>,
-    /// Held while `current` is replaced.
-    replacing: Mutex<()>,
+    settings: Replaceable<SharedSettings>,
 }
 
 /// A reference to what a layer shares. There are several, each on cache lines of its own, of which each thread uses one, so that
@@ -258,11 +260,9 @@ pub(crate) enum LayerRef {
 impl LayerShared {
     /// Handles of what a layer shares.
     pub(crate) fn open(limiter: Limiter, settings: LayerSettings) -> ShardedArc<LayerHandle> {
-        let current = Replaceable::new(snapshots(&limiter.refs(), &settings));
         let shared = Arc::new(Self {
             limiter,
-            current,
-            replacing: Mutex::default(),
+            settings: Replaceable::new(copies(&settings)),
         });
         ShardedArc::new(|| LayerHandle(CachePadded::new(shared.clone())))
     }
@@ -271,52 +271,22 @@ impl LayerShared {
         &self.limiter
     }
 
+    /// The settings in force.
     pub(crate) fn settings(&self) -> LayerSettings {
-        self.current.all().first().settings.clone()
+        self.settings.local().settings.clone()
     }
 
-    /// The settings in force, with the policies in force.
-    #[inline]
-    pub(crate) fn current(&self) -> Arc<SettingsSnapshot> {
-        let snapshot = self.current.local();
-        if snapshot.limiter.replaced_flag().is_set() {
-            self.with_new_policies()
-        } else {
-            snapshot
-        }
-    }
-
-    /// The same settings with the limiter's new policies.
-    #[cold]
-    fn with_new_policies(&self) -> Arc<SettingsSnapshot> {
-        let replacing = lock(&self.replacing);
-        let last = self.current.all();
-        // Another thread may have been here first.
-        if last.first().limiter.replaced_flag().is_set() {
-            let refs = self.limiter.refs();
-            self.current
-                .replace(snapshots(&refs, &last.first().settings));
-        }
-        drop(replacing);
-        self.current.local()
-    }
-
-    /// Replaces the settings together with the policies.
-    pub(crate) fn replace(&self, policies: &LimiterRefs, settings: &LayerSettings) {
-        let _replacing = lock(&self.replacing);
-        self.current.replace(snapshots(policies, settings));
+    pub(crate) fn replace_settings(&self, settings: &LayerSettings) {
+        self.settings.replace(copies(settings));
     }
 }
 
-fn snapshots(policies: &LimiterRefs, settings: &LayerSettings) -> ShardedArc<SettingsSnapshot> {
-    policies.map(|limiter| SettingsSnapshot {
-        limiter: CachePadded::new(limiter.clone()),
+fn copies(settings: &LayerSettings) -> ShardedArc<SharedSettings> {
+    ShardedArc::new(|| SharedSettings {
         settings: settings.clone(),
         replaced: ReplacedFlag::default(),
     })
 }
-
-replaceable_value!(SettingsSnapshot, replaced);
 
 impl LayerHandle {
     #[inline]
@@ -328,8 +298,14 @@ impl LayerHandle {
 impl LayerRef {
     /// The settings in force.
     #[inline]
-    pub(crate) fn current(&self) -> Arc<SettingsSnapshot> {
-        self.handle().shared().current()
+    pub(crate) fn settings(&self) -> Arc<SharedSettings> {
+        self.handle().shared().settings.local()
+    }
+
+    /// The policies in force.
+    #[inline]
+    pub(crate) fn policy_set(&self) -> Arc<PolicySet> {
+        self.handle().shared().limiter.policy_set()
     }
 
     #[inline]

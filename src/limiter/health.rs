@@ -11,7 +11,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::core::LimiterCore;
+use super::policy_set::PolicySet;
 use crate::{
     error::ConfigError,
     store::{
@@ -95,32 +95,33 @@ impl HealthCheck {
     }
 }
 
-impl LimiterCore {
-    /// The report of a health check that ended less than `max_age` ago, or else of a new one.
-    pub(super) async fn recent_health(&self, max_age: Duration) -> HealthReport {
-        let check = || {
-            let limits = self.policies.iter().map(|bound| bound.limit.clone());
-            match self.store.admin() {
-                Some(admin) => admin.health_check(&limits.collect::<Vec<_>>()),
-                None => Box::pin(ready(HealthReport::default())),
-            }
-        };
-        let report = self.health_checks.report(max_age, check).await;
-        let report = self.policies.iter().fold(report, |report, bound| {
-            match bound.other_quotas.uncountable() {
-                Some(invalid) => report.with_warning(HealthWarning::UncountableQuota {
-                    error: ConfigError::of(bound.policy.name(), invalid),
-                }),
-                None => report,
-            }
-        });
-        let sharing = self.policies.iter();
-        let sharing = sharing.filter(|bound| bound.missing_keys.shares_by_mistake());
-        sharing.fold(report, |report, bound| {
-            report.with_warning(HealthWarning::SharedBucket {
+/// The report of a health check that ended less than `max_age` ago, or else of a new one, of a limiter with these policies.
+pub(super) async fn recent_health(
+    checks: &HealthChecks,
+    set: &PolicySet,
+    max_age: Duration,
+) -> HealthReport {
+    let check = || {
+        let limits = set.policies.iter().map(|bound| bound.limit.clone());
+        match set.store.admin() {
+            Some(admin) => admin.health_check(&limits.collect::<Vec<_>>()),
+            None => Box::pin(ready(HealthReport::default())),
+        }
+    };
+    let mut report = checks.report(max_age, check).await;
+    for bound in &set.policies {
+        if let Some(invalid) = bound.other_quotas.uncountable() {
+            let error = ConfigError::of(bound.policy.name(), invalid);
+            report = report.with_warning(HealthWarning::UncountableQuota { error });
+        }
+    }
+    for bound in &set.policies {
+        if bound.state.missing_keys.shares_by_mistake() {
+            report = report.with_warning(HealthWarning::SharedBucket {
                 policy: bound.policy.shared_name(),
                 remedy: bound.policy.extractor().missing_key_hint().into(),
-            })
-        })
+            });
+        }
     }
+    report
 }

@@ -1,0 +1,600 @@
+//! What a request was charged, and what becomes of it: settled to its true cost, refunded, or charged more.
+
+use std::{
+    fmt, mem, slice,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use smallvec::SmallVec;
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    task::coop::consume_budget,
+};
+
+use super::{
+    adjust_call::{AdjustCall, Adjusted, Adjustment, AllAdjusted, PolicyName},
+    decision::Decision,
+    entry::Entry,
+    listener::AdjustListener,
+    policy_set::{PolicyRole, PolicySet},
+};
+use crate::{
+    error::StoreError,
+    key::Key,
+    observe::UnitsKind,
+    store::{LimitHandle, Store, Units},
+    strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter},
+    sync::lock,
+};
+
+/// Upper bound of the adjustments in one call. A policy that was charged often has as many receipts.
+const MAX_ADJUSTMENTS: usize = 64;
+
+/// The charge of a request, with a line for each entry of its decision. One call of the store at a time adjusts it.
+pub(crate) struct Charge {
+    store: Arc<dyn Store>,
+    listener: Arc<dyn AdjustListener>,
+    lines: Mutex<Vec<Line>>,
+    /// Held while units are adjusted.
+    turn: Arc<AsyncMutex<()>>,
+    /// True costs, by policy, that are settled when the adjustment in progress has ended.
+    deferred: Mutex<Vec<(Arc<str>, u64)>>,
+}
+
+/// What is charged under one policy.
+struct Line {
+    limit: LimitHandle,
+    key: Key,
+    caller: Key,
+    cost: Units,
+    policy: PolicyName,
+    is_permit: bool,
+    is_shadow: bool,
+    /// Whether the application may adjust it: a ban counts rejections, and under a shadow that rejects, the work never began.
+    is_adjustable: bool,
+    /// The oldest first. A receipt keeps its index when nothing is left of it.
+    receipts: SmallVec<[ChargeReceipt; 2]>,
+    /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
+    pending: u64,
+    /// Whether the application has settled it, so that the request's outcome does not.
+    is_settled: bool,
+    /// The status after the last adjustment.
+    status: QuotaStatus,
+    is_adjusted: bool,
+}
+
+/// The right to adjust a charge. When it ends, what was deferred meanwhile is sent.
+struct Turn {
+    charge: Arc<Charge>,
+    lock: Option<OwnedMutexGuard<()>>,
+}
+
+/// One adjustment of a line.
+struct Step {
+    line: usize,
+    kind: StepKind,
+}
+
+enum StepKind {
+    Charge(Units),
+    /// Units of the receipt of this index, as it was before.
+    Refund {
+        index: usize,
+        receipt: ChargeReceipt,
+        units: u64,
+    },
+}
+
+/// What is left to do to settle a line.
+struct Correction {
+    line: usize,
+    charge: Units,
+    refund: u64,
+    /// The index of the receipt that was refunded last. Older ones follow.
+    before: usize,
+}
+
+/// The error of a settlement.
+pub(crate) struct SettleFailure {
+    pub(crate) error: StoreError,
+    /// The policies that were not settled.
+    pub(crate) failed: Vec<Arc<str>>,
+}
+
+/// The result of a refund under one policy: see [`Admission::refund`](crate::Admission::refund).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refund {
+    policy: Arc<str>,
+    units: u64,
+}
+
+impl Refund {
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+}
+
+impl Charge {
+    /// The charge of an admitted request.
+    pub(crate) fn of(decision: &Decision) -> Self {
+        let set = &*decision.set;
+        let store = match (&set.shares, decision.entries.first()) {
+            // The shares of this process count all entries, or none.
+            (Some(shares), Some(first)) if first.is_share() => shares.clone(),
+            _ => set.store.clone(),
+        };
+        let lines = decision.entries.iter().map(|entry| Line::of(set, entry));
+        Self {
+            store,
+            listener: set.listener.clone(),
+            lines: Mutex::new(lines.collect()),
+            turn: Arc::default(),
+            deferred: Mutex::default(),
+        }
+    }
+
+    /// Sets the statuses of the decision's entries to those after the last adjustment.
+    pub(crate) fn update(&self, entries: &mut [Entry]) {
+        for (entry, line) in entries.iter_mut().zip(&*self.lines()) {
+            if line.is_adjusted {
+                entry.status = LazyStatus::Resolved(line.status);
+            }
+        }
+    }
+
+    /// Charges more units under a policy. If the future is dropped, they are charged nevertheless.
+    pub(crate) async fn charge(
+        self: &Arc<Self>,
+        policy: &str,
+        units: Units,
+    ) -> Result<(), StoreError> {
+        let _turn = self.turn().await;
+        let lines = self.lines_of(|line| !line.is_permit && &*line.policy.name == policy);
+        for line in lines.into_iter().filter(|_| !units.is_zero()) {
+            let steps = [self.charge_step(line, units)];
+            let result = self.call(&steps, UnitsKind::Charged).send().await;
+            self.apply(&steps, &result);
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Refunds up to so many units of each line of a policy, or with `None` of all, the newest charges first. One receipt follows the
+    /// other, so that a future that is dropped leaves the older ones alone.
+    pub(crate) async fn refund(
+        self: &Arc<Self>,
+        policy: Option<&str>,
+        units: u64,
+    ) -> Result<Vec<Refund>, StoreError> {
+        // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
+        consume_budget().await;
+        let _turn = self.turn().await;
+        let lines = self.lines_of(|line| policy.is_none_or(|policy| &*line.policy.name == policy));
+        let mut refunds = Vec::with_capacity(lines.len());
+        for line in lines {
+            let units = self.refund_up_to(line, units).await?;
+            if let Some(own) = self.lines().get(line).filter(|own| !own.is_shadow) {
+                let policy = own.policy.name.clone();
+                refunds.push(Refund { policy, units });
+            }
+        }
+        Ok(refunds)
+    }
+
+    async fn refund_up_to(&self, line: usize, units: u64) -> Result<u64, StoreError> {
+        let (mut left, mut before, mut refunded) = (units, usize::MAX, 0);
+        while let Some(step) = self.refund_step(line, before, left) {
+            let StepKind::Refund { index, units, .. } = step.kind else {
+                break;
+            };
+            (left, before) = (left - units, index);
+            let steps = [step];
+            let result = self.call(&steps, UnitsKind::Refunded).send().await;
+            self.apply(&steps, &result);
+            refunded += result?.iter().map(|adjusted| adjusted.units).sum::<u64>();
+        }
+        Ok(refunded)
+    }
+
+    /// Settles policies, each to its true cost.
+    pub(crate) async fn settle(
+        self: &Arc<Self>,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Result<(), SettleFailure> {
+        let _turn = self.turn().await;
+        let mut corrections = self.corrections(true_costs);
+        loop {
+            let steps = self.next_steps(&mut corrections);
+            if steps.is_empty() {
+                return Ok(());
+            }
+            // All calls are sent before the first result is awaited.
+            let sent: Vec<_> = self
+                .by_call(&steps)
+                .map(|steps| (steps, self.call(steps, UnitsKind::SettledMore).send()))
+                .collect();
+            let (mut failed, mut error) = (Vec::new(), None);
+            for (steps, response) in sent {
+                let result = response.await;
+                self.apply(steps, &result);
+                if let Err(reason) = result {
+                    failed.extend(steps.iter().map(|step| step.line));
+                    error = Some(reason);
+                }
+            }
+            if let Some(error) = error {
+                let unfinished = corrections.iter().filter(|rest| rest.refund > 0);
+                failed.extend(unfinished.map(|rest| rest.line));
+                let lines = self.lines();
+                let failed = failed.into_iter().filter_map(|line| lines.get(line));
+                let failed = failed.map(|line| line.policy.name.clone()).collect();
+                return Err(SettleFailure { error, failed });
+            }
+        }
+    }
+
+    /// Settles policies without a caller that awaits it: now, or when the adjustment in progress has ended.
+    pub(crate) fn settle_detached(self: &Arc<Self>, true_costs: &[(Arc<str>, u64)]) {
+        lock(&self.deferred).extend_from_slice(true_costs);
+        self.settle_deferred();
+    }
+
+    fn settle_deferred(self: &Arc<Self>) {
+        let Some(turn) = self.try_turn() else {
+            return;
+        };
+        let true_costs = mem::take(&mut *lock(&self.deferred));
+        let mut corrections = self.corrections(&true_costs);
+        let turn = Arc::new(turn);
+        loop {
+            let steps = self.next_steps(&mut corrections);
+            if steps.is_empty() {
+                return;
+            }
+            self.send_detached(steps, &turn);
+        }
+    }
+
+    /// Refunds all that is left, without waiting for it.
+    pub(crate) fn refund_all(&self) {
+        self.refund_lines(|_| true);
+    }
+
+    /// Refunds all that is left of a line, without waiting for it.
+    pub(crate) fn refund_line(&self, line: usize) {
+        self.refund_lines(|index| index == line);
+    }
+
+    fn refund_lines(&self, is_refunded: impl Fn(usize) -> bool) {
+        let mut refunds: SmallVec<[Adjustment; 2]> = SmallVec::new();
+        let mut lines = self.lines();
+        for (_, line) in lines
+            .iter_mut()
+            .enumerate()
+            .filter(|(index, _)| is_refunded(*index))
+        {
+            for receipt in line.take_receipts() {
+                line.add_returned(receipt.remaining);
+                let units = Units::new(receipt.remaining);
+                refunds.push(line.adjustment(units, Some(receipt), UnitsKind::Refunded));
+            }
+            line.is_settled = true;
+        }
+        drop(lines);
+        for refund in &refunds {
+            refund.refund_detached(&*self.store, &*self.listener);
+        }
+    }
+
+    /// Charges the cost of a line after the response, unless the application has settled it. Nothing waits for it.
+    pub(crate) fn charge_after(self: &Arc<Self>, line: usize) {
+        let cost = match self.lines().get(line) {
+            Some(own) if !own.is_settled => own.cost,
+            _ => return,
+        };
+        // A settlement that follows waits for it. One in progress does not know of this charge.
+        let turn = Arc::new(self.try_turn());
+        let step = self.charge_step(line, cost);
+        let call = self.call(slice::from_ref(&step), UnitsKind::Charged);
+        let charge = self.clone();
+        call.send_detached(move |result| {
+            if result.is_ok() {
+                charge.apply(&[step], &result);
+            }
+            drop(turn);
+        });
+    }
+
+    async fn turn(self: &Arc<Self>) -> Turn {
+        Turn {
+            lock: Some(self.turn.clone().lock_owned().await),
+            charge: self.clone(),
+        }
+    }
+
+    fn try_turn(self: &Arc<Self>) -> Option<Turn> {
+        Some(Turn {
+            lock: Some(self.turn.clone().try_lock_owned().ok()?),
+            charge: self.clone(),
+        })
+    }
+
+    /// The indices of the lines that the application may adjust.
+    fn lines_of(&self, is_adjusted: impl Fn(&Line) -> bool) -> Vec<usize> {
+        let lines = self.lines();
+        let adjustable = lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.is_adjustable);
+        let adjusted = adjustable.filter(|(_, line)| is_adjusted(line));
+        adjusted.map(|(index, _)| index).collect()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
+        lock(&self.lines)
+    }
+
+    /// A charge of units, which count from now on: if its result is lost, it counts as made.
+    fn charge_step(&self, line: usize, units: Units) -> Step {
+        if let Some(line) = self.lines().get_mut(line) {
+            line.pending = line.pending.saturating_add(units.get());
+            line.is_settled = true;
+        }
+        Step {
+            line,
+            kind: StepKind::Charge(units),
+        }
+    }
+
+    /// Takes up to `units` of the newest receipt before index `before`, to refund them.
+    fn refund_step(&self, line: usize, before: usize, units: u64) -> Option<Step> {
+        let mut lines = self.lines();
+        let receipts = lines.get_mut(line)?.receipts.iter_mut().enumerate();
+        let mut older = receipts.take(before);
+        let (index, receipt) = older.rfind(|(_, receipt)| receipt.remaining > 0)?;
+        let (whole, units) = (*receipt, units.min(receipt.remaining));
+        receipt.remaining -= units;
+        (units > 0).then_some(Step {
+            line,
+            kind: StepKind::Refund {
+                index,
+                receipt: whole,
+                units,
+            },
+        })
+    }
+
+    /// The differences between what is charged and each true cost. From now on the request's outcome does not change these lines.
+    fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
+        let mut lines = self.lines();
+        let mut corrections = Vec::new();
+        // A permit has an identity in the store, so the number of permits is not corrected.
+        let units = lines
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, own)| own.is_adjustable);
+        for (line, own) in units.filter(|(_, own)| !own.is_permit) {
+            // The last cost of a policy counts.
+            let mut costs = true_costs.iter().rev();
+            let Some((_, true_cost)) = costs.find(|(name, _)| *name == own.policy.name) else {
+                continue;
+            };
+            own.is_settled = true;
+            let charged = own.net_charged();
+            corrections.push(Correction {
+                line,
+                charge: Units::new(true_cost.saturating_sub(charged)),
+                refund: charged.saturating_sub(*true_cost),
+                before: usize::MAX,
+            });
+        }
+        corrections
+    }
+
+    /// Takes the next adjustments of the corrections, ordered by call.
+    fn next_steps(&self, corrections: &mut [Correction]) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for correction in corrections {
+            let line = correction.line;
+            let charge = mem::replace(&mut correction.charge, Units::ZERO);
+            if !charge.is_zero() {
+                steps.push(self.charge_step(line, charge));
+            }
+            while correction.refund > 0 && steps.len() < MAX_ADJUSTMENTS {
+                match self.refund_step(line, correction.before, correction.refund) {
+                    Some(step) => {
+                        if let StepKind::Refund { index, units, .. } = step.kind {
+                            correction.refund -= units;
+                            correction.before = index;
+                        }
+                        steps.push(step);
+                    }
+                    // The rest was refunded meanwhile, or has no receipt.
+                    None => correction.refund = 0,
+                }
+            }
+        }
+        steps.sort_by_key(|step| self.shard(step));
+        steps
+    }
+
+    /// The part of the store that has the line's key: adjustments in one part are one call.
+    fn shard(&self, step: &Step) -> usize {
+        let lines = self.lines();
+        lines
+            .get(step.line)
+            .map_or(0, |line| self.store.shard(&line.key))
+    }
+
+    fn by_call<'a>(&'a self, steps: &'a [Step]) -> impl Iterator<Item = &'a [Step]> {
+        steps.chunk_by(|step, next| self.shard(step) == self.shard(next))
+    }
+
+    /// The call that makes these adjustments. Units that are charged are of this kind.
+    fn call(&self, steps: &[Step], kind: UnitsKind) -> AdjustCall {
+        let lines = self.lines();
+        let adjustments = steps.iter().filter_map(|step| {
+            let line = lines.get(step.line)?;
+            Some(match step.kind {
+                StepKind::Charge(units) => line.adjustment(units, None, kind),
+                StepKind::Refund { receipt, units, .. } => {
+                    let kind = match kind {
+                        UnitsKind::SettledMore => UnitsKind::SettledLess,
+                        kind => kind,
+                    };
+                    line.adjustment(Units::new(units), Some(receipt), kind)
+                }
+            })
+        });
+        AdjustCall::new(self.store.clone(), self.listener.clone(), adjustments)
+    }
+
+    /// Sends adjustments without a caller that awaits them.
+    fn send_detached(self: &Arc<Self>, steps: Vec<Step>, turn: &Arc<Turn>) {
+        let mut rest = steps;
+        while let Some(first) = rest.first() {
+            let shard = self.shard(first);
+            let of_call = rest.partition_point(|step| self.shard(step) == shard);
+            let later = rest.split_off(of_call);
+            let steps = mem::replace(&mut rest, later);
+            let (charge, turn) = (self.clone(), turn.clone());
+            let call = self.call(&steps, UnitsKind::SettledMore);
+            call.send_detached(move |result| {
+                // Without a result it counts as made: it may be, or will be.
+                if result.is_ok() {
+                    charge.apply(&steps, &result);
+                }
+                drop(turn);
+            });
+        }
+    }
+
+    /// Records what a call did. After an error it counts as made if it may have been.
+    fn apply(&self, steps: &[Step], result: &Result<AllAdjusted, StoreError>) {
+        let mut lines = self.lines();
+        for (index, step) in steps.iter().enumerate() {
+            let Some(line) = lines.get_mut(step.line) else {
+                continue;
+            };
+            match result {
+                Ok(adjusted) => line.apply(&step.kind, &adjusted[index]),
+                Err(error) if error.may_have_run() => {}
+                Err(_) => line.undo(&step.kind),
+            }
+        }
+    }
+}
+
+impl Line {
+    fn of(set: &PolicySet, entry: &Entry) -> Self {
+        Self {
+            limit: entry.limit(set).clone(),
+            key: entry.key,
+            caller: entry.caller(),
+            cost: entry.units(),
+            policy: PolicyName::of(set, entry),
+            is_permit: set.bound(entry.policy).is_permit(),
+            is_shadow: entry.is_shadow(),
+            is_adjustable: entry.role != PolicyRole::Ban && !entry.is_shadow_rejection(),
+            receipts: SmallVec::from_iter([entry.receipt]),
+            pending: 0,
+            is_settled: false,
+            status: entry.status(set),
+            is_adjusted: false,
+        }
+    }
+
+    /// Units that are charged and not refunded.
+    fn net_charged(&self) -> u64 {
+        let left = self.receipts.iter().map(|receipt| receipt.remaining);
+        left.fold(self.pending, u64::saturating_add)
+    }
+
+    /// Takes all units that are left.
+    fn take_receipts(&mut self) -> SmallVec<[ChargeReceipt; 2]> {
+        let mut taken = self.receipts.clone();
+        taken.retain(|receipt| receipt.remaining > 0);
+        for receipt in &mut self.receipts {
+            receipt.remaining = 0;
+        }
+        taken
+    }
+
+    fn adjustment(
+        &self,
+        units: Units,
+        receipt: Option<ChargeReceipt>,
+        kind: UnitsKind,
+    ) -> Adjustment {
+        Adjustment {
+            limit: self.limit.clone(),
+            key: self.key,
+            caller: self.caller,
+            units,
+            receipt,
+            kind: (!self.is_permit).then_some(kind),
+            policy: self.policy.clone(),
+        }
+    }
+
+    fn apply(&mut self, step: &StepKind, adjusted: &Adjusted) {
+        match step {
+            StepKind::Charge(units) => {
+                self.pending = self.pending.saturating_sub(units.get());
+                self.receipts.push(adjusted.receipt);
+            }
+            StepKind::Refund { index, units, .. } => {
+                self.put_back(*index, units.saturating_sub(adjusted.units));
+            }
+        }
+        let at = adjusted.receipt.charged_at;
+        self.status = self.limit.status(&adjusted.snapshot, at, self.cost);
+        self.is_adjusted = true;
+    }
+
+    /// Undoes what was recorded of a step that was not made.
+    fn undo(&mut self, step: &StepKind) {
+        match step {
+            StepKind::Charge(units) => self.pending = self.pending.saturating_sub(units.get()),
+            StepKind::Refund { index, units, .. } => self.put_back(*index, *units),
+        }
+    }
+
+    fn put_back(&mut self, receipt: usize, units: u64) {
+        if let Some(receipt) = self.receipts.get_mut(receipt) {
+            receipt.remaining = receipt.remaining.saturating_add(units);
+        }
+    }
+
+    /// Adds units that are on their way back to the status.
+    fn add_returned(&mut self, units: u64) {
+        self.status.remaining = self.status.remaining.saturating_add(units);
+        if self.status.remaining >= self.cost.get() {
+            self.status.retry_after = RetryAfter::Now;
+        }
+        self.is_adjusted = true;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.lock = None;
+        let has_deferred = !lock(&self.charge.deferred).is_empty();
+        if has_deferred {
+            self.charge.settle_deferred();
+        }
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge").finish_non_exhaustive()
+    }
+}
