@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::{
     task::{JoinHandle, yield_now},
-    time::{sleep, timeout},
+    time::{sleep, sleep_until, timeout},
 };
 
 use super::*;
@@ -632,30 +632,42 @@ async fn a_rejection_until_now_is_followed_by_a_pause() {
 }
 
 /// Timers fire at whole milliseconds, and units are free in between. With a burst of one unit, those of a late attempt would be lost:
-/// an attempt charges a unit ahead that is free within 20 ms, and sleeps until then.
+/// attempts charge units ahead that are free within 3 ms, and the calls start when they are.
 #[tokio::test(start_paused = true)]
 async fn a_burst_of_one_unit_reaches_its_rate_if_attempts_charge_ahead() {
-    for per_second in [1_000, 700, 300] {
+    const AHEAD: Duration = Duration::from_millis(3);
+    for per_second in [3_000, 1_000, 700, 300] {
         let scene = Scene::new(1, Duration::from_secs(1) / per_second, Duration::ZERO);
         let attempt = async || {
-            let attempt = scene.model().acquire(1);
-            match &attempt {
-                Attempt::Rejected(Rejection {
-                    retry_at: Some(retry_at),
-                    ..
-                }) if *retry_at < Instant::now() + millis(20) => {
-                    let interval = scene.model().interval;
-                    scene.model().full_at += interval;
-                    sleep(retry_at.duration_since(Instant::now())).await;
-                    Attempt::Done { value: (), more: 0 }
-                }
-                _ => attempt,
+            let mut model = scene.model();
+            match model.acquire(1) {
+                Attempt::Done { more, .. } => Attempt::Done {
+                    value: Instant::now(),
+                    more,
+                },
+                Attempt::Rejected(mut rejection) => match rejection.retry_at {
+                    Some(free_at) if free_at <= Instant::now() + AHEAD => {
+                        let interval = model.interval;
+                        model.full_at += interval;
+                        Attempt::Done {
+                            value: free_at,
+                            more: 0,
+                        }
+                    }
+                    free_at => {
+                        rejection.retry_at = free_at.map(|free_at| free_at - AHEAD);
+                        Attempt::Rejected(rejection)
+                    }
+                },
             }
         };
-        let calls = (0..500).map(|_| scene.queues.wait(call(1, None), &attempt));
+        let calls = (0..per_second).map(async |_| {
+            let start_at = scene.queues.wait(call(1, None), &attempt).await.unwrap();
+            sleep_until(start_at).await;
+        });
         let began_at = Instant::now();
         futures_util::future::join_all(calls).await;
-        let rate = 500.0 / began_at.elapsed().as_secs_f64();
+        let rate = f64::from(per_second) / began_at.elapsed().as_secs_f64();
         assert!(
             rate >= 0.95 * f64::from(per_second),
             "{rate} of {per_second}/s"
