@@ -174,7 +174,9 @@ pub(crate) fn error_at_once(limiter: &Limiter) -> Option<StoreError> {
     let admit = limiter.admit(Key::new("whoever")).into_future();
     // Many in turn would use up the budget of a tokio task.
     let result = tokio::task::coop::unconstrained(admit).now_or_never()?;
-    Some(store_error(&result))
+    // The store may have replied by then.
+    let is_by_store = result.decision().source() == DecisionSource::Store;
+    (!is_by_store).then(|| store_error(&result))
 }
 
 pub(crate) fn is_open(limiter: &Limiter) -> bool {
