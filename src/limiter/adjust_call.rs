@@ -134,7 +134,12 @@ impl Adjustment {
             limit: entry.limit(set).clone(),
             key: entry.key,
             caller: entry.caller(),
-            units: entry.units(),
+            // A block list counts nothing.
+            units: if set.bound(entry.policy).policy.is_block_list() {
+                Units::ZERO
+            } else {
+                entry.units()
+            },
             receipt: None,
             kind,
             policy: PolicyName::of(set, entry),

@@ -1,6 +1,6 @@
 //! Each request is told once, with the outcome that its caller sees and its result under each policy; and so are units.
 
-use std::panic::AssertUnwindSafe;
+use std::collections::BTreeMap;
 
 use tollgate::{
     limiter::Override,
@@ -12,9 +12,7 @@ use crate::observe::support::*;
 
 /// A key of a request's user.
 fn user(parts: &Parts) -> Option<Key> {
-    let user = parts.headers.get("x-user")?;
-    assert!(user != "panic", "as the test expects");
-    Some(Key::new(user))
+    parts.headers.get("x-user").map(Key::new)
 }
 
 #[tokio::test]
@@ -53,13 +51,11 @@ async fn each_request_is_told_once_with_its_outcome_and_its_result_under_each_po
         let set = p.expect("known").set_override("vip", lifted).await;
         set.expect("it is set");
         assert!(limiter.check("vip").times(8).await.is_admitted());
-        let panics = AssertUnwindSafe(send(&layer, by("panic"))).catch_unwind();
-        assert!(panics.await.is_err());
         // Not requests; the last one is never polled.
         assert!(limiter.peek("alice").await.is_ok());
         assert!(limiter.reset("carol").await.is_ok());
         drop(limiter.check("carol").into_future());
-        let mut cancelled = 1;
+        let mut cancelled = 0;
         if world.redis_server().is_some() {
             let pending = limiter.check("carol").times(3).into_future();
             assert!(pending.now_or_never().is_none());
@@ -68,17 +64,19 @@ async fn each_request_is_told_once_with_its_outcome_and_its_result_under_each_po
             cancelled += 4;
         }
         let (record, _) = watched.figures().await;
-        let expected = [
+        let mut expected = BTreeMap::from([
             (DecisionOutcome::Admitted, 18),
             (DecisionOutcome::Rejected, 6),
             (DecisionOutcome::DenyListed, 1),
             (DecisionOutcome::AllowListed, 1),
             (DecisionOutcome::Skipped, 1),
             (DecisionOutcome::MissingKey, 1),
-            (DecisionOutcome::Cancelled, cancelled),
             (DecisionOutcome::Invalid, 1),
-        ];
-        assert_eq!(record.outcomes, expected.into());
+        ]);
+        if cancelled > 0 {
+            expected.insert(DecisionOutcome::Cancelled, cancelled);
+        }
+        assert_eq!(record.outcomes, expected);
         assert_eq!((record.uncounted, record.charged("p")), (0, 18));
         let results = |policy| PolicyResult::ALL.map(|result| record.result(policy, result));
         assert_eq!(results("p"), [12, 6, 6, 0]);
