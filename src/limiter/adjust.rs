@@ -27,7 +27,7 @@ use crate::{
     error::{CallError, NotNow, StoreError},
     observe::{DecisionSource, UnitsKind},
     quota::Quota,
-    store::{CounterOp, Op, TOO_FEW_RESULTS, Units},
+    store::{CounterOp, Op, TOO_FEW_RESULTS},
     strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
 
@@ -132,11 +132,11 @@ async fn charge(status: &mut Decision) -> Result<(), StoreError> {
     let charges = status
         .entries
         .iter()
-        .map(|entry| Adjustment::of(set, entry, Some(UnitsKind::Charged)));
+        .map(|entry| Adjustment::charge(set, entry, Some(UnitsKind::Charged)));
     if charges.len() == 0 {
         return Ok(());
     }
-    let call = AdjustCall::new(set.store.clone(), set.listener.clone(), charges);
+    let call = AdjustCall::new(&status.set, charges);
     let adjusted = call.send().await?;
     for (entry, adjusted) in status.entries.iter_mut().zip(adjusted) {
         entry.receipt = adjusted.receipt;
@@ -301,12 +301,13 @@ impl Credit {
             let policy = set.bound(entry.policy).policy.shared_name();
             return Err(CallError::CreditUnsupported { policy });
         }
-        let credit = Adjustment {
-            units: Units::new(self.units),
-            receipt: Some(ChargeReceipt::now(self.units)),
-            ..Adjustment::of(&set, entry, Some(UnitsKind::Credited))
-        };
-        let call = AdjustCall::new(set.store.clone(), set.listener.clone(), [credit]);
+        let credit = Adjustment::refund(
+            entry,
+            self.units,
+            ChargeReceipt::now(self.units),
+            Some(UnitsKind::Credited),
+        );
+        let call = AdjustCall::new(&set, [credit]);
         let adjusted = call.send().await?;
         let adjusted = adjusted.first().ok_or(TOO_FEW_RESULTS)?;
         entry.receipt.charged_at = adjusted.receipt.charged_at;

@@ -4,48 +4,22 @@ use std::{future::Future, mem, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{entry::Entry, listener::AdjustListener, policy_set::PolicySet};
+use super::{entry::Entry, policy_set::PolicySet};
 use crate::{
     error::StoreError,
-    key::Key,
     observe::{UnitsEvent, UnitsKind},
-    store::{
-        Completion, CounterOp, LimitHandle, Op, OpResult, Store, StoreResponse, TOO_FEW_RESULTS,
-        Units,
-    },
+    store::{Completion, CounterOp, Op, OpResult, StoreResponse, TOO_FEW_RESULTS, Units},
     strategy::{ChargeReceipt, Snapshot},
 };
 
-/// One counter of an adjustment. Units without a receipt are charged, units with one are refunded, at most its rest.
+/// An adjustment of one counter. Units without a receipt are charged, units with one are refunded, at most its rest.
 #[derive(Clone, Debug)]
 pub(crate) struct Adjustment {
-    pub(crate) limit: LimitHandle,
-    pub(crate) key: Key,
-    pub(crate) caller: Key,
+    pub(crate) entry: Entry,
     pub(crate) units: Units,
     pub(crate) receipt: Option<ChargeReceipt>,
-    /// What is reported; `None` for permits, whose holders are reported.
+    /// What is reported; `None` if nothing is.
     pub(crate) kind: Option<UnitsKind>,
-    pub(crate) policy: PolicyName,
-}
-
-/// A policy, as it is reported.
-#[derive(Clone, Debug)]
-pub(crate) struct PolicyName {
-    pub(crate) generation: u64,
-    pub(crate) index: u32,
-    pub(crate) name: Arc<str>,
-}
-
-impl PolicyName {
-    /// The policy of an entry.
-    pub(crate) fn of(set: &PolicySet, entry: &Entry) -> Self {
-        Self {
-            generation: set.generation,
-            index: entry.policy,
-            name: set.bound(entry.policy).policy.shared_name(),
-        }
-    }
 }
 
 /// What an adjustment did.
@@ -61,46 +35,107 @@ pub(crate) struct Adjusted {
 
 pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
 
-/// Adjustments in one call of a store: all of them or none, on a cluster those of one slot.
+/// Adjustments in one call of the store that counts their entries: all of them or none, on a cluster those of one slot. Those that end
+/// without a result are reported as unconfirmed.
 pub(crate) struct AdjustCall {
-    store: Arc<dyn Store>,
-    pending: PendingAdjustments,
+    set: Arc<PolicySet>,
+    adjustments: SmallVec<[Adjustment; 1]>,
 }
 
-/// Adjustments until their result is known. Those without a result are reported as unconfirmed.
-struct PendingAdjustments {
-    listener: Arc<dyn AdjustListener>,
-    adjustments: SmallVec<[Adjustment; 1]>,
+impl Adjustment {
+    /// A charge of the entry's cost. A block list counts nothing.
+    pub(crate) fn charge(set: &PolicySet, entry: &Entry, kind: Option<UnitsKind>) -> Self {
+        let counts_nothing = set.bound(entry.policy).policy.is_block_list();
+        Self {
+            units: if counts_nothing {
+                Units::ZERO
+            } else {
+                entry.units()
+            },
+            entry: entry.clone(),
+            receipt: None,
+            kind,
+        }
+    }
+
+    /// A refund of units of a receipt.
+    pub(crate) fn refund(
+        entry: &Entry,
+        units: u64,
+        receipt: ChargeReceipt,
+        kind: Option<UnitsKind>,
+    ) -> Self {
+        Self {
+            entry: entry.clone(),
+            units: Units::new(units),
+            receipt: Some(receipt),
+            kind,
+        }
+    }
+
+    fn op<'a>(&'a self, set: &'a PolicySet) -> CounterOp<'a> {
+        CounterOp {
+            units: self.units,
+            receipt: self.receipt,
+            ..self.entry.counter_op(set)
+        }
+    }
+
+    /// Refunds the units without a caller that awaits it, and reports them as unconfirmed.
+    pub(crate) fn refund_detached(&self, set: &PolicySet) {
+        let store = self.entry.store(set);
+        store.execute_detached(Op::Adjust, &[self.op(set)], None);
+        self.wake_waiting(set);
+        self.report(set, self.units.get(), false);
+    }
+
+    /// Wakes the calls that wait for what is refunded.
+    fn wake_waiting(&self, set: &PolicySet) {
+        if self.receipt.is_some() {
+            set.listener.released(self.entry.name(set), &self.entry.key);
+        }
+    }
+
+    fn report(&self, set: &PolicySet, units: u64, confirmed: bool) {
+        let Some(kind) = self.kind.filter(|_| units > 0) else {
+            return;
+        };
+        set.listener.on_units(&UnitsEvent {
+            generation: set.generation,
+            index: self.entry.policy as usize,
+            policy: self.entry.name(set),
+            key: &self.entry.key,
+            kind,
+            units,
+            confirmed,
+        });
+    }
 }
 
 impl AdjustCall {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
-        listener: Arc<dyn AdjustListener>,
+        set: &Arc<PolicySet>,
         adjustments: impl IntoIterator<Item = Adjustment>,
     ) -> Self {
         Self {
-            store,
-            pending: PendingAdjustments {
-                listener,
-                adjustments: adjustments.into_iter().collect(),
-            },
+            set: set.clone(),
+            adjustments: adjustments.into_iter().collect(),
         }
     }
 
     /// Sends the call. If the future is dropped, it is made nevertheless.
     pub(crate) fn send(self) -> impl Future<Output = Result<AllAdjusted, StoreError>> + use<> {
-        self.pending.announce_refunds();
-        let response = with_ops(&self.pending.adjustments, |ops| {
-            self.store.execute(Op::Adjust, ops)
-        });
+        self.wake_waiting();
+        let response = match self.adjustments.first() {
+            Some(first) => first
+                .entry
+                .store(&self.set)
+                .execute(Op::Adjust, &self.ops()),
+            None => StoreResponse::Ready(Err(TOO_FEW_RESULTS)),
+        };
         async move {
-            let result = match response {
-                StoreResponse::Ready(result) => result,
-                StoreResponse::Pending(response) => response.await,
-            };
             // An error that says that nothing was done is returned, and the caller may repeat the call.
-            self.pending.finish(result, false)
+            self.finish(response.result().await, false)
         }
     }
 
@@ -110,109 +145,55 @@ impl AdjustCall {
         self,
         completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,
     ) {
-        self.pending.announce_refunds();
-        let adjustments = self.pending.adjustments.clone();
-        let completion =
-            Completion::new(move |result| completion(self.pending.finish(result, true)));
-        with_ops(&adjustments, |ops| {
-            self.store
-                .execute_detached(Op::Adjust, ops, Some(completion));
-        });
-    }
-}
-
-/// Calls `call` with the store's operations for the adjustments.
-fn with_ops<T>(adjustments: &[Adjustment], call: impl FnOnce(&[CounterOp<'_>]) -> T) -> T {
-    let ops = adjustments.iter().map(Adjustment::op);
-    call(&ops.collect::<SmallVec<[_; 2]>>())
-}
-
-impl Adjustment {
-    /// A charge of the entry's cost.
-    pub(crate) fn of(set: &PolicySet, entry: &Entry, kind: Option<UnitsKind>) -> Self {
-        Self {
-            limit: entry.limit(set).clone(),
-            key: entry.key,
-            caller: entry.caller(),
-            // A block list counts nothing.
-            units: if set.bound(entry.policy).policy.is_block_list() {
-                Units::ZERO
-            } else {
-                entry.units()
-            },
-            receipt: None,
-            kind,
-            policy: PolicyName::of(set, entry),
-        }
-    }
-
-    fn op(&self) -> CounterOp<'_> {
-        CounterOp {
-            units: self.units,
-            receipt: self.receipt,
-            caller: self.caller,
-            ..CounterOp::new(&self.limit, self.key)
-        }
-    }
-
-    /// Refunds the units without a caller that awaits it. Reports them as unconfirmed.
-    pub(crate) fn refund_detached(&self, store: &dyn Store, listener: &dyn AdjustListener) {
-        store.execute_detached(Op::Adjust, &[self.op()], None);
-        listener.released(&self.policy.name, &self.key);
-        self.report(listener, self.units.get(), false);
-    }
-
-    fn report(&self, listener: &dyn AdjustListener, units: u64, confirmed: bool) {
-        let Some(kind) = self.kind.filter(|_| units > 0) else {
+        self.wake_waiting();
+        let Some(first) = self.adjustments.first().cloned() else {
             return;
         };
-        listener.on_units(&UnitsEvent {
-            generation: self.policy.generation,
-            index: self.policy.index as usize,
-            policy: &self.policy.name,
-            key: &self.key,
-            kind,
-            units,
-            confirmed,
-        });
+        let (set, adjustments) = (self.set.clone(), self.adjustments.clone());
+        let ops = adjustments.iter().map(|adjustment| adjustment.op(&set));
+        let ops: SmallVec<[_; 2]> = ops.collect();
+        let completion = Completion::new(move |result| completion(self.finish(result, true)));
+        let store = first.entry.store(&set);
+        store.execute_detached(Op::Adjust, &ops, Some(completion));
     }
-}
 
-impl PendingAdjustments {
-    /// Wakes the calls that wait for what is refunded.
-    fn announce_refunds(&self) {
-        for refund in self.adjustments.iter().filter(|one| one.receipt.is_some()) {
-            self.listener.released(&refund.policy.name, &refund.key);
+    fn ops(&self) -> SmallVec<[CounterOp<'_>; 2]> {
+        let adjustments = self.adjustments.iter();
+        adjustments
+            .map(|adjustment| adjustment.op(&self.set))
+            .collect()
+    }
+
+    fn wake_waiting(&self) {
+        for adjustment in &self.adjustments {
+            adjustment.wake_waiting(&self.set);
         }
     }
 
-    /// Reads the result, and reports it. `keeps` is whether the store makes later what it could not do now.
+    /// Reads the result, and reports it. `is_kept` is whether the store makes later what it could not do now.
     fn finish(
         mut self,
         result: Result<OpResult, StoreError>,
-        keeps: bool,
+        is_kept: bool,
     ) -> Result<AllAdjusted, StoreError> {
         let result = match result {
             Ok(result) if result.counters.len() < self.adjustments.len() => Err(TOO_FEW_RESULTS),
             result => result,
         };
-        let result = match result {
-            Ok(result) => result,
-            Err(error) => {
-                if !error.may_have_run() && !keeps {
-                    self.adjustments.clear();
-                }
-                return Err(error);
+        let result = result.inspect_err(|error| {
+            if !error.may_have_run() && !is_kept {
+                self.adjustments.clear();
             }
-        };
-        // The store has them, so that a call that waits finds them.
-        self.announce_refunds();
+        })?;
+        // The store has the refunds, so that a call that waits finds their units.
+        self.wake_waiting();
         let adjustments = mem::take(&mut self.adjustments);
         let counters = result.counters.iter().zip(&adjustments);
         let adjusted = counters.map(|(counter, adjustment)| {
-            adjustment.report(&*self.listener, counter.units, true);
+            adjustment.report(&self.set, counter.units, true);
             let at = result.time_of(counter);
-            let window_id = adjustment.limit.rule().window_id(&counter.snapshot, at);
+            let rule = adjustment.entry.limit(&self.set).rule();
+            let window_id = rule.window_id(&counter.snapshot, at);
             Adjusted {
                 units: counter.units,
                 receipt: ChargeReceipt::new(at, counter.units).with_window_id(window_id),
@@ -223,10 +204,10 @@ impl PendingAdjustments {
     }
 }
 
-impl Drop for PendingAdjustments {
+impl Drop for AdjustCall {
     fn drop(&mut self) {
         for adjustment in &self.adjustments {
-            adjustment.report(&*self.listener, adjustment.units.get(), false);
+            adjustment.report(&self.set, adjustment.units.get(), false);
         }
     }
 }

@@ -12,18 +12,16 @@ use tokio::{
 };
 
 use super::{
-    adjust_call::{AdjustCall, Adjusted, Adjustment, AllAdjusted, PolicyName},
+    adjust_call::{AdjustCall, Adjusted, Adjustment, AllAdjusted},
     decision::Decision,
     entry::Entry,
-    listener::AdjustListener,
     policy_set::{PolicyRole, PolicySet},
 };
 use crate::{
     error::StoreError,
-    key::Key,
     observe::UnitsKind,
-    store::{LimitHandle, Store, Units},
-    strategy::{ChargeReceipt, LazyStatus, QuotaStatus, RetryAfter},
+    store::Units,
+    strategy::{ChargeReceipt, LazyStatus, RetryAfter},
     sync::lock,
 };
 
@@ -32,8 +30,7 @@ const MAX_ADJUSTMENTS: usize = 64;
 
 /// The charge of a request, with a line for each entry of its decision. One call of the store at a time adjusts it.
 pub(crate) struct Charge {
-    store: Arc<dyn Store>,
-    listener: Arc<dyn AdjustListener>,
+    set: Arc<PolicySet>,
     lines: Mutex<Vec<Line>>,
     /// Held while units are adjusted.
     turn: Arc<AsyncMutex<()>>,
@@ -43,23 +40,14 @@ pub(crate) struct Charge {
 
 /// What is charged under one policy.
 struct Line {
-    limit: LimitHandle,
-    key: Key,
-    caller: Key,
-    cost: Units,
-    policy: PolicyName,
-    is_permit: bool,
-    is_shadow: bool,
-    /// Whether the application may adjust it: a ban counts rejections, and under a shadow that rejects, the work never began.
-    is_adjustable: bool,
+    /// Its status is that after the last adjustment.
+    entry: Entry,
     /// The oldest first. A receipt keeps its index when nothing is left of it.
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
     pending: u64,
     /// Whether the application has settled it, so that the request's outcome does not.
     is_settled: bool,
-    /// The status after the last adjustment.
-    status: QuotaStatus,
     is_adjusted: bool,
 }
 
@@ -124,16 +112,15 @@ impl Refund {
 impl Charge {
     /// The charge of an admitted request.
     pub(crate) fn of(decision: &Decision) -> Self {
-        let set = &*decision.set;
-        let store = match (&set.shares, decision.entries.first()) {
-            // The shares of this process count all entries, or none.
-            (Some(shares), Some(first)) if first.is_share() => shares.clone(),
-            _ => set.store.clone(),
-        };
-        let lines = decision.entries.iter().map(|entry| Line::of(set, entry));
+        let lines = decision.entries.iter().map(|entry| Line {
+            entry: entry.clone(),
+            receipts: SmallVec::from_iter([entry.receipt]),
+            pending: 0,
+            is_settled: false,
+            is_adjusted: false,
+        });
         Self {
-            store,
-            listener: set.listener.clone(),
+            set: decision.set.clone(),
             lines: Mutex::new(lines.collect()),
             turn: Arc::default(),
             deferred: Mutex::default(),
@@ -144,7 +131,7 @@ impl Charge {
     pub(crate) fn update(&self, entries: &mut [Entry]) {
         for (entry, line) in entries.iter_mut().zip(&*self.lines()) {
             if line.is_adjusted {
-                entry.status = LazyStatus::Resolved(line.status);
+                entry.status = line.entry.status;
             }
         }
     }
@@ -155,9 +142,11 @@ impl Charge {
         policy: &str,
         units: Units,
     ) -> Result<(), StoreError> {
+        if units.is_zero() {
+            return Ok(());
+        }
         let _turn = self.turn().await;
-        let lines = self.lines_of(|line| !line.is_permit && &*line.policy.name == policy);
-        for line in lines.into_iter().filter(|_| !units.is_zero()) {
+        for line in self.lines_of(|entry| !self.is_permit(entry) && self.is_of(entry, policy)) {
             let steps = [self.charge_step(line, units)];
             let result = self.call(&steps, UnitsKind::Charged).send().await;
             self.apply(&steps, &result);
@@ -176,12 +165,12 @@ impl Charge {
         // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
         consume_budget().await;
         let _turn = self.turn().await;
-        let lines = self.lines_of(|line| policy.is_none_or(|policy| &*line.policy.name == policy));
+        let lines = self.lines_of(|line| policy.is_none_or(|policy| self.is_of(line, policy)));
         let mut refunds = Vec::with_capacity(lines.len());
         for line in lines {
             let units = self.refund_up_to(line, units).await?;
-            if let Some(own) = self.lines().get(line).filter(|own| !own.is_shadow) {
-                let policy = own.policy.name.clone();
+            if let Some(own) = self.lines().get(line).filter(|own| !own.entry.is_shadow()) {
+                let policy = self.name_of(&own.entry);
                 refunds.push(Refund { policy, units });
             }
         }
@@ -234,7 +223,7 @@ impl Charge {
                 failed.extend(unfinished.map(|rest| rest.line));
                 let lines = self.lines();
                 let failed = failed.into_iter().filter_map(|line| lines.get(line));
-                let failed = failed.map(|line| line.policy.name.clone()).collect();
+                let failed = failed.map(|line| self.name_of(&line.entry)).collect();
                 return Err(SettleFailure { error, failed });
             }
         }
@@ -275,28 +264,32 @@ impl Charge {
     fn refund_lines(&self, is_refunded: impl Fn(usize) -> bool) {
         let mut refunds: SmallVec<[Adjustment; 2]> = SmallVec::new();
         let mut lines = self.lines();
-        for (_, line) in lines
-            .iter_mut()
-            .enumerate()
-            .filter(|(index, _)| is_refunded(*index))
-        {
+        for (index, line) in lines.iter_mut().enumerate() {
+            if !is_refunded(index) {
+                continue;
+            }
             for receipt in line.take_receipts() {
-                line.add_returned(receipt.remaining);
-                let units = Units::new(receipt.remaining);
-                refunds.push(line.adjustment(units, Some(receipt), UnitsKind::Refunded));
+                line.add_returned(&self.set, receipt.remaining);
+                let kind = self.kind(&line.entry, UnitsKind::Refunded);
+                refunds.push(Adjustment::refund(
+                    &line.entry,
+                    receipt.remaining,
+                    receipt,
+                    kind,
+                ));
             }
             line.is_settled = true;
         }
         drop(lines);
         for refund in &refunds {
-            refund.refund_detached(&*self.store, &*self.listener);
+            refund.refund_detached(&self.set);
         }
     }
 
     /// Charges the cost of a line after the response, unless the application has settled it. Nothing waits for it.
     pub(crate) fn charge_after(self: &Arc<Self>, line: usize) {
         let cost = match self.lines().get(line) {
-            Some(own) if !own.is_settled => own.cost,
+            Some(own) if !own.is_settled => own.entry.units(),
             _ => return,
         };
         // A settlement that follows waits for it. One in progress does not know of this charge.
@@ -326,15 +319,30 @@ impl Charge {
         })
     }
 
-    /// The indices of the lines that the application may adjust.
-    fn lines_of(&self, is_adjusted: impl Fn(&Line) -> bool) -> Vec<usize> {
+    /// The indices of these lines, of those that the application may adjust.
+    fn lines_of(&self, is_adjusted: impl Fn(&Entry) -> bool) -> Vec<usize> {
         let lines = self.lines();
-        let adjustable = lines
-            .iter()
-            .enumerate()
-            .filter(|(_, line)| line.is_adjustable);
-        let adjusted = adjustable.filter(|(_, line)| is_adjusted(line));
+        let lines = lines.iter().enumerate();
+        let adjusted =
+            lines.filter(|(_, line)| is_adjustable(&line.entry) && is_adjusted(&line.entry));
         adjusted.map(|(index, _)| index).collect()
+    }
+
+    fn is_of(&self, entry: &Entry, policy: &str) -> bool {
+        entry.name(&self.set) == policy
+    }
+
+    fn name_of(&self, entry: &Entry) -> Arc<str> {
+        self.set.bound(entry.policy).policy.shared_name()
+    }
+
+    fn is_permit(&self, entry: &Entry) -> bool {
+        self.set.bound(entry.policy).is_permit()
+    }
+
+    /// What is reported of an adjustment. Of permits, the holders are.
+    fn kind(&self, entry: &Entry, kind: UnitsKind) -> Option<UnitsKind> {
+        (!self.is_permit(entry)).then_some(kind)
     }
 
     fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
@@ -375,17 +383,17 @@ impl Charge {
     fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
         let mut lines = self.lines();
         let mut corrections = Vec::new();
-        // A permit has an identity in the store, so the number of permits is not corrected.
-        let units = lines
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, own)| own.is_adjustable);
-        for (line, own) in units.filter(|(_, own)| !own.is_permit) {
+        for (line, own) in lines.iter_mut().enumerate() {
             // The last cost of a policy counts.
             let mut costs = true_costs.iter().rev();
-            let Some((_, true_cost)) = costs.find(|(name, _)| *name == own.policy.name) else {
+            let cost = costs.find(|(name, _)| **name == *own.entry.name(&self.set));
+            let Some((_, true_cost)) = cost else {
                 continue;
             };
+            // A permit has an identity in the store, so the number of permits is not corrected.
+            if !is_adjustable(&own.entry) || self.is_permit(&own.entry) {
+                continue;
+            }
             own.is_settled = true;
             let charged = own.net_charged();
             corrections.push(Correction {
@@ -430,7 +438,7 @@ impl Charge {
         let lines = self.lines();
         lines
             .get(step.line)
-            .map_or(0, |line| self.store.shard(&line.key))
+            .map_or(0, |line| line.entry.store(&self.set).shard(&line.entry.key))
     }
 
     fn by_call<'a>(&'a self, steps: &'a [Step]) -> impl Iterator<Item = &'a [Step]> {
@@ -441,19 +449,24 @@ impl Charge {
     fn call(&self, steps: &[Step], kind: UnitsKind) -> AdjustCall {
         let lines = self.lines();
         let adjustments = steps.iter().filter_map(|step| {
-            let line = lines.get(step.line)?;
+            let entry = &lines.get(step.line)?.entry;
             Some(match step.kind {
-                StepKind::Charge(units) => line.adjustment(units, None, kind),
+                StepKind::Charge(units) => Adjustment {
+                    entry: entry.clone(),
+                    units,
+                    receipt: None,
+                    kind: self.kind(entry, kind),
+                },
                 StepKind::Refund { receipt, units, .. } => {
                     let kind = match kind {
                         UnitsKind::SettledMore => UnitsKind::SettledLess,
                         kind => kind,
                     };
-                    line.adjustment(Units::new(units), Some(receipt), kind)
+                    Adjustment::refund(entry, units, receipt, self.kind(entry, kind))
                 }
             })
         });
-        AdjustCall::new(self.store.clone(), self.listener.clone(), adjustments)
+        AdjustCall::new(&self.set, adjustments)
     }
 
     /// Sends adjustments without a caller that awaits them.
@@ -484,7 +497,7 @@ impl Charge {
                 continue;
             };
             match result {
-                Ok(adjusted) => line.apply(&step.kind, &adjusted[index]),
+                Ok(adjusted) => line.apply(&self.set, &step.kind, &adjusted[index]),
                 Err(error) if error.may_have_run() => {}
                 Err(_) => line.undo(&step.kind),
             }
@@ -492,25 +505,12 @@ impl Charge {
     }
 }
 
-impl Line {
-    fn of(set: &PolicySet, entry: &Entry) -> Self {
-        Self {
-            limit: entry.limit(set).clone(),
-            key: entry.key,
-            caller: entry.caller(),
-            cost: entry.units(),
-            policy: PolicyName::of(set, entry),
-            is_permit: set.bound(entry.policy).is_permit(),
-            is_shadow: entry.is_shadow(),
-            is_adjustable: entry.role != PolicyRole::Ban && !entry.is_shadow_rejection(),
-            receipts: SmallVec::from_iter([entry.receipt]),
-            pending: 0,
-            is_settled: false,
-            status: entry.status(set),
-            is_adjusted: false,
-        }
-    }
+/// Whether the application may adjust it: a ban counts rejections, and under a shadow that rejects, the work never began.
+fn is_adjustable(entry: &Entry) -> bool {
+    entry.role != PolicyRole::Ban && !entry.is_shadow_rejection()
+}
 
+impl Line {
     /// Units that are charged and not refunded.
     fn net_charged(&self) -> u64 {
         let left = self.receipts.iter().map(|receipt| receipt.remaining);
@@ -527,24 +527,7 @@ impl Line {
         taken
     }
 
-    fn adjustment(
-        &self,
-        units: Units,
-        receipt: Option<ChargeReceipt>,
-        kind: UnitsKind,
-    ) -> Adjustment {
-        Adjustment {
-            limit: self.limit.clone(),
-            key: self.key,
-            caller: self.caller,
-            units,
-            receipt,
-            kind: (!self.is_permit).then_some(kind),
-            policy: self.policy.clone(),
-        }
-    }
-
-    fn apply(&mut self, step: &StepKind, adjusted: &Adjusted) {
+    fn apply(&mut self, set: &PolicySet, step: &StepKind, adjusted: &Adjusted) {
         match step {
             StepKind::Charge(units) => {
                 self.pending = self.pending.saturating_sub(units.get());
@@ -554,8 +537,9 @@ impl Line {
                 self.put_back(*index, units.saturating_sub(adjusted.units));
             }
         }
-        let at = adjusted.receipt.charged_at;
-        self.status = self.limit.status(&adjusted.snapshot, at, self.cost);
+        let (at, cost) = (adjusted.receipt.charged_at, self.entry.units());
+        let status = self.entry.limit(set).status(&adjusted.snapshot, at, cost);
+        self.entry.status = LazyStatus::Resolved(status);
         self.is_adjusted = true;
     }
 
@@ -574,11 +558,14 @@ impl Line {
     }
 
     /// Adds units that are on their way back to the status.
-    fn add_returned(&mut self, units: u64) {
-        self.status.remaining = self.status.remaining.saturating_add(units);
-        if self.status.remaining >= self.cost.get() {
-            self.status.retry_after = RetryAfter::Now;
-        }
+    fn add_returned(&mut self, set: &PolicySet, units: u64) {
+        let cost = self.entry.units().get();
+        self.entry.update_status(set, |status| {
+            status.remaining = status.remaining.saturating_add(units);
+            if status.remaining >= cost {
+                status.retry_after = RetryAfter::Now;
+            }
+        });
         self.is_adjusted = true;
     }
 }

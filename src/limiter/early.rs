@@ -289,36 +289,17 @@ fn require_settings_of(
         && entry.and_then(|entry| entry.cost).is_none()
         && settings.and_then(|settings| settings.cost(name)).is_none();
     let lacks_conditions = policy.has_skips() && !is_named;
-    match lacking(lacks_quota, lacks_cost, lacks_conditions) {
-        None => Ok(()),
-        Some(lacks) => Err(CallError::PartsRequired {
-            policy: policy.shared_name(),
-            lacks,
-        }),
-    }
-}
-
-/// What a call lacks, and which methods supply it.
-fn lacking(quota: bool, cost: bool, conditions: bool) -> Option<&'static str> {
-    Some(match (quota, cost, conditions) {
-        (false, false, false) => return None,
-        (true, false, false) => "its quota from a request: call `parts` or `quota_for`",
-        (false, true, false) => "its cost from a request: call `parts`, `cost` or `cost_for`",
-        (false, false, true) => {
-            "its conditions from a request: call `parts`, or name the policy with its key"
-        }
-        (true, true, false) => {
-            "its quota and cost from a request: call `parts`, or both `quota_for` and `cost_for`"
-        }
-        (true, false, true) => {
-            "its quota and conditions from a request: call `parts`, or name the policy with its key and call `quota_for`"
-        }
-        (false, true, true) => {
-            "its cost and conditions from a request: call `parts`, or name the policy with its key and call `cost_for`"
-        }
-        (true, true, true) => {
-            "its quota, cost and conditions from a request: call `parts`, or name the policy with its key and call \
-             `quota_for` and `cost_for`"
-        }
+    let lacks = if lacks_quota {
+        "its quota from a request: call `parts` or `quota_for`"
+    } else if lacks_cost {
+        "its cost from a request: call `parts`, `cost` or `cost_for`"
+    } else if lacks_conditions {
+        "its conditions from a request: call `parts`, or name the policy with its key"
+    } else {
+        return Ok(());
+    };
+    Err(CallError::PartsRequired {
+        policy: policy.shared_name(),
+        lacks,
     })
 }

@@ -74,6 +74,11 @@ impl Entry {
         self.role == PolicyRole::Shadow { rejects: true }
     }
 
+    /// The policy's name.
+    pub(crate) fn name<'a>(&self, policies: &'a Policies) -> &'a str {
+        policies.bound(self.policy).policy.name()
+    }
+
     /// The limit of its quota.
     #[inline]
     pub(crate) fn limit<'a>(&'a self, policies: &'a Policies) -> &'a LimitHandle {

@@ -1,15 +1,11 @@
-//! The health checks of a limiter: tasks of their own, whose reports several callers share.
+//! The health checks of a limiter, whose reports several callers share.
 
 use std::{
     future::ready,
-    sync::Mutex,
     time::{Duration, Instant},
 };
 
-use tokio::{
-    runtime::{self, Handle},
-    sync::watch,
-};
+use tokio::sync::Mutex;
 
 use super::policy_set::PolicySet;
 use crate::{
@@ -18,80 +14,41 @@ use crate::{
         HealthFuture,
         health::{HealthReport, HealthWarning},
     },
-    sync::lock,
 };
 
-/// The health checks of a limiter's store: at most one at a time in each runtime.
+/// The health checks of a limiter's store, one at a time, with the last report.
 #[derive(Debug, Default)]
-pub(crate) struct HealthChecks(Mutex<Vec<HealthCheck>>);
+pub(crate) struct HealthChecks(Mutex<Option<LastCheck>>);
 
-/// A check that is running or done.
 #[derive(Debug)]
-struct HealthCheck {
-    /// Another runtime may not be driven while a caller waits.
-    runtime: runtime::Id,
-    /// The report, and when it was made. The sender is dropped without one if the task ends with its runtime.
-    report: watch::Receiver<Option<(Instant, HealthReport)>>,
+struct LastCheck {
+    began: Instant,
+    ended: Instant,
+    report: HealthReport,
 }
 
 impl HealthChecks {
-    /// The report of the check that is running, or of one that ended less than `max_age` ago, or else of a new one. A check ends
-    /// by itself, whatever becomes of its callers.
-    pub(crate) async fn report(
+    /// The report of a check that ended less than `max_age` ago, or has begun since this was called, or else of a new one.
+    async fn report(
         &self,
-        max_age: Duration,
-        check: impl Fn() -> HealthFuture,
-    ) -> HealthReport {
-        let Ok(runtime) = Handle::try_current() else {
-            return check().await;
-        };
-        let mut shared = self.running_or_recent(&runtime, max_age, &check);
-        let report = shared.wait_for(Option::is_some).await;
-        let report = report.ok().and_then(|done| done.clone());
-        match report {
-            Some((_, report)) => report,
-            None => check().await,
-        }
-    }
-
-    fn running_or_recent(
-        &self,
-        runtime: &Handle,
         max_age: Duration,
         check: impl FnOnce() -> HealthFuture,
-    ) -> watch::Receiver<Option<(Instant, HealthReport)>> {
-        let mut checks = lock(&self.0);
-        checks.retain(|check| check.is_running() || check.is_recent(max_age));
-        let is_shared =
-            |check: &&HealthCheck| check.is_recent(max_age) || check.runtime == runtime.id();
-        if let Some(shared) = checks.iter().find(is_shared) {
-            return shared.report.clone();
+    ) -> HealthReport {
+        let called = Instant::now();
+        let mut last = self.0.lock().await;
+        if let Some(last) = &*last
+            && (last.began >= called || last.ended.elapsed() < max_age)
+        {
+            return last.report.clone();
         }
-        let (sender, report) = watch::channel(None);
-        checks.push(HealthCheck {
-            runtime: runtime.id(),
+        let began = Instant::now();
+        let report = check().await;
+        *last = Some(LastCheck {
+            began,
+            ended: Instant::now(),
             report: report.clone(),
         });
-        drop(checks);
-        // A runtime that is shutting down drops spawned tasks at once: not under the lock.
-        let check = check();
-        drop(runtime.spawn(async move {
-            let report = check.await;
-            sender.send_replace(Some((Instant::now(), report)));
-        }));
         report
-    }
-}
-
-impl HealthCheck {
-    fn is_running(&self) -> bool {
-        self.report.has_changed().is_ok() && self.report.borrow().is_none()
-    }
-
-    fn is_recent(&self, max_age: Duration) -> bool {
-        let report = self.report.borrow();
-        let done = report.as_ref();
-        done.is_some_and(|(at, _)| at.elapsed() < max_age)
     }
 }
 

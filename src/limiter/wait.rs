@@ -211,8 +211,8 @@ impl Wait {
         let counts = bans
             .entries
             .iter()
-            .map(|entry| Adjustment::of(&set, entry, None));
-        let call = AdjustCall::new(set.store.clone(), set.listener.clone(), counts);
+            .map(|entry| Adjustment::charge(&set, entry, None));
+        let call = AdjustCall::new(&set, counts);
         let adjusted = match call.send().await {
             Ok(adjusted) => adjusted,
             Err(error) => return log_failure(&set, &error, FailureAction::Admit),
