@@ -123,8 +123,8 @@
 //!
 //! # Changing limits at run time
 //!
-//! [`Limiter::reconfigure`] and [`RateLimitLayer::reconfigure`] replace all policies and other settings at once, while requests are
-//! served. The store and its counts stay, and [`Changes`] says what becomes of them.
+//! [`Limiter::reconfigure`] and [`RateLimitLayer::reconfigure`] replace all policies and other settings while requests are served.
+//! The store and its counts stay, and [`Changes`] says what becomes of them.
 //!
 //! ```
 //! use tollgate::{Limiter, Policy, Quota};
@@ -200,9 +200,10 @@
 //! | admit, reject, deny | the policies allow a request; a policy rejects it; a deny list forbids it |
 //! | charge, refund, credit, settle | take units; give a charge's units back; add units by hand; correct a charge to the true cost. A dropped request is rolled back by a refund |
 //! | override | what an operator has set for one key under one policy: another quota, or an exemption, until an instant or for good |
+//! | policy set, entry | the policies in force; one that applies to a request, with its key, cost and quota |
 //! | decision, policy decision | the result for a request; for one policy of it: limit, remaining, retry-after, reset-after |
 //! | receipt | what was charged where, so that it can be refunded once |
-//! | admission | a handler's handle to its request's decision |
+//! | admission | a handler's handle to its request's decisions, charges and permits |
 //! | snapshot, state format | a key's state as read from the store; the version of its encoding, two characters in every key |
 //! | enforced policy, live policy | one that rejects requests, also a ban; an enforced policy that is no ban |
 //! | shadow policy, ban | evaluated and reported, not enforced; blocks a key that is rejected too often |
@@ -215,7 +216,7 @@
 //! | rejection cache, staleness | remembered rejections; how old one may be |
 //! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it responds |
 //! | local fallback, share | limiting in process while the store fails; the part of a quota that one process has then |
-//! | queue, place | the requests that wait for the same keys in [`Limiter::wait`], the first of which calls the store; that of one of them |
+//! | queue, attempt | the requests that wait for the same keys in [`Limiter::wait`]; a call of the store by one of them |
 //! | provider, feedback, refusal | a service that outgoing calls go to; what one of its responses says about its limits; that it refused the call |
 //! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
 //! | timeout, deadline | a `Duration`; an `Instant` |

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{StoreError, UnknownPolicy};
 
-/// The error of an operation by hand other than a check, such as [`Limiter::reset`](crate::Limiter::reset).
+/// The error of a call by hand, such as [`Limiter::reset`](crate::Limiter::reset). That of an invalid check is in
+/// [`DecisionKind::Invalid`](crate::limiter::DecisionKind::Invalid).
 ///
 /// As a response it is a 503 Service Unavailable without details. Its text, for logs and operators, names what failed and what
 /// to do.

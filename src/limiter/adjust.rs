@@ -240,7 +240,7 @@ impl<T> fmt::Debug for AdjustFuture<T> {
     }
 }
 
-/// A call of [`PolicyHandle::credit`], which is sent when it is awaited.
+/// A call of [`PolicyHandle::credit`](crate::limiter::PolicyHandle::credit), which is sent when it is awaited.
 #[must_use = "nothing is credited until this is awaited"]
 #[derive(Clone, Debug)]
 pub struct Credit {
@@ -248,7 +248,7 @@ pub struct Credit {
     call: Adjust,
 }
 
-/// The result of a [credit](PolicyHandle::credit).
+/// The result of a [credit](crate::limiter::PolicyHandle::credit).
 #[derive(Clone, Debug)]
 pub struct Credited {
     units: u64,

@@ -225,8 +225,7 @@ impl Admission {
     /// one is named twice, the last cost counts.
     ///
     /// The policies of one layer are settled in one round trip, all or none of them, if that takes up to 64 charges and refunds;
-    /// more take several. Those of several layers, and on a cluster those whose keys are in several slots, are settled by one call
-    /// each, all sent at once.
+    /// more take several. On a cluster, each slot takes a call of its own. Several layers are settled one after the other.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -611,7 +610,7 @@ impl PolicyAdmission {
         Ok(())
     }
 
-    /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
+    /// Refunds up to `units` of the request's charge, as [`Admission::refund`] does: only units that
     /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
     /// and applied, the outermost first.
     ///

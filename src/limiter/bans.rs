@@ -239,7 +239,7 @@ impl Block {
         self.key
     }
 
-    /// The key as operators write it: see [`PolicyHandle::key_text`].
+    /// The key as operators write it: see [`PolicyHandle::key_text`](crate::limiter::PolicyHandle::key_text).
     pub fn key_text(&self) -> String {
         self.policy.key_text(&self.key)
     }

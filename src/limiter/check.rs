@@ -118,7 +118,7 @@ impl<T> Check<T> {
     /// those of the call, not the request's. Settings of the call, such as [`quota_for`](Check::quota_for), take precedence.
     ///
     /// If a policy has such settings, a call without a request is an error (for a check,
-    /// [`DecisionKind::PartsRequired`](crate::limiter::DecisionKind::PartsRequired)), unless the call sets what the policy takes from
+    /// [`DecisionKind::Invalid`](crate::limiter::DecisionKind::Invalid)), unless the call sets what the policy takes from
     /// requests: a quota by [`quota_for`](Check::quota_for), a cost by [`cost`](Check::cost) or [`cost_for`](Check::cost_for),
     /// and, in place of conditions, the policy's name with its key.
     ///

@@ -100,8 +100,9 @@ impl Limiter {
     /// user), ("budget", Key::global())]`. Policies that are not named don't apply to the call, bans and shadow policies
     /// included.
     ///
-    /// A name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::limiter::DecisionKind::UnknownPolicy)), and
-    /// so does a policy that takes settings from requests, without [`parts`](Check::parts).
+    /// An invalid call is rejected ([`DecisionKind::Invalid`](crate::limiter::DecisionKind::Invalid)): a name that no policy has, a policy
+    /// that takes settings from requests, without [`parts`](Check::parts), or an [in-flight limit](crate::Concurrency), whose permit only
+    /// `admit` and [`wait`](Limiter::wait) hold.
     ///
     /// The cost is each policy's own unless set:
     ///
@@ -145,30 +146,30 @@ impl Limiter {
     ///
     /// # First come, first served
     ///
-    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps until the
-    /// reported retry time, and calls it again, since another process may have been first. The requests behind it don't call
-    /// the store, and none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't
-    /// queue, and other processes have queues of their own: the quota holds for all of them together, but no order.
+    /// Requests for the same keys through clones of one limiter wait in a queue. One that finds no queue calls the store, and enters
+    /// if it is rejected. The first in the queue calls the store again when the rejection says that it can succeed, and whenever this
+    /// limiter gives units back: by a settlement, refund, credit, [`reset`](Limiter::reset), [`unblock`](Limiter::unblock) or released
+    /// permit, and when an override or the policies change. What other processes give back is found by its next call.
     ///
-    /// If the first one's call of the store has no result a second after another one's timeout, as where the first one's runtime stands
-    /// still, that one leaves the queue and calls the store itself, once. It may be admitted before those ahead; what the first one's
-    /// call charges for it is refunded.
+    /// The others sleep. If an admission leaves units for more of them, as many call the store together, and are admitted in any order;
+    /// else none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't queue, and other
+    /// processes have queues of their own: the quota holds for all of them together, but no order.
     ///
     /// # Cancellation
     ///
-    /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is kept without being
-    /// polled blocks those behind it, as with tokio's locks, until a second after their timeouts.
+    /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is neither polled nor dropped
+    /// blocks those behind it, as with tokio's locks: they call the store at their timeouts at the earliest.
     ///
     /// # When the store fails
     ///
     /// The store is called again, after 5 ms at first and every 250 ms at most, until it responds or the timeout has passed;
     /// then the request is rejected with the store's error. If [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) is
-    /// set, the request is admitted or rejected at once, or waits for its turn in process.
+    /// set, the request is admitted or rejected at once, or waits for units of its share in process.
     ///
     /// # In-flight limits
     ///
-    /// The time at which a permit will be released is unknown. A permit that was acquired by waiting wakes the queue when it is
-    /// released in this process; others are found by calling the store, after 5 ms at first and every 250 ms at most. So
+    /// The time at which a permit will be released is unknown. Permits that other processes release are found by calling the store,
+    /// after 5 ms at first and every 250 ms at most. So
     /// processes don't share an exhausted in-flight limit evenly: one with a queue takes each permit that it releases again at
     /// once, and another may get none until that queue is empty. Where that matters, give each process a limit of its own, such
     /// as 2 and 1 of 3.
@@ -176,11 +177,10 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Rejected`](crate::Rejected), at once, if
-    /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
-    ///   others are in front of it, whose waits [`retry_after`](crate::Rejected::retry_after) does not include: a service that
-    ///   passes it on to its own clients adds some, such as the timeout;
-    /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
-    ///   a status;
+    /// - the wait of the first in the queue exceeds its timeout, if both have the same cost; or the timeout passes while others are
+    ///   in front of it, whose waits [`retry_after`](crate::Rejected::retry_after) does not include: a service that passes it on to
+    ///   its own clients adds some, such as the timeout;
+    /// - the [queue](Wait::queue) is full. In both cases the status is that of the last rejection in the queue;
     /// - it costs more than a quota ever allows;
     /// - it names a policy that the limiter doesn't have, or has no request for a policy that takes settings from requests
     ///   ([`Check::parts`](crate::limiter::Check::parts));
@@ -197,9 +197,6 @@ impl Limiter {
     /// list](crate::limiter::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
     /// once, and only if this returns [`Rejected`](crate::Rejected); a banned key waits as for an exhausted quota. [Shadow
     /// policies](crate::Policy::shadow) are evaluated when the request is admitted; no request waits for them.
-    ///
-    /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
-    /// those by other processes take effect at its next call.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait::new(self.clone(), keys.into(), timeout)
     }
@@ -541,8 +538,8 @@ impl Limiter {
     /// permits, settlements and refunds too. Those that [wait](Limiter::wait) are decided, and wait, under the new ones, until
     /// their own timeout.
     ///
-    /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. What is kept of a policy
-    /// that has not changed: its cached rejections, its local [fallback](crate::LocalFallback)'s counts, and its
+    /// The store stays, with its connections, circuit breaker and counts, so `builder` needs none. So do the counts of local
+    /// [fallbacks](crate::LocalFallback). A policy that has not changed keeps its cached rejections, and its
     /// [shadow statistics](Limiter::shadow_stats).
     ///
     /// ```

@@ -300,10 +300,9 @@ pub enum DecisionOutcome {
     MissingKey,
     /// The store failed, and it was rejected for that.
     StoreFailed,
-    /// It ended before it was decided: the client has disconnected, a timeout has passed, or code of the application has
-    /// panicked. What it was charged is refunded.
+    /// It was dropped before it was decided: the client has disconnected, or a timeout has passed. What it was charged is refunded.
     Cancelled,
-    /// A mistake in a call by hand: it names a policy that the limiter doesn't have, or lacks the request that a policy reads.
+    /// A mistake in a call by hand: see [`DecisionKind::Invalid`](crate::limiter::DecisionKind::Invalid).
     Invalid,
 }
 

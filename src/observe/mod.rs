@@ -93,9 +93,8 @@ pub use self::{
 /// Receives what a limiter does.
 ///
 /// The methods are called where things happen: on request paths, in destructors, on the thread `tollgate-events` of the stores on Redis; on any thread, also
-/// outside of a runtime. They must not block, and should return fast. No lock is held that several requests take; where the units of
-/// a request are refunded or settled, its [`Admission`](crate::Admission) is locked, so an observer must not read that. Each method
-/// does nothing unless it is implemented.
+/// outside of a runtime. They must not block, and should return fast. No lock is held that several requests take. Each method does
+/// nothing unless it is implemented.
 ///
 /// # Panics
 ///

@@ -123,9 +123,9 @@ impl<K, R> OutgoingLayer<K, R> {
         self.keys_from(KeysFn { keys, cost: None })
     }
 
-    /// Sets how long a request waits at most. Default: 30 seconds. The first request in the queue is rejected at once if its
-    /// wait would exceed the timeout; the wait of those behind it is unknown until they are first, and they are rejected after
-    /// the timeout at the latest. So set [`queue`](OutgoingLayer::queue) to about what the quota admits within the timeout.
+    /// Sets how long a request waits at most. Default: 30 seconds. A request is rejected at once if the wait of the first in the queue
+    /// exceeds its timeout; its own wait is unknown until it is first, and it is rejected after the timeout at the latest. So set
+    /// [`queue`](OutgoingLayer::queue) to about what the quota admits within the timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

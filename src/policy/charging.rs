@@ -38,9 +38,9 @@ pub enum Charge {
 /// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
 /// ```
 ///
-/// A layer knows the response, and charges or refunds by it. A call by hand ([`Limiter::admit`](crate::Limiter::admit),
-/// [`check`](crate::Limiter::check), [`wait`](crate::Limiter::wait)) has no response: `charge_after` then checks and charges nothing,
-/// and `refund_unless` charges and refunds nothing. The caller does that by the admission:
+/// A layer knows the response, and charges or refunds by it. A call by hand has no response: `charge_after` then checks and charges
+/// nothing, and `refund_unless` charges and refunds nothing. The caller of [`admit`](crate::Limiter::admit) or
+/// [`wait`](crate::Limiter::wait) does that by the admission:
 ///
 /// ```
 /// use tollgate::{Limiter, Policy, Quota, outcome};
@@ -95,7 +95,7 @@ impl Policy {
     /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, since a client
     /// could otherwise evade a limit on failures by disconnecting: see [`charge_dropped`](Policy::charge_dropped).
     ///
-    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and charges nothing: charge a failure
+    /// A call by hand, such as [`Limiter::admit`](crate::Limiter::admit), has no response and charges nothing: charge a failure
     /// by [`PolicyAdmission::charge`](crate::limiter::PolicyAdmission::charge).
     #[must_use]
     pub fn charge_after<F>(self, charges: F) -> Self
@@ -145,7 +145,7 @@ impl Policy {
     /// stay charged if other requests were charged at the same time; for slow work, [`FixedWindow`](crate::FixedWindow) refunds
     /// the whole charge. If the process dies during the request, the charge stays until its window ends or it has refilled.
     ///
-    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and refunds nothing: refund it by
+    /// A call by hand, such as [`Limiter::admit`](crate::Limiter::admit), has no response and refunds nothing: refund it by
     /// [`PolicyAdmission::refund`](crate::limiter::PolicyAdmission::refund).
     #[must_use]
     pub fn refund_unless<F>(self, charges: F) -> Self

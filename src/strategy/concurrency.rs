@@ -24,8 +24,8 @@ use crate::{
 ///   longer than half a TTL, and the store loses no writes (a failover of an asynchronously replicated Redis may). After a longer pause
 ///   the permits of the process have expired, and other requests may hold permits in addition; the same holds for all processes if
 ///   the server's clock steps forward by more than a TTL.
-/// - **By hand** the permit belongs to the admission: bind it to a name for as long as the work takes. A permit that is dropped
-///   at once limits nothing:
+/// - **By hand** the permit belongs to the admission: bind it to a name for as long as the work takes. A
+///   [`check`](crate::Limiter::check), which returns none, is refused. A permit that is dropped at once limits nothing:
 ///
 ///   ```
 ///   # use tollgate::{Limiter, Rejected};
