@@ -395,6 +395,7 @@ impl Admission {
         let Some(charge) = self.charge_at(index) else {
             return;
         };
+        let mut charged: SmallVec<[usize; 4]> = SmallVec::new();
         for (line, policy) in policies {
             let policy = &set.bound(policy).policy;
             // It may be called while a panic unwinds, where another one would abort the process. The panic hook has reported it.
@@ -402,10 +403,11 @@ impl Admission {
             let is_charged = panic::catch_unwind(charges).unwrap_or(true);
             match policy.charge() {
                 ChargeSetting::RefundUnless(_) if !is_charged => charge.refund_line(line),
-                ChargeSetting::After(_) if is_charged => charge.charge_after(line),
+                ChargeSetting::After(_) if is_charged => charged.push(line),
                 _ => {}
             }
         }
+        charge.charge_after(&charged);
     }
 
     /// Fails if the request was checked, but by no limiter with a policy of that name.

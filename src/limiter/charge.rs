@@ -1,7 +1,7 @@
 //! What a request was charged, and what becomes of it: settled to its true cost, refunded, or charged more.
 
 use std::{
-    fmt, mem, slice,
+    fmt, mem,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -58,11 +58,13 @@ struct Turn {
 }
 
 /// One adjustment of a line.
+#[derive(Clone, Copy)]
 struct Step {
     line: usize,
     kind: StepKind,
 }
 
+#[derive(Clone, Copy)]
 enum StepKind {
     Charge(Units),
     /// Units of the receipt of this index, as it was before.
@@ -200,13 +202,13 @@ impl Charge {
         let _turn = self.turn().await;
         let mut corrections = self.corrections(true_costs);
         loop {
-            let steps = self.next_steps(&mut corrections);
+            let mut steps = self.next_steps(&mut corrections);
             if steps.is_empty() {
                 return Ok(());
             }
             // All calls are sent before the first result is awaited.
             let sent: Vec<_> = self
-                .by_call(&steps)
+                .by_call(&mut steps)
                 .map(|steps| (steps, self.call(steps, UnitsKind::SettledMore).send()))
                 .collect();
             let (mut failed, mut error) = (Vec::new(), None);
@@ -241,13 +243,13 @@ impl Charge {
         };
         let true_costs = mem::take(&mut *lock(&self.deferred));
         let mut corrections = self.corrections(&true_costs);
-        let turn = Arc::new(turn);
+        let turn = Some(Arc::new(turn));
         loop {
             let steps = self.next_steps(&mut corrections);
             if steps.is_empty() {
                 return;
             }
-            self.send_detached(steps, &turn);
+            self.send_detached(steps, UnitsKind::SettledMore, &turn);
         }
     }
 
@@ -286,23 +288,21 @@ impl Charge {
         }
     }
 
-    /// Charges the cost of a line after the response, unless the application has settled it. Nothing waits for it.
-    pub(crate) fn charge_after(self: &Arc<Self>, line: usize) {
-        let cost = match self.lines().get(line) {
-            Some(own) if !own.is_settled => own.entry.units(),
-            _ => return,
-        };
-        // A settlement that follows waits for it. One in progress does not know of this charge.
-        let turn = Arc::new(self.try_turn());
-        let step = self.charge_step(line, cost);
-        let call = self.call(slice::from_ref(&step), UnitsKind::Charged);
-        let charge = self.clone();
-        call.send_detached(move |result| {
-            if result.is_ok() {
-                charge.apply(&[step], &result);
-            }
-            drop(turn);
-        });
+    /// Charges the costs of lines after the response, but of those that the application has settled. Nothing waits for it.
+    pub(crate) fn charge_after(self: &Arc<Self>, lines: &[usize]) {
+        // A settlement that follows waits for all of these charges: it could not refund one that has no receipt yet. One in progress
+        // does not know of them.
+        let turn = self.try_turn().map(Arc::new);
+        let mut steps = Vec::with_capacity(lines.len());
+        for index in lines {
+            let unsettled = self
+                .lines()
+                .get(*index)
+                .filter(|line| !line.is_settled)
+                .map(|line| line.entry.units());
+            steps.extend(unsettled.map(|cost| self.charge_step(*index, cost)));
+        }
+        self.send_detached(steps, UnitsKind::Charged, &turn);
     }
 
     async fn turn(self: &Arc<Self>) -> Turn {
@@ -406,7 +406,7 @@ impl Charge {
         corrections
     }
 
-    /// Takes the next adjustments of the corrections, ordered by call.
+    /// Takes the next adjustments of the corrections.
     fn next_steps(&self, corrections: &mut [Correction]) -> Vec<Step> {
         let mut steps = Vec::new();
         for correction in corrections {
@@ -429,20 +429,19 @@ impl Charge {
                 }
             }
         }
-        steps.sort_by_key(|step| self.shard(step));
         steps
     }
 
-    /// The part of the store that has the line's key: adjustments in one part are one call.
-    fn shard(&self, step: &Step) -> usize {
-        let lines = self.lines();
-        lines
-            .get(step.line)
-            .map_or(0, |line| line.entry.store(&self.set).shard(&line.entry.key))
+    /// Groups adjustments by the store's shard of their key: those of one shard are one call.
+    fn by_call<'a>(&'a self, steps: &'a mut [Step]) -> impl Iterator<Item = &'a [Step]> {
+        steps.sort_by_key(|step| self.shard(step));
+        steps.chunk_by(|step, next| self.shard(step) == self.shard(next))
     }
 
-    fn by_call<'a>(&'a self, steps: &'a [Step]) -> impl Iterator<Item = &'a [Step]> {
-        steps.chunk_by(|step, next| self.shard(step) == self.shard(next))
+    fn shard(&self, step: &Step) -> usize {
+        // Cloned, since a store of the application is not called under the lock.
+        let entry = self.lines().get(step.line).map(|line| line.entry.clone());
+        entry.map_or(0, |entry| entry.store(&self.set).shard(&entry.key))
     }
 
     /// The call that makes these adjustments. Units that are charged are of this kind.
@@ -469,16 +468,16 @@ impl Charge {
         AdjustCall::new(&self.set, adjustments)
     }
 
-    /// Sends adjustments without a caller that awaits them.
-    fn send_detached(self: &Arc<Self>, steps: Vec<Step>, turn: &Arc<Turn>) {
-        let mut rest = steps;
-        while let Some(first) = rest.first() {
-            let shard = self.shard(first);
-            let of_call = rest.partition_point(|step| self.shard(step) == shard);
-            let later = rest.split_off(of_call);
-            let steps = mem::replace(&mut rest, later);
-            let (charge, turn) = (self.clone(), turn.clone());
-            let call = self.call(&steps, UnitsKind::SettledMore);
+    /// Sends adjustments without a caller that awaits them. The turn ends with the last result.
+    fn send_detached(
+        self: &Arc<Self>,
+        mut steps: Vec<Step>,
+        kind: UnitsKind,
+        turn: &Option<Arc<Turn>>,
+    ) {
+        for steps in self.by_call(&mut steps) {
+            let call = self.call(steps, kind);
+            let (charge, turn, steps) = (self.clone(), turn.clone(), steps.to_vec());
             call.send_detached(move |result| {
                 // Without a result it counts as made: it may be, or will be.
                 if result.is_ok() {

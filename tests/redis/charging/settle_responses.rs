@@ -74,6 +74,30 @@ async fn a_charge_on_response_and_a_settlement_of_the_handler_count_as_one() {
 }
 
 #[tokio::test]
+async fn a_meter_that_is_dropped_after_the_response_settles_its_charge_under_each_policy() {
+    for world in World::both() {
+        let after = |name| {
+            window(name, "10/min")
+                .cost(5)
+                .charge_after(outcome::success)
+        };
+        let layer = world.layer([after("calls"), after("p")]);
+        let kept = Mutex::new(None);
+        let keep = async |own| *kept.lock().expect("a lock") = Some(own);
+        read(serve(&layer, 200, keep).await).await.expect("a body");
+        let admission = kept.into_inner().expect("a lock").expect("an admission");
+        // The charges by the response may still be on their way.
+        let mut meter = admission.policy("p").expect("a policy").meter();
+        meter.set(2);
+        drop(meter);
+        until("the meter is settled", async || {
+            all_used(layer.limiter(), ["calls", "p"]).await == [5, 2]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_response_does_not_refund_again_what_the_handler_refunded() {
     for world in World::both() {
         let policy = window("p", "10/min").cost(4);
