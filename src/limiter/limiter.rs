@@ -591,8 +591,8 @@ impl Limiter {
     /// each node in turn, and up to five seconds for the slot map. A server that has responded gets up to five seconds for each
     /// further round trip, so that a slow server is checked to the end; its first missing response ends its check.
     ///
-    /// The check runs in a task of its own. While one is running in a runtime, further calls there wait for its report. So dropping
-    /// the future cancels nothing and leaves no key behind: a health check with less time wraps it in `tokio::time::timeout`.
+    /// Checks run one after the other, and calls that wait share the next report. Dropping the future leaves no key behind: a health
+    /// check with less time wraps it in `tokio::time::timeout`.
     ///
     /// It finds problems that would show only later, such as a missing permission, or counts that are silently evicted. Each is
     /// a [`HealthIssue`](crate::store::HealthIssue) of the report; a store that can't be reached is one too. Requests that share a bucket

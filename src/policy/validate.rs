@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Policy {
-    /// The strategy's rule for `quota`. An error if [`Units`](crate::store::op::Units) can't hold its costs and debts, or if its
+    /// The strategy's rule for `quota`. An error if [`Units`](crate::store::Units) can't hold its costs and debts, or if its
     /// state format is another strategy's.
     pub(crate) fn bind(
         &self,

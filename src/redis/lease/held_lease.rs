@@ -45,7 +45,7 @@ impl Add<Duration> for ClockReading {
 /// A lease to request.
 #[derive(Debug)]
 pub(super) struct LeaseRequest {
-    /// The ID of the [`LeasedKey`].
+    /// The ID of the `LeasedKey`.
     pub(super) key_id: u64,
     pub(super) number: u64,
     /// The units to charge under each counter.

@@ -1,7 +1,7 @@
 //! A request on its way to Redis and back.
 //!
 //! [`RequestState`] is the one allocation that the IO thread's side ([`PendingRequest`]) and the caller's side
-//! ([`ResponseHandle`]) share. The IO thread puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
+//! (`ResponseHandle`) share. The IO thread puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
 //! slot, and the IO thread refunds what the request charged.
 
 use std::{
@@ -67,7 +67,7 @@ enum Waiter {
     /// None, or it has the response.
     #[default]
     None,
-    /// A task, by a [`ResponseHandle`].
+    /// A task, by a `ResponseHandle`.
     Task,
     /// The request's [`OnResponse`].
     Callback,
