@@ -1,8 +1,11 @@
 //! What a request was charged, and what becomes of it: settled to its true cost, refunded, or charged more.
 
 use std::{
-    fmt, mem,
+    fmt,
+    future::{Future, poll_fn},
+    mem,
     sync::{Arc, Mutex, MutexGuard},
+    task::Poll,
 };
 
 use smallvec::SmallVec;
@@ -206,20 +209,35 @@ impl Charge {
             if steps.is_empty() {
                 return Ok(());
             }
-            // All calls are sent before the first result is awaited.
-            let sent: Vec<_> = self
+            // All calls are sent before the first result is awaited, and each result is applied when it comes: this future may be
+            // dropped while it waits for the others.
+            let mut sent: Vec<_> = self
                 .by_call(&mut steps)
-                .map(|steps| (steps, self.call(steps, UnitsKind::SettledMore).send()))
+                .map(|steps| {
+                    let call = self.call(steps, UnitsKind::SettledMore);
+                    (steps, Box::pin(call.send()))
+                })
                 .collect();
             let (mut failed, mut error) = (Vec::new(), None);
-            for (steps, response) in sent {
-                let result = response.await;
-                self.apply(steps, &result);
-                if let Err(reason) = result {
-                    failed.extend(steps.iter().map(|step| step.line));
-                    error = Some(reason);
+            poll_fn(|cx| {
+                sent.retain_mut(|(steps, response)| {
+                    let Poll::Ready(result) = response.as_mut().poll(cx) else {
+                        return true;
+                    };
+                    self.apply(steps, &result);
+                    if let Err(reason) = result {
+                        failed.extend(steps.iter().map(|step| step.line));
+                        error = Some(reason);
+                    }
+                    false
+                });
+                if sent.is_empty() {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
                 }
-            }
+            })
+            .await;
             if let Some(error) = error {
                 let unfinished = corrections.iter().filter(|rest| rest.refund > 0);
                 failed.extend(unfinished.map(|rest| rest.line));
