@@ -153,7 +153,8 @@ impl Limiter {
     ///
     /// The others sleep. If an admission leaves units for more of them, as many call the store together, and are admitted in any order;
     /// else none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't queue, and other
-    /// processes have queues of their own: the quota holds for all of them together, but no order.
+    /// processes have queues of their own: the quota holds for all of them together, but no order. A request whose timeout ends while
+    /// the first one calls the store has the result of that call.
     ///
     /// # Cancellation
     ///

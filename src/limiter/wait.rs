@@ -4,6 +4,7 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     net::IpAddr,
+    ops::ControlFlow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -29,13 +30,14 @@ use super::{
     rejected::Rejected,
     report::{report, report_cancelled},
     request::{CallSettings, KeySource, LimitRequest, Purpose, RequestHead},
-    wait_queues::{Attempt, Rejection, WaitCall, WaitError, WaitErrorKind},
+    wait_queues::{Attempt, CallCost, Next, Rejection, WaitCall, WaitError, WaitErrorKind},
 };
 use crate::{
     error::StoreError,
     observe::DecisionSource,
     quota::Quota,
     strategy::{LazyStatus, RetryAfter},
+    sync::ReplaceableValue,
 };
 
 /// Default bound of the calls that wait for the same keys.
@@ -121,57 +123,62 @@ impl Wait {
     }
 
     async fn wait(&self) -> Decision {
+        let resolved = match self.resolve().await {
+            ControlFlow::Continue(resolved) => resolved,
+            ControlFlow::Break(decided) => return decided,
+        };
         let call = WaitCall {
             key: self.keys.queue_key(),
-            cost: self.settings.cost.unwrap_or(0),
+            cost: cost_of(&resolved),
             deadline: Instant::now().checked_add(self.timeout),
             max_waiting: self.max_waiting,
         };
-        let queues = self.limiter.shared.queues.clone();
-        match queues.wait(call, || self.attempt()).await {
+        let queues = &self.limiter.shared.queues;
+        let attempt = || async {
+            match self.resolve().await {
+                ControlFlow::Continue(resolved) => self.attempt(resolved).await,
+                ControlFlow::Break(decided) => Attempt::Done(decided, Next::Admits(0)),
+            }
+        };
+        match queues.wait(call, self.attempt(resolved), attempt).await {
             Ok(decision) => decision,
             Err(error) => self.reject(error).await,
         }
     }
 
-    /// Attempts once, under the policies that are in force now.
-    async fn attempt(&self) -> Attempt<Decision, Arc<Decision>> {
+    /// Finds the policies that apply now. Breaks if the call is decided without waiting.
+    async fn resolve(&self) -> ControlFlow<Decision, Decision> {
         let mut decision = Decision::begin(self.limiter.policy_set());
-        let done = |value| Attempt::Done { value, more: 0 };
         if !self.find_entries(&mut decision) {
-            return done(decision);
+            return ControlFlow::Break(decision);
         }
         if cannot_or_need_not_wait(&decision) {
             decide_once(&mut decision, Purpose::LastAttempt).await;
-            return done(decision);
+            return ControlFlow::Break(decision);
         }
+        ControlFlow::Continue(decision)
+    }
+
+    /// Attempts once.
+    async fn attempt(&self, mut decision: Decision) -> Attempt<Decision, Arc<Decision>> {
         let entries = decision.entries.clone();
         decide_once(&mut decision, Purpose::Attempt).await;
-        match &decision.kind {
-            DecisionKind::Rejected if decision.retry_after() != RetryAfter::Never => {
-                Attempt::Rejected(Rejection {
-                    retry_at: retry_at(&decision),
-                    counters: counters(&decision.set, &entries),
-                    reason: Arc::new(decision),
-                })
-            }
-            DecisionKind::StoreFailed(error) if waits_for_store(&decision.set, &entries, error) => {
-                Attempt::Rejected(Rejection {
-                    retry_at: None,
-                    counters: counters(&decision.set, &entries),
-                    reason: Arc::new(decision),
-                })
-            }
-            DecisionKind::Admitted => Attempt::Done {
-                more: more_of(&decision),
-                value: decision,
-            },
-            _ => {
-                self.count_rejection(&mut decision).await;
-                log_rejection(&decision, Purpose::LastAttempt);
-                done(decision)
-            }
+        let can_wait = match &decision.kind {
+            DecisionKind::Rejected => decision.retry_after() != RetryAfter::Never,
+            DecisionKind::StoreFailed(error) => waits_for_store(&decision.set, &entries, error),
+            _ => false,
+        };
+        if can_wait {
+            return Attempt::Rejected(rejection(decision, &entries));
         }
+        let next = if decision.is_admitted() {
+            next_of(&decision, &entries)
+        } else {
+            self.count_rejection(&mut decision).await;
+            log_rejection(&decision, Purpose::LastAttempt);
+            Next::Admits(0)
+        };
+        Attempt::Done(decision, next)
     }
 
     /// The rejection of a call that waits no longer: that of the last attempt, made a while ago.
@@ -269,20 +276,63 @@ fn waits_for_store(set: &PolicySet, entries: &[Entry], error: &StoreError) -> bo
     failure_action(set, policies, error, true) == FailureAction::Wait
 }
 
-/// When an attempt can succeed; `None` if it waits for a permit, whose release is unknown.
+/// What a call costs under the policies that apply to it.
+fn cost_of(resolved: &Decision) -> CallCost {
+    let cost = |entry: &Entry| {
+        let quota = entry.quota.as_ref().map(|quota| quota.quota);
+        (entry.policy, entry.cost, quota)
+    };
+    resolved.entries.iter().map(cost).collect()
+}
+
+/// A rejection of a call with these entries.
+fn rejection(decision: Decision, entries: &[Entry]) -> Rejection<Arc<Decision>> {
+    let set = &*decision.set;
+    let counters = entries.iter().map(|entry| {
+        let policy = set.bound(entry.policy).policy.shared_name();
+        (policy, entry.key)
+    });
+    Rejection {
+        retry_at: retry_at(&decision),
+        counters: counters.collect(),
+        reason: Arc::new(decision),
+    }
+}
+
+/// What another call of the same cost would get after an admitted one.
+fn next_of(admitted: &Decision, entries: &[Entry]) -> Next<Arc<Decision>> {
+    let set = &*admitted.set;
+    let live = admitted
+        .entries
+        .iter()
+        .filter(|entry| entry.role == PolicyRole::Live);
+    let more = live.filter_map(|entry| entry.status(set).remaining.checked_div(entry.cost));
+    let more = more.min().unwrap_or(0);
+    let waits = matches!(admitted.retry_after(), RetryAfter::In(_));
+    if more > 0 || !waits || admitted.source != DecisionSource::Store {
+        return Next::Admits(usize::try_from(more).unwrap_or(usize::MAX));
+    }
+    let mut rejected = admitted.clone();
+    rejected.kind = DecisionKind::Rejected;
+    rejected.admitted = 0;
+    rejected.entries.retain(|entry| !entry.is_shadow());
+    for entry in &mut rejected.entries {
+        entry.receipt.remaining = 0;
+    }
+    Next::Rejects(rejection(rejected, entries))
+}
+
+/// When an attempt can succeed; `None` if that is unknown: it waits for permits alone or for the store, or the policies were replaced.
 fn retry_at(rejected: &Decision) -> Option<Instant> {
     let set = &*rejected.set;
-    let enforced = rejected.entries.iter().filter(|entry| !entry.is_shadow());
-    let mut longest = Duration::ZERO;
-    for entry in enforced.filter(|entry| entry.rejects(set)) {
-        if set.bound(entry.policy).is_permit() {
-            return None;
-        }
-        if let RetryAfter::In(wait) = entry.status(set).retry_after {
-            longest = longest.max(wait);
-        }
+    if set.replaced_flag().is_set() {
+        return None;
     }
-    Instant::now().checked_add(longest.min(override_end(rejected)))
+    let timed = rejected.entries.iter().filter(|entry| {
+        !entry.is_shadow() && entry.rejects(set) && !set.bound(entry.policy).is_permit()
+    });
+    let waits = timed.filter_map(|entry| entry.status(set).retry_after.duration());
+    Instant::now().checked_add(waits.max()?.min(override_end(rejected)))
 }
 
 /// The time until the first override of its keys ends, when it is decided anew.
@@ -302,26 +352,6 @@ fn override_end(rejected: &Decision) -> Duration {
         }
     }
     first
-}
-
-/// The names of the policies, and the keys, whose units the call needs.
-fn counters<C: FromIterator<(Arc<str>, crate::key::Key)>>(set: &PolicySet, entries: &[Entry]) -> C {
-    let counters = entries.iter().map(|entry| {
-        let policy = set.bound(entry.policy).policy.shared_name();
-        (policy, entry.key)
-    });
-    counters.collect()
-}
-
-/// How many more calls of the same cost would be admitted after an admitted one.
-fn more_of(admitted: &Decision) -> usize {
-    let set = &*admitted.set;
-    let live = admitted
-        .entries
-        .iter()
-        .filter(|entry| entry.role == PolicyRole::Live);
-    let more = live.filter_map(|entry| entry.status(set).remaining.checked_div(entry.cost));
-    usize::try_from(more.min().unwrap_or(0)).unwrap_or(usize::MAX)
 }
 
 /// Makes the waits of a rejection those of `since` later.

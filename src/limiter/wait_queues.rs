@@ -4,8 +4,11 @@
 //!   the queue. While calls wait, each new one enters behind them.
 //! - The first call of a queue attempts again before it sleeps, and then when its rejection says that it can succeed, or when units
 //!   were [released](WaitQueues::released). The others sleep until they are first.
-//! - An admission that leaves room for `more` calls invites as many of those behind it to attempt at once, so that a refill of n units
-//!   takes two or three round trips. A call that is rejected then keeps its place.
+//! - An admission that leaves room for more calls invites as many of those behind it to attempt at once, so that a refill of n units
+//!   takes two or three round trips. A call that is rejected then keeps its place. One that leaves no room says when the next call can
+//!   succeed, which so attempts once.
+//! - A call that waits when its timeout ends is rejected with the last rejection of its queue, or with that of an attempt of the first
+//!   call which is due.
 //!
 //! A call leaves its queue when its future is dropped. While the first one's future is neither polled nor dropped, the calls behind it
 //! attempt only at their deadlines.
@@ -29,6 +32,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     key::Key,
+    quota::Quota,
     runtime::{Timer, runtime_with_timers},
     sync::lock,
 };
@@ -52,6 +56,9 @@ const MAX_OVERDUE: Duration = Duration::from_secs(1);
 /// What units are counted by: a policy's name, and a key.
 pub(crate) type Counter = (Arc<str>, Key);
 
+/// What a call costs: each policy by its index, the units, and the quota if it is not the policy's own.
+pub(crate) type CallCost = SmallVec<[(u32, u64, Option<Quota>); 1]>;
+
 /// The queues of a limiter. `K` identifies a queue, and `R` is what a rejection reports.
 pub(crate) struct WaitQueues<K, R> {
     queues: Mutex<Queues<K, R>>,
@@ -63,7 +70,7 @@ pub(crate) struct WaitQueues<K, R> {
 pub(crate) struct WaitCall<K> {
     pub(crate) key: K,
     /// Two calls of equal cost succeed at the same time, if their keys are equal.
-    pub(crate) cost: u64,
+    pub(crate) cost: CallCost,
     pub(crate) deadline: Option<Instant>,
     /// The call is rejected at once if so many wait under its key. With 0 it does not wait.
     pub(crate) max_waiting: usize,
@@ -71,12 +78,16 @@ pub(crate) struct WaitCall<K> {
 
 /// The result of an attempt.
 pub(crate) enum Attempt<T, R> {
-    /// The call is decided; `more` calls of the same cost would be admitted now.
-    Done {
-        value: T,
-        more: usize,
-    },
+    /// The call is decided.
+    Done(T, Next<R>),
     Rejected(Rejection<R>),
+}
+
+/// What a call of the same cost would get after one that is decided.
+pub(crate) enum Next<R> {
+    /// So many would be admitted; 0 if that is unknown.
+    Admits(usize),
+    Rejects(Rejection<R>),
 }
 
 /// The rejection of an attempt.
@@ -123,6 +134,8 @@ struct Queue<R> {
     invited: usize,
     /// All waiters with lower numbers are invited.
     invited_until: u64,
+    /// The waiters whose deadlines have passed: they wait for the result of an attempt of the first call.
+    overdue: Vec<u64>,
     /// The counters under which it is in [`Queues::by_counter`].
     counters: Vec<Counter>,
     /// Counts releases and additions to `counters`. The store may have rejected an attempt that began before them too early.
@@ -143,7 +156,7 @@ struct Waiter {
 struct LastRejection<R> {
     reason: R,
     rejected_at: Instant,
-    cost: u64,
+    cost: CallCost,
     /// When the first call attempts again.
     retry_at: Instant,
     /// Whether no call of the same cost can succeed before.
@@ -163,26 +176,27 @@ impl<K, R> Default for WaitQueues<K, R> {
 }
 
 impl<K: Clone + Eq + Hash, R: Clone> WaitQueues<K, R> {
-    /// Attempts until an attempt is [`Done`](Attempt::Done), or the call cannot succeed until its deadline. An attempt that has begun is
-    /// awaited past the deadline. Dropping the future leaves the queue.
+    /// Attempts until an attempt is [`Done`](Attempt::Done), or the call cannot succeed until its deadline. `first` is the attempt of a
+    /// call that finds no queue. An attempt that has begun is awaited past the deadline. Dropping the future leaves the queue.
     // Not `AsyncFnMut`, with which this would not be `Send`.
     pub(crate) async fn wait<T, F: Future<Output = Attempt<T, R>>>(
         &self,
         call: WaitCall<K>,
+        first: impl Future<Output = Attempt<T, R>>,
         mut attempt: impl FnMut() -> F,
     ) -> Result<T, WaitError<R>> {
         let mut queued = match self.enter_if_others_wait(&call)? {
             Some(queued) => queued,
-            None => match attempt().await {
-                Attempt::Done { value, .. } => return Ok(value),
+            None => match first.await {
+                Attempt::Done(value, _) => return Ok(value),
                 Attempt::Rejected(rejection) => self.enter(&call, rejection)?,
             },
         };
         loop {
             let changes = queued.wait_for_turn().await?;
             match attempt().await {
-                Attempt::Done { value, more } => {
-                    queued.admitted = Some(more);
+                Attempt::Done(value, next) => {
+                    queued.done = Some((next, changes));
                     return Ok(value);
                 }
                 Attempt::Rejected(rejection) => queued.reject(rejection, changes)?,
@@ -264,10 +278,13 @@ impl<K: Clone + Eq + Hash, R: Clone> WaitQueues<K, R> {
         let mut last = LastRejection {
             reason: rejection.reason,
             rejected_at: now,
-            cost: call.cost,
+            cost: call.cost.clone(),
             retry_at: rejection.retry_at.unwrap_or(now),
             is_certain: rejection.retry_at.is_some(),
         };
+        if call.is_past_deadline(now) {
+            return Err(last.error(WaitErrorKind::Late));
+        }
         let mut queues = lock(&self.queues);
         let waiting = queues.by_key.get(&call.key);
         let waiting = waiting.map_or(0, |queue| queue.waiters.len());
@@ -305,11 +322,19 @@ impl<K> WaitCall<K> {
         }
     }
 
-    /// Whether the call cannot succeed until its deadline, if `last` is the last rejection of its queue.
+    fn is_past_deadline(&self, now: Instant) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// Whether the call cannot succeed until its deadline, if `last` is the last rejection of its queue. If the first call's attempt is
+    /// due, that is not known.
     fn is_late<R>(&self, last: &LastRejection<R>, now: Instant) -> bool {
         let is_certain = last.is_certain && last.cost == self.cost;
-        self.deadline
-            .is_some_and(|deadline| deadline <= now || is_certain && deadline < last.retry_at)
+        let known_until = if is_certain { last.retry_at } else { now };
+        last.retry_at > now
+            && self
+                .deadline
+                .is_some_and(|deadline| deadline <= now || deadline < known_until)
     }
 }
 
@@ -338,8 +363,8 @@ struct QueuedCall<'a, K: Clone + Eq + Hash, R: Clone> {
     number: u64,
     /// Shared with its [`Waiter`].
     notify: Arc<Notify>,
-    /// Set when it is admitted: how many more calls would be.
-    admitted: Option<usize>,
+    /// Set when it is decided: what the next call would get, and the [changes](Queue::changes) before the attempt.
+    done: Option<(Next<R>, u64)>,
 }
 
 impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
@@ -354,7 +379,7 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
             call,
             number,
             notify,
-            admitted: None,
+            done: None,
         }
     }
 
@@ -376,19 +401,19 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
 
     fn next_step(&self) -> Step<R> {
         let now = Instant::now();
-        let queues = lock(&self.queues.queues);
-        let Some(queue) = queues.by_key.get(&self.call.key) else {
+        let mut queues = lock(&self.queues.queues);
+        let Some(queue) = queues.by_key.get_mut(&self.call.key) else {
             return Step::Attempt { changes: 0 };
         };
         let (last, deadline) = (&queue.last, self.call.deadline);
         let waiter = queue.waiters.get(&self.number);
         let is_invited = waiter.is_some_and(|waiter| waiter.is_invited);
+        let is_past_deadline = self.call.is_past_deadline(now);
         let may_attempt = if queue.is_first(self.number) {
             last.retry_at <= now || last.is_certain && last.cost != self.call.cost
         } else {
             // The first call should have attempted long ago.
-            let is_overdue = now.saturating_duration_since(last.retry_at) >= MAX_OVERDUE;
-            is_overdue && deadline.is_some_and(|deadline| deadline <= now)
+            is_past_deadline && last.retry_at + MAX_OVERDUE <= now
         };
         if is_invited || may_attempt {
             Step::Attempt {
@@ -396,17 +421,21 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
             }
         } else if self.call.is_late(last, now) {
             Step::Leave(last.error(WaitErrorKind::Late))
+        } else if queue.is_first(self.number) {
+            Step::Sleep(deadline.into_iter().chain([last.retry_at]).min())
+        } else if is_past_deadline {
+            let overdue_at = last.retry_at + MAX_OVERDUE;
+            queue.overdue.push(self.number);
+            Step::Sleep(Some(overdue_at))
         } else {
-            let retry_at = queue.is_first(self.number).then_some(last.retry_at);
-            Step::Sleep(retry_at.into_iter().chain(deadline).min())
+            Step::Sleep(deadline)
         }
     }
 
     /// Keeps waiting after an attempt that began after so many `changes`.
     fn reject(&self, rejection: Rejection<R>, changes: u64) -> Result<(), WaitError<R>> {
         let now = Instant::now();
-        let is_late = self.call.deadline.is_some_and(|deadline| deadline <= now);
-        let late = is_late.then(|| WaitError {
+        let late = self.call.is_past_deadline(now).then(|| WaitError {
             kind: WaitErrorKind::Late,
             reason: rejection.reason.clone(),
             rejected_at: now,
@@ -414,13 +443,17 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
         let mut queues = lock(&self.queues.queues);
         queues.add_counters(&self.call.key, &rejection.counters);
         let queue = queues.by_key.get_mut(&self.call.key);
-        let replaced = queue.and_then(|queue| {
+        let (mut woken, mut replaced) = (Wakers::new(), None);
+        if let Some(queue) = queue {
             queue.end_invitation(self.number);
-            let is_first = queue.is_first(self.number);
-            is_first.then(|| queue.reject_first(rejection, self.call.cost, changes, now))
-        });
+            if queue.is_first(self.number) {
+                let cost = self.call.cost.clone();
+                replaced = Some(queue.reject_first(rejection, cost, changes, &mut woken));
+            }
+        }
         drop(queues);
         drop(replaced);
+        notify_all(woken);
         late.map_or(Ok(()), Err)
     }
 }
@@ -431,12 +464,13 @@ impl<K: Clone + Eq + Hash, R: Clone> Drop for QueuedCall<'_, K, R> {
         let Some(queue) = queues.by_key.get_mut(&self.call.key) else {
             return;
         };
-        let woken = queue.remove(self.number, self.admitted);
+        let done = self.done.take();
+        let (woken, replaced) = queue.remove(self.number, done, &self.call.cost);
         let is_empty = queue.waiters.is_empty();
         let removed = is_empty.then(|| queues.remove(&self.call.key));
         self.queues.len.store(queues.by_key.len(), Ordering::SeqCst);
         drop(queues);
-        drop(removed);
+        drop((removed, replaced));
         notify_all(woken);
     }
 }
@@ -488,6 +522,7 @@ impl<R> Queue<R> {
             next_number: 0,
             invited: 0,
             invited_until: 0,
+            overdue: Vec::new(),
             counters: Vec::new(),
             changes: 0,
             released_at: None,
@@ -526,21 +561,33 @@ impl<R> Queue<R> {
         self.first().map(|(_, waiter)| waiter.notify.clone())
     }
 
-    /// Removes a call. Returns those that are to be notified.
-    fn remove(&mut self, number: u64, admitted: Option<usize>) -> Wakers {
+    /// Removes a call. Returns those that are to be notified, and the rejection that is replaced.
+    fn remove(
+        &mut self,
+        number: u64,
+        done: Option<(Next<R>, u64)>,
+        cost: &CallCost,
+    ) -> (Wakers, Option<LastRejection<R>>) {
         let was_first = self.is_first(number);
         self.end_invitation(number);
         self.waiters.remove(&number);
-        let mut woken = Wakers::new();
+        let (mut woken, mut replaced) = (Wakers::new(), None);
         if was_first {
-            if admitted.is_some() {
+            woken.extend(self.first().map(|(_, waiter)| waiter.notify.clone()));
+            if done.is_some() {
                 self.pause = MIN_PAUSE;
                 self.last.expire(Instant::now());
             }
-            woken.extend(self.first().map(|(_, waiter)| waiter.notify.clone()));
         }
-        self.invite(admitted.unwrap_or(0), &mut woken);
-        woken
+        match done {
+            Some((Next::Admits(more), _)) => self.invite(more, &mut woken),
+            Some((Next::Rejects(rejection), changes)) if was_first => {
+                let last = self.reject_first(rejection, cost.clone(), changes, &mut woken);
+                replaced = Some(last);
+            }
+            Some((Next::Rejects(_), _)) | None => {}
+        }
+        (woken, replaced)
     }
 
     /// Has the first `more` calls attempt, less those that do already.
@@ -563,14 +610,16 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Keeps the rejection of an attempt of the first call, and determines when it attempts again. Returns the rejection before.
+    /// Keeps the rejection of an attempt of the first call, or of a call like it, and determines when the first attempts again. Returns
+    /// the rejection before.
     fn reject_first(
         &mut self,
         rejection: Rejection<R>,
-        cost: u64,
+        cost: CallCost,
         changes: u64,
-        now: Instant,
+        woken: &mut Wakers,
     ) -> LastRejection<R> {
+        let now = Instant::now();
         let is_settled = self
             .released_at
             .is_none_or(|released_at| now.duration_since(released_at) >= REFUND_TIMEOUT);
@@ -592,6 +641,11 @@ impl<R> Queue<R> {
             retry_at,
             is_certain,
         };
+        if retry_at > now {
+            let overdue = mem::take(&mut self.overdue).into_iter();
+            let overdue = overdue.filter_map(|number| self.waiters.get(&number));
+            woken.extend(overdue.map(|waiter| waiter.notify.clone()));
+        }
         mem::replace(&mut self.last, last)
     }
 }

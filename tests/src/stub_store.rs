@@ -1,6 +1,6 @@
 //! A store in process of which a test replaces a part.
 
-use std::{fmt, future::ready, sync::Arc, time::Duration};
+use std::{fmt, future::ready, sync::Arc};
 
 use tollgate::{
     Key, MemoryStore, StoreError,
@@ -8,13 +8,11 @@ use tollgate::{
     limiter::Override,
     observe::StoreStats,
     store::{
-        CallersFuture, Completion, CounterOp, KeepAlive, LimitHandle, Op, OpResult, OverrideFuture,
+        CallersFuture, Completion, CounterOp, KeepAlive, LimitHandle, Op, OverrideFuture,
         OverrideTable, Store, StoreAdmin, StoreResponse,
     },
     strategy::Rule,
 };
-
-type Pass = dyn Fn(Op, Result<OpResult, StoreError>) -> StoreResponse + Send + Sync;
 
 /// A store in process that lists no blocked keys, and whose responses and state are the test's.
 #[derive(Clone)]
@@ -22,10 +20,6 @@ pub struct StubStore {
     counts: MemoryStore,
     /// The response to an operation; that of the store in process if it is `None`.
     respond: Arc<dyn Fn(Op) -> Option<StoreResponse> + Send + Sync>,
-    /// What becomes of a response of the store in process.
-    pass: Arc<Pass>,
-    /// How long detached operations take.
-    detached_delay: Duration,
     stats: Arc<dyn Fn() -> StoreStats + Send + Sync>,
     has_admin: bool,
 }
@@ -43,8 +37,6 @@ impl StubStore {
         Self {
             counts: MemoryStore::new(),
             respond: Arc::new(respond),
-            pass: Arc::new(|_, result| StoreResponse::Ready(result)),
-            detached_delay: Duration::ZERO,
             stats: Arc::new(StoreStats::default),
             has_admin: true,
         }
@@ -53,23 +45,6 @@ impl StubStore {
     /// Counts in this store.
     pub fn on(self, counts: MemoryStore) -> Self {
         Self { counts, ..self }
-    }
-
-    /// Sets what becomes of each response of the store in process, such as a later one.
-    pub fn passing(
-        self,
-        pass: impl Fn(Op, Result<OpResult, StoreError>) -> StoreResponse + Send + Sync + 'static,
-    ) -> Self {
-        let pass = Arc::new(pass);
-        Self { pass, ..self }
-    }
-
-    /// Delays detached operations, in a task.
-    pub fn detached_delay(self, detached_delay: Duration) -> Self {
-        Self {
-            detached_delay,
-            ..self
-        }
     }
 
     /// A store that operators can ask nothing of.
@@ -110,30 +85,12 @@ impl Store for StubStore {
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        (self.respond)(op).unwrap_or_else(|| match self.counts.execute(op, counters) {
-            StoreResponse::Ready(result) => (self.pass)(op, result),
-            later => later,
-        })
+        (self.respond)(op).unwrap_or_else(|| self.counts.execute(op, counters))
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>], completion: Option<Completion>) {
-        if (self.respond)(op).is_some() {
-            return;
-        }
-        if self.detached_delay.is_zero() {
-            return self.counts.execute_detached(op, counters, completion);
-        }
-        for counter in counters {
-            let (store, delay) = (self.counts.clone(), self.detached_delay);
-            let (limit, key, receipt) = (counter.limit.clone(), counter.key, counter.receipt);
-            let (units, caller, mode) = (counter.units, counter.caller, counter.mode);
-            tokio::spawn(async move {
-                tokio::time::sleep(delay).await;
-                let mut later = CounterOp::new(&limit, key).with_units(units);
-                later.receipt = receipt;
-                let later = later.with_caller(caller).with_mode(mode);
-                store.execute_detached(op, &[later], None);
-            });
+        if (self.respond)(op).is_none() {
+            self.counts.execute_detached(op, counters, completion);
         }
     }
 

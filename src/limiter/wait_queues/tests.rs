@@ -46,19 +46,21 @@ impl Model {
     fn acquire(&mut self, units: u32) -> Attempt<(), &'static str> {
         self.attempts += 1;
         if self.is_failing {
-            return rejected("store failed", None);
+            return Attempt::Rejected(rejection("store failed", None));
         }
         let now = Instant::now();
         let full_at = self.full_at.max(now) + self.interval * units;
         let tolerance = self.interval * self.capacity;
         if full_at > now + tolerance {
-            return rejected("exhausted", Some(full_at - tolerance));
+            return Attempt::Rejected(rejection("exhausted", Some(full_at - tolerance)));
         }
         self.full_at = full_at;
-        Attempt::Done {
-            value: (),
-            more: (self.free() / units) as usize,
+        let next = full_at + self.interval * units;
+        if next > now + tolerance {
+            let rejection = rejection("exhausted", Some(next - tolerance));
+            return Attempt::Done((), Next::Rejects(rejection));
         }
+        Attempt::Done((), Next::Admits((self.free() / units) as usize))
     }
 
     fn free(&self) -> u32 {
@@ -68,12 +70,12 @@ impl Model {
     }
 }
 
-fn rejected(reason: &'static str, retry_at: Option<Instant>) -> Attempt<(), &'static str> {
-    Attempt::Rejected(Rejection {
+fn rejection(reason: &'static str, retry_at: Option<Instant>) -> Rejection<&'static str> {
+    Rejection {
         reason,
         retry_at,
         counters: [counter()].into_iter().collect(),
-    })
+    }
 }
 
 impl Scene {
@@ -95,10 +97,7 @@ impl Scene {
     /// All units are taken.
     fn exhausted(capacity: u32, interval: Duration) -> Arc<Self> {
         let scene = Self::new(capacity, interval, Duration::ZERO);
-        assert!(matches!(
-            scene.model().acquire(capacity),
-            Attempt::Done { .. }
-        ));
+        assert!(matches!(scene.model().acquire(capacity), Attempt::Done(..)));
         scene.model().attempts = 0;
         scene
     }
@@ -118,13 +117,18 @@ impl Scene {
 
     async fn attempt(self: &Arc<Self>, units: u32) -> Attempt<(), &'static str> {
         let attempt = self.model().acquire(units);
-        let is_admitted = matches!(attempt, Attempt::Done { .. });
+        let is_admitted = matches!(attempt, Attempt::Done(..));
         let charge = is_admitted.then(|| Charge(self, units));
         if !self.latency.is_zero() {
             sleep(self.latency).await;
         }
         mem::forget(charge);
         attempt
+    }
+
+    async fn wait(self: &Arc<Self>, call: WaitCall<&'static str>, cost: u32) -> Outcome {
+        let attempt = || self.attempt(cost);
+        self.queues.wait(call, attempt(), attempt).await
     }
 
     /// A call that waits in a task of its own, once it has been polled.
@@ -137,7 +141,7 @@ impl Scene {
         let scene = self.clone();
         let call = call(cost, timeout);
         let task = tokio::spawn(async move {
-            let outcome = scene.queues.wait(call, || scene.attempt(cost)).await;
+            let outcome = scene.wait(call, cost).await;
             if outcome.is_ok() {
                 lock(&scene.admitted).push((Instant::now(), number));
             }
@@ -154,6 +158,11 @@ impl Scene {
             .values()
             .map(|queue| queue.waiters.len())
             .sum()
+    }
+
+    /// When the first waiting call attempts again.
+    fn next_attempt_at(&self) -> Instant {
+        lock(&self.queues.queues).by_key["queue"].last.retry_at
     }
 
     /// No more are invited than there are units.
@@ -189,7 +198,7 @@ impl Drop for Charge<'_> {
 fn call(cost: u32, timeout: Option<Duration>) -> WaitCall<&'static str> {
     WaitCall {
         key: "queue",
-        cost: cost.into(),
+        cost: smallvec::smallvec![(0, cost.into(), None)],
         deadline: timeout.map(|timeout| Instant::now() + timeout),
         max_waiting: usize::MAX,
     }
@@ -324,19 +333,16 @@ async fn an_attempt_that_is_admitted_invites_as_many_calls_as_there_are_units() 
         assert_eq!(task.await.unwrap(), Ok(()));
     }
     assert!(began_at.elapsed() <= millis(4_010));
-    // One more for each unit, after an admission that leaves none.
-    assert!(
-        scene.model().attempts <= 14_020,
-        "{}",
-        scene.model().attempts
-    );
+    // An admission that leaves no unit says when the next is free.
+    let attempts = scene.model().attempts;
+    assert!(attempts <= 10_010, "{attempts}");
     scene.assert_in_order();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refill_of_many_units_takes_two_round_trips() {
     let scene = Scene::new(100, millis(1_000), millis(10));
-    assert!(matches!(scene.model().acquire(100), Attempt::Done { .. }));
+    assert!(matches!(scene.model().acquire(100), Attempt::Done(..)));
     let mut tasks = Vec::new();
     for number in 0..100 {
         tasks.push(scene.arrive(number, 1, None).await);
@@ -410,7 +416,7 @@ async fn full_queues_and_calls_that_would_be_late_are_rejected_at_once() {
             max_waiting,
             ..call(1, None)
         };
-        scene.queues.wait(call, || scene.attempt(1))
+        scene.wait(call, 1)
     };
     for full in [0, 1] {
         assert_eq!(wait(full).await.unwrap_err().kind, WaitErrorKind::Full);
@@ -438,10 +444,38 @@ async fn calls_behind_one_that_is_late_use_its_rejection() {
     scene.assert_unused();
 }
 
+/// The timeouts of all calls end when their units are free, and the first one's attempt takes a while.
+#[tokio::test(start_paused = true)]
+async fn calls_whose_timeout_ends_during_the_attempt_of_the_first_one_have_its_result() {
+    for is_admitted in [true, false] {
+        let scene = Scene::new(10, millis(10), millis(20));
+        assert!(matches!(scene.model().acquire(10), Attempt::Done(..)));
+        let mut tasks = vec![scene.arrive(0, 1, Some(millis(2_000))).await];
+        // Nothing says when the store is back.
+        scene.model().is_failing = true;
+        sleep(millis(500)).await;
+        for number in 1..8 {
+            let attempts_at = scene.next_attempt_at();
+            let timeout = attempts_at.saturating_duration_since(Instant::now());
+            tasks.push(scene.arrive(number, 1, Some(timeout)).await);
+        }
+        scene.model().is_failing = !is_admitted;
+        let attempts = scene.model().attempts;
+        let behind = tasks.split_off(1);
+        for task in behind {
+            let outcome = task.await.unwrap();
+            assert_eq!(outcome.is_ok(), is_admitted, "{outcome:?}");
+        }
+        if !is_admitted {
+            assert_eq!(scene.model().attempts, attempts + 1);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_behind_one_that_is_not_polled_attempts_at_its_deadline() {
     let scene = Scene::exhausted(2, millis(100));
-    let mut idle = Box::pin(scene.queues.wait(call(1, None), || scene.attempt(1)));
+    let mut idle = Box::pin(scene.wait(call(1, None), 1));
     tokio::select! {
         biased;
         _ = &mut idle => unreachable!(),
@@ -449,8 +483,12 @@ async fn a_call_behind_one_that_is_not_polled_attempts_at_its_deadline() {
     }
     let early = scene.arrive(1, 1, Some(millis(1_000))).await;
     let late = scene.arrive(2, 1, Some(millis(2_000))).await;
-    assert_eq!(early.await.unwrap().unwrap_err().kind, WaitErrorKind::Late);
+    let began_at = Instant::now();
+    assert_eq!(early.await.unwrap(), Ok(()));
+    // A second after the first call's attempt was due.
+    assert_eq!(began_at.elapsed(), millis(1_100));
     assert_eq!(late.await.unwrap(), Ok(()));
+    assert_eq!(began_at.elapsed(), millis(2_000));
     let attempts = scene.model().attempts;
     let late = scene.arrive(3, 9, Some(millis(1))).await;
     let error = late.await.unwrap().unwrap_err();
@@ -463,7 +501,7 @@ async fn a_call_behind_one_that_is_not_polled_attempts_at_its_deadline() {
 #[tokio::test(start_paused = true)]
 async fn calls_of_one_task_are_all_admitted() {
     let scene = Scene::exhausted(3, millis(10));
-    let calls = (0..50).map(|_| scene.queues.wait(call(1, None), || scene.attempt(1)));
+    let calls = (0..50).map(|_| scene.wait(call(1, None), 1));
     let outcomes = timeout(millis(520), futures_util::future::join_all(calls)).await;
     assert!(outcomes.unwrap().iter().all(Result::is_ok));
 }
@@ -535,7 +573,10 @@ impl Script {
             }
         };
         let script = self.clone();
-        let wait = async move { script.queues.wait(call(1, None), attempt).await.unwrap() };
+        let wait = async move {
+            let waited = script.queues.wait(call(1, None), attempt(), attempt);
+            waited.await.unwrap();
+        };
         let task = tokio::spawn(wait);
         yield_now().await;
         task
@@ -547,7 +588,7 @@ impl Script {
 }
 
 fn done(more: usize) -> Attempt<(), ()> {
-    Attempt::Done { value: (), more }
+    Attempt::Done((), Next::Admits(more))
 }
 
 fn rejected_by(policy: &str, seconds: u64) -> Attempt<(), ()> {
@@ -641,18 +682,12 @@ async fn a_burst_of_one_unit_reaches_its_rate_if_attempts_charge_ahead() {
         let attempt = async || {
             let mut model = scene.model();
             match model.acquire(1) {
-                Attempt::Done { more, .. } => Attempt::Done {
-                    value: Instant::now(),
-                    more,
-                },
+                Attempt::Done(_, next) => Attempt::Done(Instant::now(), next),
                 Attempt::Rejected(mut rejection) => match rejection.retry_at {
                     Some(free_at) if free_at <= Instant::now() + AHEAD => {
                         let interval = model.interval;
                         model.full_at += interval;
-                        Attempt::Done {
-                            value: free_at,
-                            more: 0,
-                        }
+                        Attempt::Done(free_at, Next::Admits(0))
                     }
                     free_at => {
                         rejection.retry_at = free_at.map(|free_at| free_at - AHEAD);
@@ -662,7 +697,8 @@ async fn a_burst_of_one_unit_reaches_its_rate_if_attempts_charge_ahead() {
             }
         };
         let calls = (0..per_second).map(async |_| {
-            let start_at = scene.queues.wait(call(1, None), &attempt).await.unwrap();
+            let waited = scene.queues.wait(call(1, None), attempt(), &attempt);
+            let start_at = waited.await.unwrap();
             sleep_until(start_at).await;
         });
         let began_at = Instant::now();
@@ -707,10 +743,7 @@ fn a_release_during_an_attempt_is_not_missed() {
         for _ in 0..20_000 {
             let scene = Scene::exhausted(1, hour);
             let waiting = scene.clone();
-            let task = tokio::spawn(async move {
-                let attempt = || waiting.attempt(1);
-                waiting.queues.wait(call(1, None), attempt).await
-            });
+            let task = tokio::spawn(async move { waiting.wait(call(1, None), 1).await });
             let releasing = scene.clone();
             tokio::spawn(async move { releasing.release(1) });
             let outcome = timeout(Duration::from_secs(20), task).await;
@@ -725,7 +758,7 @@ fn a_call_that_would_wait_is_rejected_without_timers() {
         .build()
         .unwrap();
     let scene = Scene::exhausted(1, millis(1_000));
-    let wait = scene.queues.wait(call(1, None), || scene.attempt(1));
+    let wait = scene.wait(call(1, None), 1);
     let error = runtime.block_on(wait).unwrap_err();
     assert_eq!(
         (error.kind, error.reason),

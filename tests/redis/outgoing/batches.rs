@@ -1,19 +1,19 @@
-//! Waiters that are admitted by one call.
+//! Waiters that are admitted together: as many as there is room for.
 
 use tollgate_tests::prelude::*;
 
 use crate::outgoing::support::*;
 
 #[tokio::test(start_paused = true)]
-async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
+async fn as_many_waiters_are_admitted_together_as_there_is_room_for() {
     let (limiter, time) = limiter([window("p", "3/s")]);
     let waiters = (0..8).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
         let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(2_000));
-    // One for each of the three that find room as they come, one that finds none, then one for three and one for two.
-    assert!(time.calls() <= 6, "{}", time.calls());
+    // One for each, and two of the fourth that find no room.
+    assert!(time.calls() <= 10, "{}", time.calls());
     assert_eq!(left(&limiter, "p").await, 1);
 }
 
@@ -45,14 +45,13 @@ async fn waiters_admitted_together_have_separate_charges() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_charge_of_a_dropped_waiter_is_refunded() {
+async fn a_waiter_that_is_dropped_when_it_could_be_admitted_makes_way() {
     let (limiter, time) = limiter([window("p", "3/s")]);
     let _ = at_once(wait(&limiter).cost(3));
     let [first, dropped, third, mut last] = [(); 4].map(|()| queued(wait(&limiter)));
     advance(1_000).await;
-    // Three are admitted together, of which one is never polled again: so there is a unit for the last.
+    // There is room for two more, of which one is never polled again: so there is a unit for the last.
     let _ = admitted(first);
-    assert_eq!(left(&limiter, "p").await, 0);
     still_waits(&mut last);
     drop(dropped);
     let _ = (admitted(third), admitted(last));

@@ -11,5 +11,4 @@ mod obey;
 mod queue;
 mod redis;
 mod service;
-mod slow_store;
 mod support;

@@ -81,8 +81,8 @@ async fn only_the_first_of_a_thousand_waiters_calls_the_store() {
         let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(9_990));
-    // One for each that is admitted: the units left after it give the next one its wait.
-    assert!(time.calls() <= 1_001, "{}", time.calls());
+    // One for each that is admitted, and two that find no unit: the status after an admission gives the next one its wait.
+    assert!(time.calls() <= 1_002, "{}", time.calls());
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,10 +66,11 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let mut head = tokio::spawn(async move { wait(&waiting).await });
     let sent = server.calls("evalsha");
     until("it is called", async || server.calls("evalsha") > sent).await;
-    let behind = queued(wait(&limiter));
+    let mut behind = queued(wait(&limiter));
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");
-    // The call for both is dropped on a thread without the runtime.
+    still_waits(&mut behind);
+    // It is dropped on a thread without the runtime, while its call is in flight.
     let dropped = thread::spawn(move || drop(behind)).join();
     dropped.expect("no panic");
     until("it is refunded", async || left(&limiter, "p").await == 1).await;
