@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{StoreError, UnknownPolicy},
     outcome::Outcome,
-    policy::charging::Charge as ChargeSetting,
+    policy::{Policy, charging::Charge as ChargeSetting},
     store::Units,
     sync::lock,
 };
@@ -52,7 +52,7 @@ pub struct PermitGuard {
     _permits: Vec<Arc<Permits>>,
 }
 
-/// What is shared. Never locked while code of the application runs.
+/// What is shared. Under its lock no code of the application runs, but a strategy's rule.
 #[derive(Default)]
 struct State {
     /// Of the outermost layer, or of a call by hand. Most requests have no other.
@@ -323,11 +323,12 @@ impl Admission {
 
     /// The admission of a request's outermost layer. The decision is moved out of its place only once, since it is large.
     pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, Added) {
+        let added = decision.as_ref().map(Added::of).unwrap_or_default();
         let mut admission = Self::default();
-        let added = match admission.exclusive_state() {
-            Some(state) => state.add_first(decision),
-            None => Added::default(),
-        };
+        if let Some(state) = admission.exclusive_state() {
+            state.first = decision.take().map(Passed::new);
+            state.share_permits(&added);
+        }
         (admission, added)
     }
 
@@ -338,7 +339,11 @@ impl Admission {
 
     /// Adds the decision of an inner layer.
     pub(crate) fn join(&self, decision: Decision) -> Added {
-        self.lock().add(decision)
+        let mut added = Added::of(&decision);
+        let mut state = self.lock();
+        added.index = state.add(Passed::new(decision));
+        state.share_permits(&added);
+        added
     }
 
     /// Calls `with` with the decision of this index, whose statuses are those after the last adjustment.
@@ -412,16 +417,16 @@ impl Admission {
 
     /// Fails if the request was checked, but by no limiter with a policy of that name.
     fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
-        let mut state = self.lock();
-        let mut known = Vec::new();
-        for passed in state.passed() {
-            let policies = passed.decision.set.policies();
-            known.extend(policies.map(|policy| policy.name().to_owned()));
-        }
-        if known.is_empty() || known.iter().any(|known| known == policy) {
+        let sets: SmallVec<[Arc<PolicySet>; 2]> = {
+            let mut state = self.lock();
+            let passed = state.passed();
+            passed.map(|passed| passed.decision.set.clone()).collect()
+        };
+        let names = || sets.iter().flat_map(|set| set.policies()).map(Policy::name);
+        if sets.is_empty() || names().any(|name| name == policy) {
             return Ok(());
         }
-        Err(UnknownPolicy::new(policy, known))
+        Err(UnknownPolicy::new(policy, names().map(str::to_owned)))
     }
 
     async fn refund_each(
@@ -483,45 +488,22 @@ impl fmt::Debug for Admission {
 }
 
 impl State {
-    fn add_first(&mut self, decision: &mut Option<Decision>) -> Added {
-        let Some(decision) = decision.take() else {
-            return Added::default();
-        };
-        self.first = Some(Passed {
-            decision,
-            charge: None,
-        });
-        self.hand_over(0)
-    }
-
-    fn add(&mut self, decision: Decision) -> Added {
+    /// Adds what an inner layer has passed, and returns its index.
+    fn add(&mut self, passed: Passed) -> usize {
         if self.first.is_none() {
-            return self.add_first(&mut Some(decision));
+            self.first = Some(passed);
+            return 0;
         }
         let inner = &mut self.rare().inner;
-        inner.push(Passed {
-            decision,
-            charge: None,
-        });
-        let index = inner.len();
-        self.hand_over(index)
+        inner.push(passed);
+        inner.len()
     }
 
     #[inline]
-    fn hand_over(&mut self, index: usize) -> Added {
-        let Some(passed) = self.get(index) else {
-            return Added::default();
-        };
-        let added = Added {
-            index,
-            depends_on_outcome: passed.decision.depends_on_outcome(),
-            permits: Permits::of(&passed.decision),
-        };
+    fn share_permits(&mut self, added: &Added) {
         if let Some(permits) = &added.permits {
-            let permits = Arc::downgrade(permits);
-            self.rare().permits.push(permits);
+            self.rare().permits.push(Arc::downgrade(permits));
         }
-        added
     }
 
     fn rare(&mut self) -> &mut RareState {
@@ -543,7 +525,27 @@ impl State {
     }
 }
 
+impl Added {
+    /// Takes the decision's permits. Observers are called for them, so not under the admission's lock.
+    #[inline]
+    fn of(decision: &Decision) -> Self {
+        Self {
+            index: 0,
+            permits: Permits::of(decision),
+            depends_on_outcome: decision.depends_on_outcome(),
+        }
+    }
+}
+
 impl Passed {
+    #[inline]
+    fn new(decision: Decision) -> Self {
+        Self {
+            decision,
+            charge: None,
+        }
+    }
+
     fn charge(&mut self) -> &Arc<Charge> {
         let decision = &self.decision;
         self.charge
