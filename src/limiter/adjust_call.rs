@@ -1,6 +1,6 @@
 //! One call of the store that charges and refunds units, and its report to the listener.
 
-use std::{future::Future, mem, sync::Arc};
+use std::{future::Future, mem, slice, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -85,15 +85,8 @@ impl Adjustment {
     pub(crate) fn refund_detached(&self, set: &PolicySet) {
         let store = self.entry.store(set);
         store.execute_detached(Op::Adjust, &[self.op(set)], None);
-        self.wake_waiting(set);
+        wake_waiting(set, slice::from_ref(self));
         self.report(set, self.units.get(), false);
-    }
-
-    /// Wakes the calls that wait for what is refunded.
-    fn wake_waiting(&self, set: &PolicySet) {
-        if self.receipt.is_some() {
-            set.listener.released(self.entry.name(set), &self.entry.key);
-        }
     }
 
     fn report(&self, set: &PolicySet, units: u64, confirmed: bool) {
@@ -125,14 +118,14 @@ impl AdjustCall {
 
     /// Sends the call. If the future is dropped, it is made nevertheless.
     pub(crate) fn send(self) -> impl Future<Output = Result<AllAdjusted, StoreError>> + use<> {
-        self.wake_waiting();
         let response = match self.adjustments.first() {
-            Some(first) => first
-                .entry
-                .store(&self.set)
-                .execute(Op::Adjust, &self.ops()),
+            Some(first) => {
+                let store = first.entry.store(&self.set);
+                store.execute(Op::Adjust, &ops(&self.set, &self.adjustments))
+            }
             None => StoreResponse::Ready(Err(TOO_FEW_RESULTS)),
         };
+        wake_waiting(&self.set, &self.adjustments);
         async move {
             // An error that says that nothing was done is returned, and the caller may repeat the call.
             self.finish(response.result().await, false)
@@ -145,29 +138,14 @@ impl AdjustCall {
         self,
         completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,
     ) {
-        self.wake_waiting();
-        let Some(first) = self.adjustments.first().cloned() else {
+        let (set, adjustments) = (self.set.clone(), self.adjustments.clone());
+        let Some(first) = adjustments.first() else {
             return;
         };
-        let (set, adjustments) = (self.set.clone(), self.adjustments.clone());
-        let ops = adjustments.iter().map(|adjustment| adjustment.op(&set));
-        let ops: SmallVec<[_; 2]> = ops.collect();
         let completion = Completion::new(move |result| completion(self.finish(result, true)));
         let store = first.entry.store(&set);
-        store.execute_detached(Op::Adjust, &ops, Some(completion));
-    }
-
-    fn ops(&self) -> SmallVec<[CounterOp<'_>; 2]> {
-        let adjustments = self.adjustments.iter();
-        adjustments
-            .map(|adjustment| adjustment.op(&self.set))
-            .collect()
-    }
-
-    fn wake_waiting(&self) {
-        for adjustment in &self.adjustments {
-            adjustment.wake_waiting(&self.set);
-        }
+        store.execute_detached(Op::Adjust, &ops(&set, &adjustments), Some(completion));
+        wake_waiting(&set, &adjustments);
     }
 
     /// Reads the result, and reports it. `is_kept` is whether the store makes later what it could not do now.
@@ -186,7 +164,7 @@ impl AdjustCall {
             }
         })?;
         // The store has the refunds, so that a call that waits finds their units.
-        self.wake_waiting();
+        wake_waiting(&self.set, &self.adjustments);
         let adjustments = mem::take(&mut self.adjustments);
         let counters = result.counters.iter().zip(&adjustments);
         let adjusted = counters.map(|(counter, adjustment)| {
@@ -201,6 +179,21 @@ impl AdjustCall {
             }
         });
         Ok(adjusted.collect())
+    }
+}
+
+fn ops<'a>(set: &'a PolicySet, adjustments: &'a [Adjustment]) -> SmallVec<[CounterOp<'a>; 2]> {
+    adjustments
+        .iter()
+        .map(|adjustment| adjustment.op(set))
+        .collect()
+}
+
+/// Wakes the calls that wait for what is refunded. Called once the refunds are sent, so that an attempt of such a call follows them.
+fn wake_waiting(set: &PolicySet, adjustments: &[Adjustment]) {
+    for refund in adjustments.iter().filter(|one| one.receipt.is_some()) {
+        set.listener
+            .released(refund.entry.name(set), &refund.entry.key);
     }
 }
 

@@ -292,7 +292,14 @@ pub(crate) fn report_bans_begun(set: &PolicySet, entries: &[Entry]) {
 #[cold]
 fn apply_failure(decision: &mut Decision, purpose: Purpose, error: StoreError) {
     let entries = &decision.entries;
-    let waits = purpose.waits() && entries.iter().any(|entry| entry.cost > 0);
+    let waits = match purpose {
+        Purpose::Attempt => true,
+        // A request that costs nothing has nothing to wait for.
+        Purpose::LastAttempt => entries
+            .iter()
+            .any(|entry| entry.role == PolicyRole::Live && entry.cost > 0),
+        Purpose::Check(_) | Purpose::Admit | Purpose::Peek => false,
+    };
     let policies = entries.iter().map(|entry| decision.set.bound(entry.policy));
     let action = match purpose {
         Purpose::Peek => FailureAction::Error,

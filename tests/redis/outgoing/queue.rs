@@ -188,6 +188,13 @@ async fn a_cost_above_the_capacity_is_rejected_for_ever_at_once() {
 }
 
 #[tokio::test]
+async fn a_call_that_costs_nothing_passes_while_the_store_fails_also_under_a_ban() {
+    let policies = [policy("p", "1/s"), Policy::block_list("refused")];
+    let limiter = stores::limiter(Limiter::builder().store(StubStore::unreachable()), policies);
+    let _ = at_once(wait(&limiter).cost(0));
+}
+
+#[tokio::test]
 async fn a_store_failure_is_no_reason_to_wait() {
     for action in [OnStoreError::Reject, OnStoreError::Admit] {
         let admits = matches!(action, OnStoreError::Admit);
