@@ -44,8 +44,8 @@ use crate::{
     sync::{CachePadded, ReplacedFlag, ShardedArc, replaceable_value},
 };
 
-/// A reference to the policies in force, for one group of threads. Decisions hold it. There are several, so that threads don't
-/// contend for one reference count; padded, so that the counts share no cache line.
+/// The policies in force, as one group of threads refers to them. There are several with the same policies, so that threads don't
+/// contend for one reference count, each on cache lines of its own. Decisions hold one.
 pub(crate) struct PolicySet {
     policies: CachePadded<Arc<Policies>>,
     pub(crate) response_cache: ResponseCache,
@@ -97,23 +97,24 @@ pub(crate) struct BoundPolicy {
     pub(crate) other_quotas: Arc<QuotaLimits>,
     /// Whether operators have set any override. Read by each request.
     pub(crate) has_overrides: Arc<AtomicBool>,
-    /// What operators have set for single keys; `None` if the store has no overrides.
+    /// The overrides that operators have set for keys; `None` if the store has none.
     pub(crate) overrides: Option<Arc<PolicyOverrides>>,
-    /// `None` unless it was configured.
+    /// The policy's own setting, or else the limiter's; `None` if neither is set.
     pub(crate) on_store_error: Option<OnStoreError>,
-    /// The share of the local fallback; `None` if it is not configured.
+    /// This process's share of the quota; `None` without a local fallback.
     pub(crate) share: Option<LocalShare>,
     /// The one key of all requests, as by `extract::global`.
     pub(crate) fixed_key: Option<Key>,
-    /// The index of its extractor among those that several policies share, so that each runs once per request.
+    /// The index of the key extractor among those that several policies share, so that each runs once per request; `None` if it is
+    /// not shared.
     pub(crate) shared_key: Option<usize>,
-    /// The same for the extractor of callers.
+    /// The index of the extractor of callers, likewise.
     pub(crate) shared_caller: Option<usize>,
     /// Counters and memory that outlive this set.
     pub(crate) state: Arc<PolicyState>,
 }
 
-/// The part of a policy in decisions. Ordered as the entries of a decision are.
+/// Whether and how a policy is enforced. The entries of a decision are in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PolicyRole {
     /// Enforced.
@@ -137,7 +138,7 @@ impl From<PolicyRole> for PolicyKind {
     }
 }
 
-/// What an operator has set for a key, as it applies to a request.
+/// The effect of an operator's override on a request.
 pub(crate) enum AppliedOverride {
     Quota(QuotaLimit),
     Exempt(Arc<Override>),
@@ -146,7 +147,7 @@ pub(crate) enum AppliedOverride {
 replaceable_value!(PolicySet, replaced);
 
 impl PolicySet {
-    /// References to the policies for all groups of threads.
+    /// The sets of all groups of threads, which share these policies.
     pub(crate) fn share(policies: Policies) -> PolicySets {
         let policies = Arc::new(policies);
         let of_live = policies.policies.iter();
@@ -232,7 +233,7 @@ impl Policies {
         sorted
     }
 
-    /// What operators ask of the store. An error if the store does not support it.
+    /// The store's interface for operators. An error if it has none.
     pub(crate) fn admin(&self) -> Result<&dyn StoreAdmin, StoreError> {
         let unsupported = StoreError::Unsupported("listing callers and blocked keys, overrides");
         self.store.admin().ok_or(unsupported)
@@ -244,7 +245,7 @@ impl Policies {
         store.is::<MemoryStore>()
     }
 
-    /// The conditions by which no policy applies to a request.
+    /// The conditions under which no policy applies to a request.
     pub(crate) fn skip_rules(&self) -> SkipRules<'_> {
         SkipRules {
             skip: &self.skip,
@@ -255,7 +256,7 @@ impl Policies {
     /// The names of the settings outside of policies in which `after` differs.
     pub(crate) fn differences(&self, after: &Self) -> Vec<&'static str> {
         let mut names = different([
-            // Unset, it differs for outgoing calls.
+            // Unset differs from the default, which outgoing calls do not have.
             (
                 "on_store_error",
                 self.on_store_error != after.on_store_error,
@@ -293,7 +294,7 @@ impl BoundPolicy {
         self.limit.info().permit_ttl.is_some()
     }
 
-    /// Its key in a call: a single key stands for all policies, but for those that count all requests together.
+    /// The policy's key in a call. One key for all policies does not replace the key of those that count all requests together.
     #[inline(always)]
     pub(crate) fn key_of<'a>(&'a self, keys: &'a Keys) -> Option<&'a Key> {
         match keys.all() {
@@ -314,16 +315,15 @@ impl BoundPolicy {
         head.extract(extractor, self.shared_caller).key()
     }
 
-    /// The cost of a request, unless the call sets one. A ban counts rejections one by one.
+    /// The cost of a request, unless the call sets one.
     pub(crate) fn cost_of(&self, head: Option<&RequestHead<'_>>) -> u64 {
         match head {
-            _ if self.is_ban() => 1,
             Some(head) => self.policy.cost_of(head.parts, &head.path),
             None => self.policy.default_cost(),
         }
     }
 
-    /// The caller to record with a charge: an identity of its own for a permit, `caller` where the strategy records callers.
+    /// The caller to store with the charge: a unique name for a permit, `caller` if the strategy records callers.
     #[inline]
     pub(crate) fn caller_key(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
         match self.limit.info().permit_ttl {
@@ -343,7 +343,7 @@ impl BoundPolicy {
         rejects && !self.is_shadow()
     }
 
-    /// What a request without a key lacks.
+    /// What a request without a key lacks, for its response: `the header x-api-key`.
     pub(crate) fn missing_key_name(&self, parts: &Parts) -> Arc<str> {
         self.policy.missing_key_name(parts)
     }
@@ -362,7 +362,7 @@ impl BoundPolicy {
             })
     }
 
-    /// What operators have set for the key.
+    /// The operators' override for the key.
     #[inline]
     pub(crate) fn override_of(&self, store: &dyn Store, key: &Key) -> Option<AppliedOverride> {
         if !self.has_overrides.load(Ordering::Relaxed) {

@@ -24,18 +24,18 @@ use crate::{
 
 /// Why a policy does not apply to a request.
 pub(crate) enum Reason {
-    /// It is charged by hand alone.
+    /// The policy is charged by hand alone.
     ByHand,
-    /// A condition of the policy holds.
+    /// A skip condition of the policy holds, or none of its `only` conditions.
     Exempt(ConditionMatch),
     /// An operator has exempted the key.
     Override(Arc<Override>),
-    /// The request has no key for it, for which it may be rejected.
+    /// The request has no key for the policy. `rejects` is whether it is rejected for that.
     NoKey { rejects: bool },
 }
 
-/// Finds the entries of a request. Returns the decision if it needs none. `why` receives each policy that does not apply, but those
-/// that a call does not name.
+/// Finds the entries of a request. Returns the decision if it needs none. `why` is called with each policy that does not apply, and
+/// the reason; not with those that a call does not name.
 #[inline(always)]
 pub(crate) fn resolve<'a>(
     set: &'a PolicySet,
@@ -67,15 +67,10 @@ pub(crate) fn resolve<'a>(
             }
         }
     }
-    let permit = || {
-        let mut entries = entries.iter().map(|entry| set.bound(entry.policy));
-        entries.find(|bound| bound.is_permit())
-    };
-    if set.has_permits
-        && let Purpose::Check(_) = request.purpose
-        && let Some(bound) = permit()
-    {
-        return Some(Early::admit_required(set, bound));
+    if set.has_permits && matches!(request.purpose, Purpose::Check(_)) {
+        let mut policies = entries.iter().map(|entry| set.bound(entry.policy));
+        let in_flight_limit = policies.find(|bound| bound.is_permit());
+        return in_flight_limit.map(|bound| Early::admit_required(set, bound));
     }
     None
 }
@@ -115,12 +110,15 @@ fn add<'a>(
         },
     };
     let entry = given.and_then(|(_, entry)| entry);
-    // A ban counts a request as one, whatever the call asks.
-    let cost = match cost_in_call(bound, entry, request.settings) {
-        Some(cost) if !bound.is_ban() => cost,
-        _ => bound.cost_of(request.head),
+    // A ban counts a request as one, whatever the call asks, and of several entries only once.
+    let (cost, further_cost) = if bound.is_ban() {
+        (1, 0)
+    } else {
+        let cost = cost_in_call(bound, entry, request.settings);
+        let cost = cost.unwrap_or_else(|| bound.cost_of(request.head));
+        (cost, cost)
     };
-    if entry.is_some() && add_to_last(entries, index, &key, if bound.is_ban() { 0 } else { cost }) {
+    if entry.is_some() && add_to_last(entries, index, &key, further_cost) {
         return None;
     }
     let quota = match bound.override_of(&*set.store, &key) {
@@ -130,31 +128,37 @@ fn add<'a>(
         }
         Some(AppliedOverride::Quota(limit)) => RequestQuota::Other(limit),
         None => {
-            let in_request = || policy.quota_in_request(request.head?.parts);
-            match quota_in_call(bound, entry, request.settings).or_else(in_request) {
-                None => RequestQuota::Own,
-                Some(quota) => request_quota(set, bound, quota),
-            }
+            let quota = quota_in_call(bound, entry, request.settings)
+                .or_else(|| policy.quota_in_request(request.head?.parts));
+            quota.map_or(RequestQuota::Own, |quota| request_quota(set, bound, quota))
         }
     };
     let (quota, cost) = match quota {
         RequestQuota::Own => (None, cost),
         RequestQuota::Other(limit) => (Some(limit), cost),
-        // More than the policy's own quota ever admits.
+        // The cost is more than the policy's own quota ever admits.
         RequestQuota::AdmitsNothing => (None, u64::MAX),
     };
+    push(entries, request, bound, index, key, cost, quota);
+    None
+}
+
+#[inline(always)]
+fn push(
+    entries: &mut Entries,
+    request: &LimitRequest<'_>,
+    bound: &BoundPolicy,
+    index: usize,
+    key: Key,
+    cost: u64,
+    quota: Option<QuotaLimit>,
+) {
     let caller = bound.caller_key(|| {
         let given = request.keys.given().and_then(Keys::given_caller);
         given.or_else(|| bound.extract_caller(request.head?))
     });
-    entries.push(Entry::new(
-        (index as u32, bound.role),
-        key,
-        cost,
-        caller,
-        quota,
-    ));
-    None
+    let policy = (index as u32, bound.role);
+    entries.push(Entry::new(policy, key, cost, caller, quota));
 }
 
 /// What an adjustment does to the counts of keys.
@@ -260,17 +264,7 @@ fn add_known(
             }
         }
     };
-    let caller = bound.caller_key(|| {
-        let given = request.keys.given().and_then(Keys::given_caller);
-        given.or_else(|| bound.extract_caller(request.head?))
-    });
-    entries.push(Entry::new(
-        (index as u32, bound.role),
-        key,
-        cost,
-        caller,
-        quota,
-    ));
+    push(entries, request, bound, index, key, cost, quota);
     Ok(())
 }
 
@@ -287,7 +281,7 @@ fn find_key(bound: &BoundPolicy, head: &RequestHead<'_>, purpose: Purpose) -> Ex
     found.or_else(|| missing_keys.missing_key(&bound.policy).into())
 }
 
-/// Adds the cost to the last entry, if it is of the same counter; returns whether it is.
+/// Adds the cost to the last entry, if it is of the same policy and key; returns whether it is.
 fn add_to_last(entries: &mut Entries, index: usize, key: &Key, cost: u64) -> bool {
     match entries.last_mut() {
         Some(last) if (last.policy, &last.key) == (index as u32, key) => {
@@ -323,7 +317,7 @@ enum RequestQuota {
     /// The policy's own.
     Own,
     Other(QuotaLimit),
-    /// One of 0, or one that the strategy can't count.
+    /// A quota of 0, or one that the strategy can't count.
     AdmitsNothing,
 }
 
