@@ -5,7 +5,7 @@ use std::{
     sync::OnceLock,
 };
 
-use tollgate::outcome::Outcome;
+use tollgate::{observe::Event, outcome::Outcome};
 use tollgate_tests::{bare_thread::on_bare_thread, prelude::*};
 
 use crate::charging::{outcomes::both_modes, support::*};
@@ -42,6 +42,52 @@ fn closures_for_the_outcome_and_the_fields_may_use_the_admission_of_their_reques
         current_thread().block_on(async {
             for world in World::both() {
                 closures_use_the_admission(&world).await;
+            }
+        });
+    });
+}
+
+/// Reads the admission of the request whose permit is held.
+#[derive(Clone, Debug, Default)]
+struct Reader {
+    admission: Arc<OnceLock<Admission>>,
+    left: Arc<OnceLock<Option<u64>>>,
+}
+
+impl Observer for Reader {
+    fn on_event(&self, event: &Event<'_>) {
+        if let (Event::PermitsHeld { .. }, Some(admission)) = (event, self.admission.get()) {
+            self.left.get_or_init(|| admission.remaining("p"));
+        }
+    }
+}
+
+#[test]
+fn an_observer_of_an_inner_layer_may_use_the_admission_of_its_request() {
+    on_bare_thread(|| {
+        current_thread().block_on(async {
+            for world in World::both() {
+                let reader = Reader::default();
+                let permit = Policy::new("permit", Quota::concurrent(1)).key(extract::global());
+                let inner = world
+                    .builder()
+                    .policy(permit)
+                    .observe(Arc::new(reader.clone()));
+                let inner = RateLimitLayer::new(inner.build().expect("a limiter"));
+                let handler = service_fn(async |_: Request<()>| Ok::<_, Infallible>(text(200)));
+                let admission = reader.admission.clone();
+                let inner = inner
+                    .layer(handler)
+                    .map_request(move |request: Request<()>| {
+                        let outer = request.extensions().get::<Admission>();
+                        admission.get_or_init(|| outer.expect("the admission").clone());
+                        request
+                    });
+                let outer = world.layer([window("p", "10/min")]);
+                forget(&outer).await;
+                let Ok(response) = outer.layer(inner).oneshot(request()).await;
+                assert_eq!(response.status(), 200);
+                assert_eq!(reader.left.get(), Some(&Some(9)));
             }
         });
     });
