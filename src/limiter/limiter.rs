@@ -170,10 +170,9 @@ impl Limiter {
     /// # In-flight limits
     ///
     /// The time at which a permit will be released is unknown. Permits that other processes release are found by calling the store,
-    /// after 5 ms at first and every 250 ms at most. So
-    /// processes don't share an exhausted in-flight limit evenly: one with a queue takes each permit that it releases again at
-    /// once, and another may get none until that queue is empty. Where that matters, give each process a limit of its own, such
-    /// as 2 and 1 of 3.
+    /// after 5 ms at first and every 250 ms at most. So processes don't share an exhausted in-flight limit evenly: one with a queue
+    /// takes each permit that it releases again at once, and another may get none until that queue is empty. Where that matters, give
+    /// each process a limit of its own, such as 2 and 1 of 3.
     ///
     /// # Errors
     ///
@@ -183,8 +182,7 @@ impl Limiter {
     ///   its own clients adds some, such as the timeout;
     /// - the [queue](Wait::queue) is full. In both cases the status is that of the last rejection in the queue;
     /// - it costs more than a quota ever allows;
-    /// - it names a policy that the limiter doesn't have, or has no request for a policy that takes settings from requests
-    ///   ([`Check::parts`](crate::limiter::Check::parts));
+    /// - it is [invalid](crate::limiter::DecisionKind::Invalid);
     /// - the store failed, and the limiter [rejects](crate::OnStoreError::Reject) then, or the store is
     ///   [misconfigured](crate::StoreError::is_misconfiguration);
     /// - it would have to wait outside of a tokio runtime with timers: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
