@@ -1,18 +1,19 @@
 //! Calls of a [`Limiter`] by hand, what they return, and what builds one.
 
-// A file imports only from those before it:
+// A file imports only from files of its own group and of earlier ones, and there are no cycles:
 //
-// 1. What there is: `keys` of a call, a `request`, and `policy_set`, the policies in force, each bound to a limit of the store, with
-//    other `quota_limits` and a `policy_state`. `bind` makes a set from a `builder`.
-// 2. `resolve` finds the entries of a request: the policies that apply, with key, cost and quota of each; or an `early` answer.
-// 3. `decide` makes a `decision` of entries and the store's answer. A decision is data.
-// 4. `charge` settles and refunds what was charged, by an `adjust_call` of the store, and reports to a `listener`.
-// 5. `permits` are charges that the store keeps alive.
-// 6. `admission` is what a handler and its layers share: decisions, charges and permits.
-// 7. `wait_queues` are fair queues of anything, and import nothing.
-// 8. `report` has what observers receive; `evaluate` is a request's way through 2, 3 and 8.
-// 9. `limiter` has the public calls. They are made by `check`, `adjust`, `wait`, `explain`, `bans`, `handle`, `overrides`, over the
-//    policies in force, `current`.
+// 1. Calls and policies: the `keys` of a call; a `request`; `policy_set`, the policies in force, each bound to a limit of the store,
+//    with a `policy_state` and `quota_limits` for other quotas; a `listener`, which charges and permits report to.
+// 2. A `decision` is data: whether a request is admitted, with an `entry` for each policy that applies. `rejected` is its error.
+// 3. `resolve` finds the entries of a request, with key, cost and quota, or an `early` decision. `decide` calls the store, and fills
+//    in the decision.
+// 4. `charge` settles and refunds what was charged, by an `adjust_call` of the store. `permits` are charges that the store keeps
+//    alive. `admission` is what a handler and its layers share of these.
+// 5. `wait_queues` are fair queues of anything. `report` calls observers; `evaluate` is a request's way through 3, reported.
+// 6. `current` is a `Limiter`, and what outlives its policies, such as its `health` checks. `bind` makes a policy set from a
+//    `builder`.
+// 7. The calls: `check`, `adjust`, `wait`, `explain`, `bans`, `block_list`, `handle`, `overrides`, `shutdown`. `limiter` has the
+//    methods of a `Limiter` that make them.
 
 mod adjust;
 mod adjust_call;
