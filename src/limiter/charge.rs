@@ -31,11 +31,12 @@ use crate::{
 /// Upper bound of the adjustments in one call. A policy that was charged often has as many receipts.
 const MAX_ADJUSTMENTS: usize = 64;
 
-/// The charge of a request, with a line for each entry of its decision. One call of the store at a time adjusts it.
+/// The charge of an admitted request, with a line for each entry of its decision. Adjustments whose amount depends on what is charged
+/// are made one after the other.
 pub(crate) struct Charge {
     set: Arc<PolicySet>,
     lines: Mutex<Vec<Line>>,
-    /// Held while units are adjusted.
+    /// Held by a [`Turn`].
     turn: Arc<AsyncMutex<()>>,
     /// True costs, by policy, that are settled when the adjustment in progress has ended.
     deferred: Mutex<Vec<(Arc<str>, u64)>>,
@@ -49,12 +50,13 @@ struct Line {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
     pending: u64,
-    /// Whether the application has settled it, so that the request's outcome does not.
+    /// Whether it is settled: then the request's outcome does not change it.
     is_settled: bool,
+    /// Whether the entry's status is newer than the decision's.
     is_adjusted: bool,
 }
 
-/// The right to adjust a charge. When it ends, what was deferred meanwhile is sent.
+/// The exclusive right to adjust a charge. When it is dropped, the settlements that were deferred meanwhile are sent.
 struct Turn {
     charge: Arc<Charge>,
     lock: Option<OwnedMutexGuard<()>>,
@@ -70,7 +72,7 @@ struct Step {
 #[derive(Clone, Copy)]
 enum StepKind {
     Charge(Units),
-    /// Units of the receipt of this index, as it was before.
+    /// Refunds `units` of the receipt at `index`. `receipt` has its value before.
     Refund {
         index: usize,
         receipt: ChargeReceipt,
@@ -78,12 +80,12 @@ enum StepKind {
     },
 }
 
-/// What is left to do to settle a line.
+/// The difference between what is charged and a true cost, as far as no step corrects it yet.
 struct Correction {
     line: usize,
     charge: Units,
     refund: u64,
-    /// The index of the receipt that was refunded last. Older ones follow.
+    /// The index of the receipt that was refunded last: those before it, which are older, follow.
     before: usize,
 }
 
@@ -160,8 +162,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Refunds up to so many units of each line of a policy, or with `None` of all, the newest charges first. One receipt follows the
-    /// other, so that a future that is dropped leaves the older ones alone.
+    /// Refunds up to `units` of each line of a policy, or with `None` of all policies, the newest charges first. One receipt is
+    /// refunded after the other: if the future is dropped, the older ones stay charged.
     pub(crate) async fn refund(
         self: &Arc<Self>,
         policy: Option<&str>,
@@ -249,7 +251,7 @@ impl Charge {
         }
     }
 
-    /// Settles policies without a caller that awaits it: now, or when the adjustment in progress has ended.
+    /// Settles policies in the background: now, or when the adjustment in progress has ended.
     pub(crate) fn settle_detached(self: &Arc<Self>, true_costs: &[(Arc<str>, u64)]) {
         lock(&self.deferred).extend_from_slice(true_costs);
         self.settle_deferred();
@@ -271,12 +273,12 @@ impl Charge {
         }
     }
 
-    /// Refunds all that is left, without waiting for it.
+    /// Refunds all that is left, in the background.
     pub(crate) fn refund_all(&self) {
         self.refund_lines(|_| true);
     }
 
-    /// Refunds all that is left of a line, without waiting for it.
+    /// Refunds all that is left of a line, in the background.
     pub(crate) fn refund_line(&self, line: usize) {
         self.refund_lines(|index| index == line);
     }
@@ -306,7 +308,7 @@ impl Charge {
         }
     }
 
-    /// Charges the costs of lines after the response, but of those that the application has settled. Nothing waits for it.
+    /// Charges lines their costs after the response, except those that are settled, in the background.
     pub(crate) fn charge_after(self: &Arc<Self>, lines: &[usize]) {
         // A settlement that follows waits for all of these charges: it could not refund one that has no receipt yet. One in progress
         // does not know of them.
@@ -337,7 +339,7 @@ impl Charge {
         })
     }
 
-    /// The indices of these lines, of those that the application may adjust.
+    /// The indices of the lines for which `is_adjusted` is true, of those that the application may adjust.
     fn lines_of(&self, is_adjusted: impl Fn(&Entry) -> bool) -> Vec<usize> {
         let lines = self.lines();
         let lines = lines.iter().enumerate();
@@ -358,7 +360,7 @@ impl Charge {
         self.set.bound(entry.policy).is_permit()
     }
 
-    /// What is reported of an adjustment. Of permits, the holders are.
+    /// The kind to report. `None` for permits, of which [`Permits`](super::permits::Permits) report.
     fn kind(&self, entry: &Entry, kind: UnitsKind) -> Option<UnitsKind> {
         (!self.is_permit(entry)).then_some(kind)
     }
@@ -367,7 +369,7 @@ impl Charge {
         lock(&self.lines)
     }
 
-    /// A charge of units, which count from now on: if its result is lost, it counts as made.
+    /// Begins a charge of units. They count as charged from now on, also if the result is lost.
     fn charge_step(&self, line: usize, units: Units) -> Step {
         if let Some(line) = self.lines().get_mut(line) {
             line.pending = line.pending.saturating_add(units.get());
@@ -379,7 +381,7 @@ impl Charge {
         }
     }
 
-    /// Takes up to `units` of the newest receipt before index `before`, to refund them.
+    /// Begins a refund of up to `units` of the newest receipt before index `before`, which has them no longer.
     fn refund_step(&self, line: usize, before: usize, units: u64) -> Option<Step> {
         let mut lines = self.lines();
         let receipts = lines.get_mut(line)?.receipts.iter_mut().enumerate();
@@ -397,7 +399,7 @@ impl Charge {
         })
     }
 
-    /// The differences between what is charged and each true cost. From now on the request's outcome does not change these lines.
+    /// The differences between what is charged and each true cost. Marks the lines as settled.
     fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
         let mut lines = self.lines();
         let mut corrections = Vec::new();
@@ -424,7 +426,7 @@ impl Charge {
         corrections
     }
 
-    /// Takes the next adjustments of the corrections.
+    /// Begins the next adjustments of the corrections: those of one round trip.
     fn next_steps(&self, corrections: &mut [Correction]) -> Vec<Step> {
         let mut steps = Vec::new();
         for correction in corrections {
@@ -462,7 +464,7 @@ impl Charge {
         entry.map_or(0, |entry| entry.store(&self.set).shard(&entry.key))
     }
 
-    /// The call that makes these adjustments. Units that are charged are of this kind.
+    /// The call that makes these adjustments. `kind` is reported of charges, and of refunds too unless they settle.
     fn call(&self, steps: &[Step], kind: UnitsKind) -> AdjustCall {
         let lines = self.lines();
         let adjustments = steps.iter().filter_map(|step| {
@@ -486,7 +488,7 @@ impl Charge {
         AdjustCall::new(&self.set, adjustments)
     }
 
-    /// Sends adjustments without a caller that awaits them. The turn ends with the last result.
+    /// Sends adjustments in the background. The turn ends with the last result.
     fn send_detached(
         self: &Arc<Self>,
         mut steps: Vec<Step>,

@@ -1,5 +1,5 @@
-//! From entries and the store's answer to a decision. While the store fails, policies with a local fallback are counted by their
-//! share in process.
+//! Decides a request by its entries and the store's response. While the store fails, policies with a local fallback are counted in
+//! process, by this process's share of their quota.
 
 use std::{mem, time::Duration};
 
@@ -23,22 +23,22 @@ use crate::{
     strategy::{ChargeReceipt, LazyStatus, RetryAfter},
 };
 
-/// The wait of a request that a share rejects and the full quota might admit.
+/// The `Retry-After` of a request that costs more than a share ever admits, and no more than the full quota.
 const RETRY_AFTER_OUTAGE: Duration = Duration::from_secs(1);
 
-/// What a failure of the store does to a request: of several policies, the last of these.
+/// The action for a request when the store fails. If its policies differ, the last of these actions is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureAction {
     Admit,
     LocalFallback,
-    /// A call that waits is decided once the store is back.
+    /// A waiting call attempts again until the store is back.
     Wait,
     Reject,
     /// The error is returned.
     Error,
 }
 
-/// Calls the store for the decision's entries. Returns the response if it is pending; otherwise the decision is made.
+/// Calls the store with the decision's entries. Returns the response if it is pending; otherwise the decision is complete.
 #[inline(always)]
 pub(crate) fn decide(decision: &mut Decision, purpose: Purpose) -> Option<PendingResponse> {
     if decision.entries.is_empty() {
@@ -56,7 +56,7 @@ pub(crate) fn decide(decision: &mut Decision, purpose: Purpose) -> Option<Pendin
     }
 }
 
-/// Makes the decision, if the store can answer without waiting.
+/// Completes the decision, if the store responds without waiting.
 pub(crate) fn decide_now(decision: &mut Decision, purpose: Purpose) -> Result<(), NotNow> {
     if decision.entries.is_empty() {
         return Ok(());
@@ -68,7 +68,7 @@ pub(crate) fn decide_now(decision: &mut Decision, purpose: Purpose) -> Result<()
     Ok(())
 }
 
-/// Makes the decision of what the store has answered.
+/// Completes the decision by the store's response.
 #[inline(always)]
 pub(crate) fn apply(
     decision: &mut Decision,
@@ -164,9 +164,8 @@ pub(crate) fn apply_counter(
         window_id: rule.window_id(&counter.snapshot, at),
     };
     entry.status = LazyStatus::Snapshot(counter.snapshot);
-    // It is 0 for a rejected one of equal requests.
     if result.admitted_after > 0 && entry.role == PolicyRole::Live {
-        // Equal requests were admitted after this one, so their units were still available.
+        // Equal requests were admitted after this one, so their units were available to it.
         let later = match set.bound(entry.policy).mode {
             CounterMode::Check => 0,
             _ => entry.units().of(result.admitted_after),
@@ -179,7 +178,7 @@ pub(crate) fn apply_counter(
     if result.source == DecisionSource::Lease {
         apply_lease(set, entry, counter, result.age);
     } else if !result.age.is_zero() {
-        // The wait for a permit is a hint, which does not age.
+        // The wait for a permit is a constant hint: it does not shorten as the result ages.
         if set.bound(entry.policy).is_permit() {
             entry.receipt.charged_at = at + result.age;
         } else {
@@ -210,7 +209,7 @@ fn apply_lease(set: &PolicySet, entry: &mut Entry, counter: &CounterResult, age:
 fn mark_rejected(decision: &mut Decision) {
     decision.kind = DecisionKind::Rejected;
     for entry in &mut decision.entries {
-        // Resolved now, since a rejection reads it several times.
+        // Computed once, since a rejection reads the status several times.
         entry.status = LazyStatus::Resolved(entry.status(&decision.set));
     }
 }
@@ -241,7 +240,7 @@ fn apply_shadow(set: &PolicySet, entry: &mut Entry, admitted: u64, purpose: Purp
     }
     let would_reject = match charged {
         0 if rejects => admitted,
-        // It charges after the response, or the request costs nothing.
+        // The shadow charges after the response, or the request costs nothing.
         0 => 0,
         charged => admitted.saturating_sub(charged),
     };
@@ -288,7 +287,7 @@ pub(crate) fn report_bans_begun(set: &PolicySet, entries: &[Entry]) {
     }
 }
 
-/// Decides a request that the store could not decide.
+/// Completes the decision after a failure of the store.
 #[cold]
 fn apply_failure(decision: &mut Decision, purpose: Purpose, error: StoreError) {
     let entries = &decision.entries;
@@ -321,7 +320,7 @@ fn apply_failure(decision: &mut Decision, purpose: Purpose, error: StoreError) {
     }
 }
 
-/// What a failure does to a request of these policies. `waits` is whether one without a setting waits for the store.
+/// The action for a request of these policies after a failure. `waits` is whether a policy without a setting waits for the store.
 pub(crate) fn failure_action<'a>(
     set: &PolicySet,
     policies: impl Iterator<Item = &'a BoundPolicy>,
@@ -354,7 +353,7 @@ pub(crate) fn log_failure(set: &PolicySet, error: &StoreError, action: FailureAc
     }
 }
 
-/// Decides by the policies that have a share in process. Returns whether it could: the store of the shares may be full.
+/// Decides by the policies that have a share, in process. Returns false if the store of the shares fails: it may be full.
 fn decide_by_shares(decision: &mut Decision, purpose: Purpose) -> bool {
     let set = &*decision.set;
     let Some(shares) = &set.shares else {
@@ -413,7 +412,7 @@ pub(crate) fn reset_shares(set: &PolicySet, entries: &[Entry]) {
     }
 }
 
-/// Logs a rejected request. An attempt that another follows is none.
+/// Logs a rejected request; not the attempt of a call that may attempt again.
 #[cold]
 pub(crate) fn log_rejection(decision: &Decision, purpose: Purpose) {
     let is_final = purpose.charges() && purpose != Purpose::Attempt;
