@@ -99,7 +99,7 @@ pub(crate) enum Op {
         of: usize,
         units: u64,
     },
-    /// Charges or refunds by the admission of a decision, under each policy.
+    /// Charges or refunds by an admission, under each policy.
     Settle {
         of: usize,
         how: Settlement,
@@ -117,7 +117,7 @@ pub(crate) enum Op {
         key: usize,
         setting: Overriding,
     },
-    /// Drops a decision, and with it its permits.
+    /// Drops an admission, and with it its permits.
     Drop {
         of: usize,
     },

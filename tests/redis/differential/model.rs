@@ -390,7 +390,7 @@ impl Model {
         back
     }
 
-    /// Charges or refunds by a decision; returns whether the model says what follows. Of units that were charged by two
+    /// Charges or refunds by an admission; returns whether the model says what follows. Of units that were charged by two
     /// calls, it is not defined which are refunded first.
     pub(crate) fn settle(&mut self, of: usize, how: Settlement, units: u64) -> bool {
         for index in 0..self.charged[of].len() {

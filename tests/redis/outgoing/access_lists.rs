@@ -77,7 +77,6 @@ async fn an_address_is_matched_against_lists_and_not_counted() {
     assert_eq!(time.passed(), ms(1_000));
 }
 
-/// Requests with a head are not merged where there are lists, which may find something in it.
 #[tokio::test(start_paused = true)]
 async fn a_request_with_a_head_that_is_on_no_list_waits_for_its_turn() {
     let head = Request::new(()).into_parts().0;

@@ -570,7 +570,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Drops the decision, and with it what it holds.
+    /// Drops the admission, and with it what it holds.
     pub(super) async fn drop_decision(&mut self, of: usize) {
         if self.redis.decisions.is_empty() {
             return;
