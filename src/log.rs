@@ -142,7 +142,7 @@ mod tests {
         "fn log_failure(",
         "fn log(&self, before:",
         "fn log_override(&self, before:",
-        "let outcome = kind.outcome(",
+        "let outcome = decision.kind.outcome(",
     ];
 
     #[test]

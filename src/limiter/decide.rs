@@ -428,8 +428,9 @@ pub(crate) fn log_rejection(decision: &Decision, purpose: Purpose) {
     // In the form that the admin API and key lists read.
     let key = by_policy.map(|(policy, entry)| policy.key_text(&entry.key));
     let retry_after = by.and_then(|_| longest_wait(set, entries).duration());
+    let outcome = decision.kind.outcome(false, false).as_str();
     tracing::debug!(
-        outcome = decision.kind.outcome(false, false).as_str(),
+        outcome,
         policy = by_policy.map(|(policy, _)| policy.name()),
         key = key.as_deref().map(tracing::field::display),
         retry_after = retry_after.map(tracing::field::debug),

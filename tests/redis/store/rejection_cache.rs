@@ -1,6 +1,8 @@
 //! A rejected key costs each process at most one call in each bound, a second by default; a cached rejection is the one that the store
 //! would return, and ends no later.
 
+use std::pin::pin;
+
 use testkit::Clock;
 use tollgate::observe::DecisionSource::{RejectionCache, Store};
 use tollgate_tests::{clocks::SameTime, prelude::*};
@@ -282,9 +284,9 @@ async fn a_raised_quota_applies_at_once_beside_a_cached_rejection() {
     assert_eq!(source(&three).await, RejectionCache);
 }
 
-/// Though no task waits for it; and checks of one batch are decided together, whatever is called between them.
+/// Though no task waits for it.
 #[tokio::test]
-async fn a_rejection_is_not_cached_beyond_a_refund_by_a_response_or_a_reset_in_its_batch() {
+async fn a_rejection_is_not_cached_beyond_a_refund_by_a_response() {
     let (clock, server) = on_a_clock();
     let policy = Policy::new("p", Quota::requests(1).per_week()).key(extract::global());
     let policy = policy.refund_unless(|_| false);
@@ -301,15 +303,36 @@ async fn a_rejection_is_not_cached_beyond_a_refund_by_a_response_or_a_reset_in_i
         let Ok(response) = service.clone().oneshot(Request::new(())).await;
         assert_eq!(response.status(), StatusCode::OK);
     }
+}
 
-    let limiter = limiter(store(&server, &clock), three_a_minute());
+/// Checks of one batch are decided together, whatever is called between them.
+#[tokio::test]
+async fn a_rejection_is_not_cached_beyond_a_reset_in_its_batch() {
+    let (clock, server) = on_a_clock();
+    let proxy = Proxy::to(server.addr());
+    let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
+    let store = store.rejection_cache_clock(SameTime(clock.clone()));
+    let store = store.rejection_cache_staleness(BOUND);
+    let limiter = limiter(store.timeout(TEST_TIMEOUT).built(), three_a_minute());
     use_up(&limiter).await;
     clock.advance(BOUND);
-    let (other, _, rejected) = tokio::join!(
-        limiter.check("other"),
-        limiter.reset(key()),
-        limiter.check(key()),
-    );
+    // What comes while a batch is in flight is one batch.
+    server.pause();
+    let before = proxy.forwarded();
+    let mut first = limiter.check("other").into_future();
+    assert!((&mut first).now_or_never().is_none());
+    until("it is sent", async || proxy.forwarded() > before).await;
+    let batch = async {
+        tokio::join!(
+            limiter.check("other"),
+            limiter.reset(key()),
+            limiter.check(key()),
+        )
+    };
+    let mut batch = pin!(batch);
+    assert!((&mut batch).now_or_never().is_none());
+    server.resume();
+    let (other, _, rejected) = batch.await;
     assert!(other.is_admitted() && !rejected.is_admitted());
     assert_eq!(rejected.source(), Store);
     assert!(check(&limiter, 1).await.0);
