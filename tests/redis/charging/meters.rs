@@ -100,6 +100,30 @@ async fn a_meter_settles_the_last_number_also_if_it_is_smaller_or_zero_and_a_fin
     }
 }
 
+/// Another task's settlement waits for its reply. A dropped `finish` is a dropped meter.
+#[tokio::test]
+async fn a_meter_that_is_dropped_during_another_settlement_is_settled_after_it() {
+    let world = World::redis();
+    let server = world.server();
+    for finishes in [false, true] {
+        let (limiter, admission) = admitted(&world).await;
+        let mut meter = meter(&admission);
+        meter.set(7);
+        server.pause();
+        let tokens = admission.policy("tokens").expect("a policy");
+        let mut settling = Box::pin(tokens.settle(30));
+        assert!((&mut settling).now_or_never().is_none());
+        if finishes {
+            assert!(meter.finish().now_or_never().is_none());
+        } else {
+            drop(meter);
+        }
+        server.resume();
+        settling.await.expect("a response");
+        until_used(&limiter, 7).await;
+    }
+}
+
 /// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there. The meter outlives its runtime, or is
 /// dropped with its task.
 #[test]

@@ -23,6 +23,29 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
     }
 }
 
+/// A decision is data: it could hold no permit. The mistake is logged once, not for each request.
+#[tokio::test]
+async fn a_check_under_an_in_flight_limit_is_refused_by_name_and_takes_no_permit() {
+    for world in World::both() {
+        let ((log, _guard), start) = (Log::of_errors(), Instant::now());
+        let once = StrategyKind::Fixed.policy("once", "1/month");
+        let limiter = world.limiter([once, permit_policy(LONG_TTL)]);
+        for _ in 0..3 {
+            let decision = limiter.check(KEY).await;
+            let DecisionKind::Invalid(CallError::AdmitRequired { policy, .. }) = decision.kind()
+            else {
+                panic!("{decision:?}");
+            };
+            assert_eq!(&**policy, "permits");
+        }
+        let line = log.throttled("a call is invalid", start);
+        assert!(line.contains("permits"), "{line}");
+        assert_eq!(free(&limiter).await, MAX_PERMITS);
+        // Nor is the other policy charged, which a check may name.
+        assert!(limiter.check([("once", KEY)]).await.is_admitted());
+    }
+}
+
 #[tokio::test]
 async fn the_decisions_that_an_admission_shows_hold_no_permit() {
     for world in World::both() {
