@@ -38,8 +38,8 @@ pub(crate) struct Charge {
     lines: Mutex<Vec<Line>>,
     /// Held by a [`Turn`].
     turn: Arc<AsyncMutex<()>>,
-    /// True costs, by policy, that are settled when the adjustment in progress has ended.
-    deferred: Mutex<Vec<(Arc<str>, u64)>>,
+    /// What follows when the adjustment in progress has ended.
+    deferred: Mutex<Deferred>,
 }
 
 /// What is charged under one policy.
@@ -54,6 +54,21 @@ struct Line {
     is_settled: bool,
     /// Whether the entry's status is newer than the decision's.
     is_adjusted: bool,
+}
+
+/// Adjustments without a caller that awaits them, which are made when the one in progress has ended.
+#[derive(Default)]
+struct Deferred {
+    /// The lines whose cost is charged after the response.
+    charges: Vec<usize>,
+    /// The true costs of policies.
+    true_costs: Vec<(Arc<str>, u64)>,
+}
+
+impl Deferred {
+    fn is_empty(&self) -> bool {
+        self.charges.is_empty() && self.true_costs.is_empty()
+    }
 }
 
 /// The exclusive right to adjust a charge. When it is dropped, the settlements that were deferred meanwhile are sent.
@@ -253,17 +268,26 @@ impl Charge {
 
     /// Settles policies in the background: now, or when the adjustment in progress has ended.
     pub(crate) fn settle_detached(self: &Arc<Self>, true_costs: &[(Arc<str>, u64)]) {
-        lock(&self.deferred).extend_from_slice(true_costs);
-        self.settle_deferred();
+        lock(&self.deferred)
+            .true_costs
+            .extend_from_slice(true_costs);
+        self.make_deferred();
     }
 
-    fn settle_deferred(self: &Arc<Self>) {
-        let Some(turn) = self.try_turn() else {
+    fn make_deferred(self: &Arc<Self>) {
+        let Some(turn) = self.try_turn().map(Arc::new) else {
             return;
         };
-        let true_costs = mem::take(&mut *lock(&self.deferred));
+        // Charges go first, and settlements follow their results: they could not refund a charge that has no receipt yet.
+        let lines = mem::take(&mut lock(&self.deferred).charges);
+        if !lines.is_empty() {
+            let steps = lines
+                .into_iter()
+                .filter_map(|line| self.unsettled_step(line));
+            return self.send_detached(steps.collect(), UnitsKind::Charged, &turn);
+        }
+        let true_costs = mem::take(&mut lock(&self.deferred).true_costs);
         let mut corrections = self.corrections(&true_costs);
-        let turn = Some(Arc::new(turn));
         loop {
             let steps = self.next_steps(&mut corrections);
             if steps.is_empty() {
@@ -271,6 +295,15 @@ impl Charge {
             }
             self.send_detached(steps, UnitsKind::SettledMore, &turn);
         }
+    }
+
+    /// The charge of a line's cost, unless the application has settled it.
+    fn unsettled_step(&self, line: usize) -> Option<Step> {
+        let cost = match self.lines().get(line) {
+            Some(own) if !own.is_settled => own.entry.units(),
+            _ => return None,
+        };
+        Some(self.charge_step(line, cost))
     }
 
     /// Refunds all that is left, in the background.
@@ -310,19 +343,8 @@ impl Charge {
 
     /// Charges lines their costs after the response, except those that are settled, in the background.
     pub(crate) fn charge_after(self: &Arc<Self>, lines: &[usize]) {
-        // A settlement that follows waits for all of these charges: it could not refund one that has no receipt yet. One in progress
-        // does not know of them.
-        let turn = self.try_turn().map(Arc::new);
-        let mut steps = Vec::with_capacity(lines.len());
-        for index in lines {
-            let unsettled = self
-                .lines()
-                .get(*index)
-                .filter(|line| !line.is_settled)
-                .map(|line| line.entry.units());
-            steps.extend(unsettled.map(|cost| self.charge_step(*index, cost)));
-        }
-        self.send_detached(steps, UnitsKind::Charged, &turn);
+        lock(&self.deferred).charges.extend_from_slice(lines);
+        self.make_deferred();
     }
 
     async fn turn(self: &Arc<Self>) -> Turn {
@@ -489,12 +511,7 @@ impl Charge {
     }
 
     /// Sends adjustments in the background. The turn ends with the last result.
-    fn send_detached(
-        self: &Arc<Self>,
-        mut steps: Vec<Step>,
-        kind: UnitsKind,
-        turn: &Option<Arc<Turn>>,
-    ) {
+    fn send_detached(self: &Arc<Self>, mut steps: Vec<Step>, kind: UnitsKind, turn: &Arc<Turn>) {
         for steps in self.by_call(&mut steps) {
             let call = self.call(steps, kind);
             let (charge, turn, steps) = (self.clone(), turn.clone(), steps.to_vec());
@@ -592,9 +609,9 @@ impl Line {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.lock = None;
-        let has_deferred = !lock(&self.charge.deferred).is_empty();
-        if has_deferred {
-            self.charge.settle_deferred();
+        let is_empty = lock(&self.charge.deferred).is_empty();
+        if !is_empty {
+            self.charge.make_deferred();
         }
     }
 }
