@@ -179,7 +179,7 @@ impl<T: CheckOutput> Check<T> {
     /// [`OnStoreError`](crate::OnStoreError) says. The result is as exact as if the call were awaited.
     ///
     /// It needs no tokio runtime: it works in a plain `main`, and on the threads of a pool such as rayon's. In async code it neither
-    /// yields nor uses the task's cooperative budget. Whatever the decision settles, refunds or releases later works there too.
+    /// yields nor uses the task's cooperative budget. What an admission settles, refunds or releases later works there too.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
