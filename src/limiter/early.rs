@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A decision that needs no store, and why.
-pub(crate) struct Early<'a> {
+pub(crate) struct EarlyDecision<'a> {
     pub(crate) kind: DecisionKind,
     pub(crate) cause: EarlyCause<'a>,
 }
@@ -34,7 +34,7 @@ pub(crate) enum EarlyCause<'a> {
     MissingKey,
 }
 
-impl Early<'_> {
+impl EarlyDecision<'_> {
     /// An invalid call.
     fn invalid(error: CallError) -> Self {
         Self {
@@ -81,14 +81,14 @@ fn missing_key_kind(bound: &BoundPolicy, head: &RequestHead<'_>) -> DecisionKind
 pub(crate) fn decide_early<'a>(
     set: &'a PolicySet,
     request: &LimitRequest<'_>,
-) -> Option<Early<'a>> {
+) -> Option<EarlyDecision<'a>> {
     if let KeySource::Call(keys) = request.keys {
         let is_plain = keys.all().is_some() && request.settings.is_none();
         if is_plain && !set.reads_parts && set.lists.is_none() {
             return None;
         }
         if let Err(error) = validate(set, request) {
-            return Some(Early::invalid(error));
+            return Some(EarlyDecision::invalid(error));
         }
     }
     if set.lists.is_some()
@@ -97,7 +97,7 @@ pub(crate) fn decide_early<'a>(
         return Some(listed);
     }
     let head = request.head?;
-    skips_request(set, head).then_some(Early {
+    skips_request(set, head).then_some(EarlyDecision {
         kind: DecisionKind::Admitted,
         cause: EarlyCause::Condition,
     })
@@ -116,7 +116,10 @@ pub(crate) fn is_free_preflight(set: &PolicySet, head: &RequestHead<'_>) -> bool
 }
 
 /// What access lists decide. Of several entries, one that is denied rejects them all.
-fn decide_by_lists<'a>(set: &'a PolicySet, request: &LimitRequest<'_>) -> Option<Early<'a>> {
+fn decide_by_lists<'a>(
+    set: &'a PolicySet,
+    request: &LimitRequest<'_>,
+) -> Option<EarlyDecision<'a>> {
     let lists = set.lists.as_deref()?;
     let decide = |entry| {
         let subject = Subject {
@@ -133,7 +136,7 @@ fn decide_by_lists<'a>(set: &'a PolicySet, request: &LimitRequest<'_>) -> Option
             }
         };
         let cause = EarlyCause::List(found);
-        Some(Early { kind, cause })
+        Some(EarlyDecision { kind, cause })
     };
     let entries = match request.keys {
         KeySource::Call(keys) => keys.entries().unwrap_or_default(),

@@ -25,7 +25,7 @@ use crate::{
     policy::skip::Exemption, store::overrides::Override, strategy::RetryAfter,
 };
 
-/// The decision that a request would get, and why: from [`Limiter::explain`](crate::Limiter::explain).
+/// The decision that a request would get, and on_not_applied: from [`Limiter::explain`](crate::Limiter::explain).
 #[derive(Clone)]
 pub struct Explanation {
     /// With an entry for each policy that applies. Its limiter has all policies.
@@ -244,10 +244,10 @@ impl Explanation {
             settings: None,
         };
         let mut reasons: Vec<Option<NotApplied>> = vec![None; set.policies.len()];
-        let mut why = |index: usize, reason| {
+        let mut on_not_applied = |index: usize, reason| {
             reasons[index] = Some(NotApplied::of(&set, index, reason, parts));
         };
-        let early = resolve(&set, &request, &mut decision.entries, &mut why);
+        let early = resolve(&set, &request, &mut decision.entries, &mut on_not_applied);
         if let Some(early) = early {
             match early.cause {
                 EarlyCause::List(found) => {

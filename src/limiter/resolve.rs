@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    early::{Early, decide_early, validate_names},
+    early::{EarlyDecision, decide_early, validate_names},
     entry::{Entries, Entry},
     keys::{CallEntry, Keys},
     policy_set::{AppliedOverride, BoundPolicy, PolicyRole, PolicySet},
@@ -34,15 +34,15 @@ pub(crate) enum Reason {
     NoKey { rejects: bool },
 }
 
-/// Finds the entries of a request. Returns the decision if it needs none. `why` is called with each policy that does not apply, and
+/// Finds the entries of a request. Returns the decision if it needs none. `on_not_applied` is called with each policy that does not apply, and
 /// the reason; not with those that a call does not name.
 #[inline(always)]
 pub(crate) fn resolve<'a>(
     set: &'a PolicySet,
     request: &LimitRequest<'_>,
     entries: &mut Entries,
-    why: &mut impl FnMut(usize, Reason),
-) -> Option<Early<'a>> {
+    on_not_applied: &mut impl FnMut(usize, Reason),
+) -> Option<EarlyDecision<'a>> {
     if let Some(early) = decide_early(set, request) {
         return Some(early);
     }
@@ -51,7 +51,7 @@ pub(crate) fn resolve<'a>(
     {
         for (index, entry) in set.sorted_entries(call) {
             let given = Some((entry.key, Some(entry)));
-            if let Some(early) = add(set, request, index, given, entries, why) {
+            if let Some(early) = add(set, request, index, given, entries, on_not_applied) {
                 return Some(early);
             }
         }
@@ -62,7 +62,7 @@ pub(crate) fn resolve<'a>(
                 continue;
             }
             let given = key.map(|key| (*key, None));
-            if let Some(early) = add(set, request, index, given, entries, why) {
+            if let Some(early) = add(set, request, index, given, entries, on_not_applied) {
                 return Some(early);
             }
         }
@@ -70,7 +70,7 @@ pub(crate) fn resolve<'a>(
     if set.has_permits && matches!(request.purpose, Purpose::Check(_)) {
         let mut policies = entries.iter().map(|entry| set.bound(entry.policy));
         let in_flight_limit = policies.find(|bound| bound.is_permit());
-        return in_flight_limit.map(|bound| Early::admit_required(set, bound));
+        return in_flight_limit.map(|bound| EarlyDecision::admit_required(set, bound));
     }
     None
 }
@@ -83,18 +83,18 @@ fn add<'a>(
     index: usize,
     given: Option<(Key, Option<&CallEntry>)>,
     entries: &mut Entries,
-    why: &mut impl FnMut(usize, Reason),
-) -> Option<Early<'a>> {
+    on_not_applied: &mut impl FnMut(usize, Reason),
+) -> Option<EarlyDecision<'a>> {
     let bound = &set.policies[index];
     let policy = &bound.policy;
     if policy.is_by_hand() && given.is_none() {
-        why(index, Reason::ByHand);
+        on_not_applied(index, Reason::ByHand);
         return None;
     }
     if let Some(head) = request.head
         && let Some(matched) = policy.exempting(head.parts, &head.path)
     {
-        why(index, Reason::Exempt(matched));
+        on_not_applied(index, Reason::Exempt(matched));
         return None;
     }
     let key = match (given, request.head) {
@@ -104,8 +104,8 @@ fn add<'a>(
             Extracted::Key(key) => key,
             found => {
                 let rejects = bound.rejects_without_key(found);
-                why(index, Reason::NoKey { rejects });
-                return rejects.then(|| Early::missing_key(bound, head));
+                on_not_applied(index, Reason::NoKey { rejects });
+                return rejects.then(|| EarlyDecision::missing_key(bound, head));
             }
         },
     };
@@ -123,7 +123,7 @@ fn add<'a>(
     }
     let quota = match bound.override_of(&*set.store, &key) {
         Some(AppliedOverride::Exempt(known)) => {
-            why(index, Reason::Override(known));
+            on_not_applied(index, Reason::Override(known));
             return None;
         }
         Some(AppliedOverride::Quota(limit)) => RequestQuota::Other(limit),
