@@ -4,9 +4,9 @@
 //!   the queue. While calls wait, each new one enters behind them.
 //! - The first call of a queue attempts again before it sleeps, and then when its rejection says that it can succeed, or when units
 //!   were [released](WaitQueues::released). The others sleep until they are first.
-//! - An admission that leaves room for more calls invites as many of those behind it to attempt at once, so that a refill of n units
-//!   takes two or three round trips. A call that is rejected then keeps its place. One that leaves no room says when the next call can
-//!   succeed, which so attempts once.
+//! - An admission that leaves room for more calls of its cost invites as many of them to attempt at once, up to the first of another
+//!   cost, so that a refill of n units takes two or three round trips. A call that is rejected then keeps its place. An admission that
+//!   leaves no room says when the next call can succeed, which so attempts once.
 //! - A call that waits when its timeout ends is rejected with the last rejection of its queue, or with that of an attempt of the first
 //!   call which is due.
 //!
@@ -148,6 +148,7 @@ struct Queue<R> {
 
 struct Waiter {
     notify: Arc<Notify>,
+    cost: CallCost,
     /// Whether it may attempt without being first, because units were left by an admission.
     is_invited: bool,
 }
@@ -262,7 +263,7 @@ impl<K: Clone + Eq + Hash, R: Clone> WaitQueues<K, R> {
             return Ok(None);
         };
         call.check(&queue.last, queue.waiters.len(), can_sleep)?;
-        let (number, notify) = queue.push();
+        let (number, notify) = queue.push(call.cost.clone());
         drop(queues);
         Ok(Some(QueuedCall::new(self, call, number, notify)))
     }
@@ -295,7 +296,7 @@ impl<K: Clone + Eq + Hash, R: Clone> WaitQueues<K, R> {
             Entry::Occupied(queue) => queue.into_mut(),
             Entry::Vacant(none) => none.insert(Queue::new(last)),
         };
-        let (number, notify) = queue.push();
+        let (number, notify) = queue.push(call.cost.clone());
         queues.add_counters(&call.key, &rejection.counters);
         self.len.store(queues.by_key.len(), Ordering::SeqCst);
         drop(queues);
@@ -410,7 +411,7 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
         let is_invited = waiter.is_some_and(|waiter| waiter.is_invited);
         let is_past_deadline = self.call.is_past_deadline(now);
         let may_attempt = if queue.is_first(self.number) {
-            last.retry_at <= now || last.is_certain && last.cost != self.call.cost
+            last.retry_at <= now || last.cost != self.call.cost
         } else {
             // The first call should have attempted long ago.
             is_past_deadline && last.retry_at + MAX_OVERDUE <= now
@@ -461,10 +462,13 @@ impl<'a, K: Clone + Eq + Hash, R: Clone> QueuedCall<'a, K, R> {
 impl<K: Clone + Eq + Hash, R: Clone> Drop for QueuedCall<'_, K, R> {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues.queues);
+        let done = self.done.take();
+        if let Some((Next::Rejects(rejection), _)) = &done {
+            queues.add_counters(&self.call.key, &rejection.counters);
+        }
         let Some(queue) = queues.by_key.get_mut(&self.call.key) else {
             return;
         };
-        let done = self.done.take();
         let (woken, replaced) = queue.remove(self.number, done, &self.call.cost);
         let is_empty = queue.waiters.is_empty();
         let removed = is_empty.then(|| queues.remove(&self.call.key));
@@ -531,10 +535,11 @@ impl<R> Queue<R> {
         }
     }
 
-    fn push(&mut self) -> (u64, Arc<Notify>) {
+    fn push(&mut self, cost: CallCost) -> (u64, Arc<Notify>) {
         let (number, notify) = (self.next_number, Arc::new(Notify::new()));
         let waiter = Waiter {
             notify: notify.clone(),
+            cost,
             is_invited: false,
         };
         self.waiters.insert(number, waiter);
@@ -580,7 +585,7 @@ impl<R> Queue<R> {
             }
         }
         match done {
-            Some((Next::Admits(more), _)) => self.invite(more, &mut woken),
+            Some((Next::Admits(more), _)) => self.invite(more, cost, &mut woken),
             Some((Next::Rejects(rejection), changes)) if was_first => {
                 let last = self.reject_first(rejection, cost.clone(), changes, &mut woken);
                 replaced = Some(last);
@@ -590,10 +595,12 @@ impl<R> Queue<R> {
         (woken, replaced)
     }
 
-    /// Has the first `more` calls attempt, less those that do already.
-    fn invite(&mut self, more: usize, woken: &mut Wakers) {
+    /// Has the first `more` calls attempt, less those that do already. One of another cost may need more than is left, and is not
+    /// overtaken.
+    fn invite(&mut self, more: usize, cost: &CallCost, woken: &mut Wakers) {
         let waiters = self.waiters.range_mut(self.invited_until..);
-        let uninvited = waiters.filter(|(_, waiter)| !waiter.is_invited);
+        let equal = waiters.take_while(|(_, waiter)| waiter.cost == *cost);
+        let uninvited = equal.filter(|(_, waiter)| !waiter.is_invited);
         for (number, waiter) in uninvited.take(more.saturating_sub(self.invited)) {
             waiter.is_invited = true;
             self.invited += 1;

@@ -6,6 +6,8 @@ mod batches;
 mod bodies;
 mod clients;
 mod contention;
+mod histories;
+mod many;
 mod no_runtime;
 mod obey;
 mod queue;

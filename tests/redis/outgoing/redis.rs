@@ -69,10 +69,12 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let mut behind = queued(wait(&limiter));
     clock.advance(ms(301));
     let _ = (&mut head).await.expect("no panic").expect("admitted");
+    server.pause();
     still_waits(&mut behind);
     // It is dropped on a thread without the runtime, while its call is in flight.
     let dropped = thread::spawn(move || drop(behind)).join();
     dropped.expect("no panic");
+    server.resume();
     until("it is refunded", async || left(&limiter, "p").await == 1).await;
 }
 
