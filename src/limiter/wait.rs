@@ -267,7 +267,9 @@ fn cannot_or_need_not_wait(decision: &Decision) -> bool {
         .iter()
         .filter(|entry| entry.role == PolicyRole::Live);
     let is_too_large = |entry: &Entry| entry.cost > entry.limit(set).info().capacity;
-    live.clone().any(is_too_large) || live.all(|entry| entry.cost == 0)
+    // Under a block list alone, calls wait for the end of a block.
+    let costs_nothing = live.clone().count() > 0 && live.clone().all(|entry| entry.cost == 0);
+    costs_nothing || live.any(is_too_large)
 }
 
 /// Whether a call waits for the store, which has failed.

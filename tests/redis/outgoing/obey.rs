@@ -178,6 +178,18 @@ async fn refusals_of_many_hosts_make_way_for_that_of_another() {
     assert!(!limiter.check("api").await.is_admitted());
 }
 
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_block_list_alone_wait_for_the_end_of_a_block() {
+    let store = MemoryStore::builder().clock(TokioClock::new()).build();
+    let limiter = limiter_on(store, [Policy::block_list("refused")]);
+    let refused = limiter.policy("refused").expect("its policy");
+    let blocked = refused.prolong_block("api", secs(60)).await;
+    blocked.expect("a response");
+    let start = Instant::now();
+    let sent = limiter.wait("api", secs(90)).await;
+    assert!(sent.is_ok() && start.elapsed() >= secs(60), "{sent:?}");
+}
+
 #[tokio::test]
 async fn a_store_that_fails_loses_no_response() {
     let builder = Limiter::builder().store(StubStore::unreachable());
