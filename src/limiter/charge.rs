@@ -50,6 +50,8 @@ struct Line {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
     pending: u64,
+    /// Whether what the call in flight charges is refunded when its result arrives.
+    refunds_pending: bool,
     /// Whether it is settled: then the request's outcome does not change it.
     is_settled: bool,
     /// Whether the entry's status is newer than the decision's.
@@ -138,6 +140,7 @@ impl Charge {
             entry: entry.clone(),
             receipts: SmallVec::from_iter([entry.receipt]),
             pending: 0,
+            refunds_pending: false,
             is_settled: false,
             is_adjusted: false,
         });
@@ -306,21 +309,36 @@ impl Charge {
         Some(self.charge_step(line, cost))
     }
 
-    /// Refunds all that is left, in the background.
+    /// Refunds all that is left, in the background, and what the call in flight charges when its result arrives.
     pub(crate) fn refund_all(&self) {
         self.refund_lines(|_| true);
     }
 
-    /// Refunds all that is left of a line, in the background.
+    /// Refunds a line as [`refund_all`](Self::refund_all) does all.
     pub(crate) fn refund_line(&self, line: usize) {
         self.refund_lines(|index| index == line);
     }
 
     fn refund_lines(&self, is_refunded: impl Fn(usize) -> bool) {
+        let mut policies: SmallVec<[Arc<str>; 2]> = SmallVec::new();
+        for (index, line) in self.lines().iter_mut().enumerate() {
+            if is_refunded(index) {
+                line.is_settled = true;
+                line.refunds_pending = line.pending > 0;
+                policies.push(self.name_of(&line.entry));
+            }
+        }
+        lock(&self.deferred)
+            .true_costs
+            .retain(|(policy, _)| !policies.contains(policy));
+        self.refund_receipts(|index, _| is_refunded(index));
+    }
+
+    fn refund_receipts(&self, is_refunded: impl Fn(usize, &Line) -> bool) {
         let mut refunds: SmallVec<[Adjustment; 2]> = SmallVec::new();
         let mut lines = self.lines();
         for (index, line) in lines.iter_mut().enumerate() {
-            if !is_refunded(index) {
+            if !is_refunded(index, line) {
                 continue;
             }
             for receipt in line.take_receipts() {
@@ -333,7 +351,6 @@ impl Charge {
                     kind,
                 ));
             }
-            line.is_settled = true;
         }
         drop(lines);
         for refund in &refunds {
@@ -348,10 +365,13 @@ impl Charge {
     }
 
     async fn turn(self: &Arc<Self>) -> Turn {
-        Turn {
-            lock: Some(self.turn.clone().lock_owned().await),
+        // If this future is dropped, the turn that it was granted ends without having begun, and what was deferred is sent.
+        let mut turn = Turn {
+            lock: None,
             charge: self.clone(),
-        }
+        };
+        turn.lock = Some(self.turn.clone().lock_owned().await);
+        turn
     }
 
     fn try_turn(self: &Arc<Self>) -> Option<Turn> {
@@ -395,6 +415,7 @@ impl Charge {
     fn charge_step(&self, line: usize, units: Units) -> Step {
         if let Some(line) = self.lines().get_mut(line) {
             line.pending = line.pending.saturating_add(units.get());
+            line.refunds_pending = false;
             line.is_settled = true;
         }
         Step {
@@ -538,6 +559,8 @@ impl Charge {
                 Err(_) => line.undo(&step.kind),
             }
         }
+        drop(lines);
+        self.refund_receipts(|_, line| line.refunds_pending);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a handler has settled, and what the layers then charge, refund and show by the response.
 
+use std::io;
+
 use tollgate_tests::prelude::*;
 
 use crate::charging::support::*;
@@ -129,5 +131,98 @@ async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() 
         }
         drop(answering);
         assert_eq!(used(layer.limiter(), "p").await, 3);
+    }
+}
+
+/// A policy that charges 4 units after the response.
+fn after(name: &str) -> Policy {
+    window(name, "99/min").cost(4).charge_after(|_| true)
+}
+
+#[tokio::test]
+async fn a_response_does_not_charge_what_a_meter_settles_after_another_meter() {
+    for world in World::both() {
+        let layer = world.layer([after("calls"), after("p")]);
+        let meters = async |admission: Admission| {
+            for policy in ["calls", "p"] {
+                let mut meter = admission.policy(policy).expect("a policy").meter();
+                meter.add(1);
+            }
+        };
+        read(serve(&layer, 200, meters).await)
+            .await
+            .expect("a body");
+        until("both meters are settled", async || {
+            all_used(layer.limiter(), ["calls", "p"]).await == [1, 1]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_response_does_not_charge_what_a_settlement_waits_to_settle() {
+    for world in World::both() {
+        let layer = world.layer([after("calls"), after("p")]);
+        let kept = Mutex::new(None);
+        let keep = async |own| *kept.lock().expect("a lock") = Some(own);
+        let response = serve(&layer, 200, keep).await;
+        let admission = kept.into_inner().expect("a lock").expect("an admission");
+        let [calls, p] = ["calls", "p"].map(|name| admission.policy(name).expect("a policy"));
+        let mut settlements = Box::pin(join_all([calls.settle(1), p.settle(1)]));
+        let settled = settlements.as_mut().now_or_never();
+        read(response).await.expect("a body");
+        if settled.is_none() {
+            settlements.await;
+        }
+        assert_eq!(all_used(layer.limiter(), ["calls", "p"]).await, [1, 1]);
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_by_the_handler_refunds_what_its_meter_is_charging() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "99/min").cost(4)]);
+        let layer = layer.refund_handler_rejections(true);
+        let full = world.limiter([window("full", "1/min")]);
+        assert!(admitted_by_store(&full.check(KEY).await));
+        let handler = async |request: Request<()>| {
+            let mut meter = admission_of(&request)
+                .policy("p")
+                .expect("a policy")
+                .meter();
+            meter.add(20);
+            let rejected = full.admit(KEY).await.expect_err("it is full");
+            let response = rejected.into_response();
+            Ok::<_, Infallible>(response.map(|body| body.map_err(io::Error::other).boxed_unsync()))
+        };
+        let handler = &handler;
+        let Ok(response) = call(&layer, request(), handler).await;
+        read(response).await.expect("a body");
+        until("the meter's charge is refunded", async || {
+            used(layer.limiter(), "p").await == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_meter_is_settled_behind_a_charge_that_is_dropped_before_its_turn() {
+    for world in World::both() {
+        let limiter = world.limiter([window("calls", "99/min"), window("p", "99/min")]);
+        let admission = limiter.admit(KEY).await.expect("room");
+        let calls = admission.policy("calls").expect("a policy");
+        let mut charges = [1, 2].map(|units| Box::pin(calls.charge(units)));
+        for charge in &mut charges {
+            let _ = charge.as_mut().now_or_never();
+        }
+        let mut meter = admission.policy("p").expect("a policy").meter();
+        meter.add(9);
+        drop(meter);
+        // The first has the turn, and the second is the next.
+        charges.into_iter().for_each(drop);
+        until("the meter is settled", async || {
+            used(&limiter, "p").await == 9
+        })
+        .await;
     }
 }
