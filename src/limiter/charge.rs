@@ -278,9 +278,12 @@ impl Charge {
     }
 
     fn make_deferred(self: &Arc<Self>) {
-        let Some(turn) = self.try_turn().map(Arc::new) else {
-            return;
-        };
+        if let Some(turn) = self.try_turn() {
+            self.make_deferred_in(Arc::new(turn));
+        }
+    }
+
+    fn make_deferred_in(self: &Arc<Self>, turn: Arc<Turn>) {
         // Charges go first, and settlements follow their results: they could not refund a charge that has no receipt yet.
         let lines = mem::take(&mut lock(&self.deferred).charges);
         if !lines.is_empty() {
@@ -631,9 +634,17 @@ impl Line {
 
 impl Drop for Turn {
     fn drop(&mut self) {
+        let has_deferred = !lock(&self.charge.deferred).is_empty();
+        // Before the callers that wait for their turn: a settlement that follows a dropped meter counts.
+        if has_deferred && let Some(guard) = self.lock.take() {
+            let next = Turn {
+                charge: self.charge.clone(),
+                lock: Some(guard),
+            };
+            return self.charge.make_deferred_in(Arc::new(next));
+        }
         self.lock = None;
-        let is_empty = lock(&self.charge.deferred).is_empty();
-        if !is_empty {
+        if !lock(&self.charge.deferred).is_empty() {
             self.charge.make_deferred();
         }
     }

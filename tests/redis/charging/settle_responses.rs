@@ -226,3 +226,26 @@ async fn a_meter_is_settled_behind_a_charge_that_is_dropped_before_its_turn() {
         .await;
     }
 }
+
+#[tokio::test]
+async fn a_settlement_after_a_dropped_meter_counts_also_if_both_wait_for_their_turn() {
+    for world in World::both() {
+        let limiter = world.limiter([window("calls", "99/min"), window("p", "99/min")]);
+        let admission = limiter.admit(KEY).await.expect("room");
+        let [calls, p] = ["calls", "p"].map(|name| admission.policy(name).expect("a policy"));
+        let mut charge = Box::pin(calls.charge(1));
+        let charged = charge.as_mut().now_or_never();
+        let mut meter = p.clone().meter();
+        meter.add(9);
+        drop(meter);
+        let mut settlement = Box::pin(p.settle(3));
+        let settled = settlement.as_mut().now_or_never();
+        if charged.is_none() {
+            charge.await.expect("a response");
+        }
+        if settled.is_none() {
+            settlement.await.expect("a response");
+        }
+        assert_eq!(used(&limiter, "p").await, 3);
+    }
+}
