@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::{key::Key, quota::Quota};
 
@@ -44,7 +44,7 @@ pub struct Keys {
 
 /// What a call waits for: its keys, whatever policies there are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct QueueKey(Box<[(Option<Arc<str>>, Key)]>);
+pub(crate) struct QueueKey(SmallVec<[(Option<Arc<str>>, Key); 1]>);
 
 #[derive(Clone, Debug)]
 enum KeySpec {
@@ -120,8 +120,8 @@ impl CallEntry {
 impl Keys {
     /// What a call with these keys waits for.
     pub(super) fn queue_key(&self) -> QueueKey {
-        let mut keys: Vec<(Option<Arc<str>>, Key)> = match &self.spec {
-            KeySpec::All(key) => vec![(None, *key)],
+        let mut keys: SmallVec<[(Option<Arc<str>>, Key); 1]> = match &self.spec {
+            KeySpec::All(key) => smallvec![(None, *key)],
             KeySpec::Each(keys) => {
                 let keys = keys.iter();
                 keys.map(|(name, key)| (Some(Arc::from(&**name)), *key))
@@ -136,7 +136,7 @@ impl Keys {
         };
         keys.sort_unstable();
         keys.dedup();
-        QueueKey(keys.into())
+        QueueKey(keys)
     }
 
     /// Records `caller` as the caller of the charges, in place of each policy's key: see

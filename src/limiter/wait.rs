@@ -30,7 +30,9 @@ use super::{
     rejected::Rejected,
     report::{report, report_cancelled},
     request::{CallSettings, KeySource, LimitRequest, Purpose, RequestHead},
-    wait_queues::{Attempt, CallCost, Next, Rejection, WaitCall, WaitError, WaitErrorKind},
+    wait_queues::{
+        Attempt, CallCost, Counters, Next, Rejection, WaitCall, WaitError, WaitErrorKind,
+    },
 };
 use crate::{
     error::StoreError,
@@ -134,13 +136,26 @@ impl Wait {
             max_waiting: self.max_waiting,
         };
         let queues = &self.limiter.shared.queues;
-        let attempt = || async {
-            match self.resolve().await {
-                ControlFlow::Continue(resolved) => self.attempt(resolved).await,
-                ControlFlow::Break(decided) => Attempt::Done(decided, Next::Admits(0)),
+        let first = async {
+            match self.attempt(resolved).await {
+                Ok(decided) => Attempt::Done(decided, Next::Admits(0)),
+                Err(rejection) => Attempt::Rejected(rejection),
             }
         };
-        match queues.wait(call, self.attempt(resolved), attempt).await {
+        let attempt = || async {
+            let resolved = match self.resolve().await {
+                ControlFlow::Continue(resolved) => resolved,
+                ControlFlow::Break(decided) => return Attempt::Done(decided, Next::Admits(0)),
+            };
+            match self.attempt(resolved).await {
+                Ok(decided) => {
+                    let next = next_of(&decided);
+                    Attempt::Done(decided, next)
+                }
+                Err(rejection) => Attempt::Rejected(rejection),
+            }
+        };
+        match queues.wait(call, first, attempt).await {
             Ok(decision) => decision,
             Err(error) => self.reject(error).await,
         }
@@ -160,25 +175,27 @@ impl Wait {
     }
 
     /// Attempts once.
-    async fn attempt(&self, mut decision: Decision) -> Attempt<Decision, Arc<Decision>> {
-        let entries = decision.entries.clone();
+    async fn attempt(&self, mut decision: Decision) -> Result<Decision, Rejection<Arc<Decision>>> {
         decide_once(&mut decision, Purpose::Attempt).await;
-        let can_wait = match &decision.kind {
-            DecisionKind::Rejected => decision.retry_after() != RetryAfter::Never,
-            DecisionKind::StoreFailed(error) => waits_for_store(&decision.set, &entries, error),
-            _ => false,
-        };
-        if can_wait {
-            return Attempt::Rejected(rejection(decision, &entries));
+        match &decision.kind {
+            DecisionKind::Admitted => return Ok(decision),
+            DecisionKind::Rejected if decision.retry_after() != RetryAfter::Never => {
+                let counters = counters(&decision);
+                return Err(rejection(decision, counters));
+            }
+            DecisionKind::StoreFailed(error) => {
+                // A failed decision has no entries.
+                let mut resolved = Decision::begin(decision.set.clone());
+                self.find_entries(&mut resolved);
+                if waits_for_store(&resolved.set, &resolved.entries, error) {
+                    return Err(rejection(decision, counters(&resolved)));
+                }
+            }
+            _ => {}
         }
-        let next = if decision.is_admitted() {
-            next_of(&decision, &entries)
-        } else {
-            self.count_rejection(&mut decision).await;
-            log_rejection(&decision, Purpose::LastAttempt);
-            Next::Admits(0)
-        };
-        Attempt::Done(decision, next)
+        self.count_rejection(&mut decision).await;
+        log_rejection(&decision, Purpose::LastAttempt);
+        Ok(decision)
     }
 
     /// The rejection of a call that waits no longer: that of the last attempt, made a while ago.
@@ -288,21 +305,28 @@ fn cost_of(resolved: &Decision) -> CallCost {
 }
 
 /// A rejection of a call with these entries.
-fn rejection(decision: Decision, entries: &[Entry]) -> Rejection<Arc<Decision>> {
-    let set = &*decision.set;
-    let counters = entries.iter().map(|entry| {
-        let policy = set.bound(entry.policy).policy.shared_name();
-        (policy, entry.key)
-    });
+fn rejection(decision: Decision, counters: Counters) -> Rejection<Arc<Decision>> {
     Rejection {
         retry_at: retry_at(&decision),
-        counters: counters.collect(),
+        counters,
         reason: Arc::new(decision),
     }
 }
 
+/// The policies and keys whose units a call needs.
+fn counters(decision: &Decision) -> Counters {
+    let counters = decision.entries.iter().map(|entry| {
+        let policy = decision.set.bound(entry.policy).policy.shared_name();
+        (policy, entry.key)
+    });
+    counters.collect()
+}
+
 /// What another call of the same cost would get after an admitted one.
-fn next_of(admitted: &Decision, entries: &[Entry]) -> Next<Arc<Decision>> {
+fn next_of(admitted: &Decision) -> Next<Arc<Decision>> {
+    if !admitted.is_admitted() {
+        return Next::Admits(0);
+    }
     let set = &*admitted.set;
     let live = admitted
         .entries
@@ -321,7 +345,8 @@ fn next_of(admitted: &Decision, entries: &[Entry]) -> Next<Arc<Decision>> {
     for entry in &mut rejected.entries {
         entry.receipt.remaining = 0;
     }
-    Next::Rejects(rejection(rejected, entries))
+    let counters = counters(admitted);
+    Next::Rejects(rejection(rejected, counters))
 }
 
 /// When an attempt can succeed; `None` if that is unknown: it waits for permits alone or for the store, or the policies were replaced.

@@ -56,6 +56,9 @@ const MAX_OVERDUE: Duration = Duration::from_secs(1);
 /// What units are counted by: a policy's name, and a key.
 pub(crate) type Counter = (Arc<str>, Key);
 
+/// The counters whose units a call needs.
+pub(crate) type Counters = SmallVec<[Counter; 1]>;
+
 /// What a call costs: each policy by its index, the units, and the quota if it is not the policy's own.
 pub(crate) type CallCost = SmallVec<[(u32, u64, Option<Quota>); 1]>;
 
@@ -97,7 +100,7 @@ pub(crate) struct Rejection<R> {
     /// attempts after pauses of 5, 10, .. 250 ms.
     pub(crate) retry_at: Option<Instant>,
     /// The counters that rejected it: the call attempts again at once when units of one are released.
-    pub(crate) counters: SmallVec<[Counter; 1]>,
+    pub(crate) counters: Counters,
 }
 
 /// Why a call stopped waiting, or did not wait.

@@ -22,11 +22,19 @@ async fn waiters_keep_their_order_however_they_are_polled() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "1/h")]);
         assert!(limiter.check(KEY).await.is_admitted());
-        let waiters = (0..16).map(|number| {
-            let waiter = queued(limiter.wait(KEY, LONG));
+        let mut first = queued(limiter.wait(KEY, LONG));
+        // Calls that come before the first rejection are in no order.
+        until("the first one is rejected", async || {
+            assert!((&mut first).now_or_never().is_none());
+            limiter.stats().policies[0].waiters == 1
+        })
+        .await;
+        let waiters = (1..16).map(|_| queued(limiter.wait(KEY, LONG)));
+        let waiters = [first].into_iter().chain(waiters).zip(0..);
+        let named = waiters.map(|(waiter, number)| {
             waiter.map(move |admission| (number, admission.expect("admitted")))
         });
-        let mut waiters: Vec<_> = waiters.collect();
+        let mut waiters: Vec<_> = named.collect();
         waiters.reverse();
         let mut waiters: FuturesUnordered<_> = waiters.into_iter().collect();
         replace(&limiter, [window("p", "9/h")]);
