@@ -2,6 +2,7 @@
 //! would return, and ends no later.
 
 use std::pin::pin;
+use tokio::runtime::Handle;
 
 use testkit::Clock;
 use tollgate::observe::DecisionSource::{RejectionCache, Store};
@@ -313,7 +314,9 @@ async fn a_rejection_is_not_cached_beyond_a_reset_in_its_batch() {
     let store = RedisStore::builder().url(format!("redis://{}", proxy.addr()));
     let store = store.rejection_cache_clock(SameTime(clock.clone()));
     let store = store.rejection_cache_staleness(BOUND);
-    let limiter = limiter(store.timeout(TEST_TIMEOUT).built(), three_a_minute());
+    // Its IO goes on when the test yields.
+    let store = store.timeout(TEST_TIMEOUT).runtime(Handle::current());
+    let limiter = limiter(store.built(), three_a_minute());
     use_up(&limiter).await;
     clock.advance(BOUND);
     // What comes while a batch is in flight is one batch.
