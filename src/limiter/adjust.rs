@@ -13,8 +13,8 @@ use http::request::Parts;
 use tokio::task::coop::consume_budget;
 
 use super::{
-    adjust_call::{AdjustCall, Adjustment},
-    decide::{apply_counter, report_bans_begun, reset_shares},
+    adjust_call::{AdjustCall, Adjustment, charge_entries},
+    decide::{apply_counter, reset_shares},
     decision::{Decision, DecisionKind, LimitStatus},
     entry::longest_wait,
     keys::Keys,
@@ -128,21 +128,11 @@ impl Adjust {
 
 /// Charges each entry its cost, and sets its status.
 async fn charge(status: &mut Decision) -> Result<(), StoreError> {
-    let set = &*status.set;
-    let charges = status
-        .entries
-        .iter()
-        .map(|entry| Adjustment::charge(set, entry, Some(UnitsKind::Charged)));
-    if charges.len() == 0 {
+    if status.entries.is_empty() {
         return Ok(());
     }
-    let call = AdjustCall::new(&status.set, charges);
-    let adjusted = call.send().await?;
-    for (entry, adjusted) in status.entries.iter_mut().zip(adjusted) {
-        entry.receipt = adjusted.receipt;
-        entry.status = LazyStatus::Snapshot(adjusted.snapshot);
-    }
-    report_bans_begun(set, &status.entries);
+    let kind = Some(UnitsKind::Charged);
+    charge_entries(&status.set, &mut status.entries, kind).await?;
     set_kind(status);
     Ok(())
 }

@@ -4,12 +4,12 @@ use std::{future::Future, mem, slice, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{entry::Entry, policy_set::PolicySet};
+use super::{decide::report_bans_begun, entry::Entry, policy_set::PolicySet};
 use crate::{
     error::StoreError,
     observe::{UnitsEvent, UnitsKind},
     store::{Completion, CounterOp, Op, OpResult, StoreResponse, TOO_FEW_RESULTS, Units},
-    strategy::{ChargeReceipt, Snapshot},
+    strategy::{ChargeReceipt, LazyStatus, Snapshot},
 };
 
 /// An adjustment of one counter. Units without a receipt are charged, units with one are refunded, at most its rest.
@@ -44,7 +44,7 @@ pub(crate) struct AdjustCall {
 
 impl Adjustment {
     /// A charge of the entry's cost. A block list counts nothing.
-    pub(crate) fn charge(set: &PolicySet, entry: &Entry, kind: Option<UnitsKind>) -> Self {
+    fn charge(set: &PolicySet, entry: &Entry, kind: Option<UnitsKind>) -> Self {
         let counts_nothing = set.bound(entry.policy).policy.is_block_list();
         Self {
             units: if counts_nothing {
@@ -180,6 +180,24 @@ impl AdjustCall {
         });
         Ok(adjusted.collect())
     }
+}
+
+/// Charges each entry its cost, in one call, and sets its receipt and status. `kind` is what is reported.
+pub(crate) async fn charge_entries(
+    set: &Arc<PolicySet>,
+    entries: &mut [Entry],
+    kind: Option<UnitsKind>,
+) -> Result<(), StoreError> {
+    let charges = entries
+        .iter()
+        .map(|entry| Adjustment::charge(set, entry, kind));
+    let adjusted = AdjustCall::new(set, charges).send().await?;
+    for (entry, adjusted) in entries.iter_mut().zip(adjusted) {
+        entry.receipt = adjusted.receipt;
+        entry.status = LazyStatus::Snapshot(adjusted.snapshot);
+    }
+    report_bans_begun(set, entries);
+    Ok(())
 }
 
 fn ops<'a>(set: &'a PolicySet, adjustments: &'a [Adjustment]) -> SmallVec<[CounterOp<'a>; 2]> {

@@ -15,13 +15,11 @@ use http::request::Parts;
 use tokio::{task::coop::poll_proceed, time::Instant};
 
 use super::{
-    adjust_call::{AdjustCall, Adjustment},
+    adjust_call::charge_entries,
     admission::Admission,
     check::CheckOutput,
     current::Limiter,
-    decide::{
-        FailureAction, apply, decide, failure_action, log_failure, log_rejection, report_bans_begun,
-    },
+    decide::{FailureAction, apply, decide, failure_action, log_failure, log_rejection},
     decision::{Decision, DecisionKind},
     entry::Entry,
     evaluate::find_entries,
@@ -35,10 +33,7 @@ use super::{
     },
 };
 use crate::{
-    error::StoreError,
-    observe::DecisionSource,
-    quota::Quota,
-    strategy::{LazyStatus, RetryAfter},
+    error::StoreError, observe::DecisionSource, quota::Quota, strategy::RetryAfter,
     sync::ReplaceableValue,
 };
 
@@ -232,20 +227,9 @@ impl Wait {
         if bans.entries.is_empty() {
             return;
         }
-        let counts = bans
-            .entries
-            .iter()
-            .map(|entry| Adjustment::charge(&set, entry, None));
-        let call = AdjustCall::new(&set, counts);
-        let adjusted = match call.send().await {
-            Ok(adjusted) => adjusted,
-            Err(error) => return log_failure(&set, &error, FailureAction::Admit),
-        };
-        for (entry, adjusted) in bans.entries.iter_mut().zip(adjusted) {
-            entry.receipt.charged_at = adjusted.receipt.charged_at;
-            entry.status = LazyStatus::Snapshot(adjusted.snapshot);
+        if let Err(error) = charge_entries(&set, &mut bans.entries, None).await {
+            return log_failure(&set, &error, FailureAction::Admit);
         }
-        report_bans_begun(&set, &bans.entries);
         // Under other policies the entries are none of this decision's.
         if Arc::ptr_eq(&set, &rejected.set) {
             let blocking = bans.entries.into_iter();
