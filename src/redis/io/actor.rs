@@ -1,7 +1,7 @@
 //! The actor: the task that does all IO of one store, and owns its state.
 //!
-//! Its methods are here, but for those of calls (`calls`), connections and probes (`connections`), commands beside the lanes
-//! (`commands`), the slot map (`slots`) and adjustments that are sent again (`kept`).
+//! Its methods are here, but for those of calls (`calls`), connections and probes (`connections`), commands (`commands`), the slot map
+//! (`slots`) and kept adjustments (`kept`).
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{error::StoreError, redis::request::Sent, sync::lock};
 
-/// Turns of the loop after which other tasks of the runtime run, the drivers of the connections among them.
+/// Most turns before the runtime's other tasks run, among them those that drive the connections.
 const MAX_TURNS: u32 = 16;
 
 /// The pause after a panic.
@@ -55,13 +55,14 @@ pub(super) struct Actor<W: Wire> {
     /// Commands that wait for the slot map.
     pub(super) parked: Vec<Command>,
     last_id: u64,
+    /// When the actor noticed that the store was dropped.
     closed_at: Option<Instant>,
 }
 
 /// A job is not limited by the task's budget: with it, replies that have come would look pending.
 pub(super) type Job<C> = Unconstrained<Pin<Box<dyn Future<Output = Done<C>> + Send>>>;
 
-/// What has ended.
+/// A job that has ended.
 pub(super) enum Done<C> {
     Call {
         lane: usize,
@@ -131,7 +132,7 @@ impl<W: Wire> Actor<W> {
         let mut timer = DeadlineTimer::default();
         let (mut is_due, mut turns) = (false, 0);
         loop {
-            // All replies that have come, before deadlines count.
+            // Replies that have come are handled before deadlines are checked.
             while let Some(Some(done)) = self.jobs.next().now_or_never() {
                 self.complete(done);
             }
@@ -142,23 +143,24 @@ impl<W: Wire> Actor<W> {
             self.drain(now);
             self.start_due_jobs(now);
             for lane in 0..self.lanes.len() {
-                self.fill(lane, now);
+                self.send_due(lane, now);
             }
-            if self.has_ended(now) {
+            if self.end_once_closed(now) {
                 return;
             }
-            turns += 1;
-            if turns % MAX_TURNS == 0 {
+            turns = (turns + 1) % MAX_TURNS;
+            if turns == 0 {
                 yield_now().await;
             }
             let may_wait = self.end_turn(now);
             let next = self.next_due();
             tokio::select! {
                 biased;
-                // First: under load on one server there is always a reply or a request, and another server's calls time out nevertheless.
+                // The timer is polled first: while one server is busy a reply or a request is always ready, and the calls of a silent
+                // server have to time out nevertheless.
                 () = wait_until(&mut timer, next) => {
-                    // After the process was suspended, timers fire before replies are read: the runtime reads them, and the connections'
-                    // tasks hand them over, before this task goes on.
+                    // After the process was suspended, timers fire before replies are read. When this task goes on, the runtime has read
+                    // the sockets, and the connections' tasks have handed the replies over.
                     let _ = tokio::spawn(yield_now()).await;
                     is_due = true;
                 }
@@ -197,7 +199,8 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    /// Fails what has passed its deadline. All replies that had come by then were read.
+    /// Fails requests past their deadlines, ends calls that have no reply, and replaces silent connections. All replies that have come
+    /// were handled.
     fn check_deadlines(&mut self, now: Instant) {
         let timeout = self.io.timeout();
         for lane in 0..self.lanes.len() {
@@ -227,7 +230,7 @@ impl<W: Wire> Actor<W> {
             .for_each(|command| self.start_command(command));
     }
 
-    /// Starts what is due: probes, `PING`s, a refresh of the slot map, and what is sent again.
+    /// Starts what is due: probes, `PING`s, a refresh of the slot map, retries, and kept adjustments.
     fn start_due_jobs(&mut self, now: Instant) {
         let timeout = self.io.timeout();
         let due = |node: &Node<W::Connection>| node.next_due(timeout).is_some_and(|at| at <= now);
@@ -257,15 +260,15 @@ impl<W: Wire> Actor<W> {
         self.refresh_slots(now);
     }
 
-    /// Whether the store is dropped, and all that it had to do is done, or a timeout has passed since.
-    fn has_ended(&mut self, now: Instant) -> bool {
+    /// Once the store is dropped, sends the kept adjustments. Returns true when nothing is left to do, or after a timeout: the actor ends.
+    fn end_once_closed(&mut self, now: Instant) -> bool {
         if !self.io.is_closed.load(Ordering::Acquire) {
             return false;
         }
         if self.closed_at.is_none() {
             self.closed_at = Some(now);
             (0..self.lanes.len()).for_each(|lane| self.send_kept(lane));
-            // What was kept is in the inboxes now, and what else was pushed until the store was dropped: one more turn.
+            // One more turn drains the inboxes, which now have what was kept and what was pushed before the store was dropped.
             self.io.wake.notify_one();
             return false;
         }
@@ -275,8 +278,8 @@ impl<W: Wire> Actor<W> {
         is_over || self.lanes.iter().all(Lane::is_empty) && self.parked.is_empty()
     }
 
-    /// Sets how many further requests wake the actor, and notes since when servers are silent. Returns false if so many requests have
-    /// come meanwhile.
+    /// Sets how many further requests wake the actor, and notes since when servers are silent. Returns whether the actor may wait: not if
+    /// that many requests have come meanwhile.
     fn end_turn(&mut self, now: Instant) -> bool {
         let mut waiting = Vec::new();
         let (mut drained, mut may_wait) = (0, true);
@@ -298,7 +301,7 @@ impl<W: Wire> Actor<W> {
         may_wait
     }
 
-    /// When to look again without a reply or a push.
+    /// When the next turn is due if neither a reply nor a request comes.
     fn next_due(&self) -> Option<Instant> {
         let timeout = self.io.timeout();
         let lanes = self.lanes.iter().filter_map(|lane| lane.next_due(timeout));
@@ -311,7 +314,8 @@ impl<W: Wire> Actor<W> {
         lanes.chain(nodes).chain(slots).chain(end).min()
     }
 
-    /// Fails the calls in flight, and starts anew: the code of a strategy has panicked.
+    /// Fails the calls in flight and drops the connections after a panic, which may be of a strategy's code. Backlogs, the slot map and
+    /// the state of circuit breakers are kept.
     fn recover(&mut self) {
         let panicked = || StoreError::connection("the IO of the store panicked");
         self.jobs = FuturesUnordered::new();
@@ -347,7 +351,7 @@ async fn wait_until(timer: &mut DeadlineTimer, at: Option<Instant>) {
     }
 }
 
-/// The actor has ended, or its runtime: what waits fails.
+/// Fails all waiting requests and commands: the actor has ended, or its runtime.
 impl<W: Wire> Drop for Actor<W> {
     fn drop(&mut self) {
         let mut commands = lock(&self.io.commands);

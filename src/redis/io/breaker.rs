@@ -1,5 +1,7 @@
-//! The circuit breaker of one server: stops calls to a server that failed, and has it probed until it counts again. `error_class`
-//! says which errors are failures.
+//! The circuit breaker of one server: stops calls to a server that failed, and has it probed until it counts again.
+//!
+//! Failures are a connection that can't be opened or that breaks with calls in flight, each timeout without any reply, and the error replies
+//! that `error_class` lists. A deadline that passes while other replies come is none.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -34,7 +36,7 @@ pub(crate) struct Breaker {
 struct Open {
     next_probe: Instant,
     in_flight: usize,
-    /// The failure of the last call or probe.
+    /// The last failure, of a call or a probe.
     cause: Option<Arc<StoreError>>,
 }
 
@@ -118,7 +120,8 @@ impl Breaker {
         }
     }
 
-    /// Ends a probe; returns whether it closed the breaker. One failure is remembered until a request has had a reply.
+    /// Ends a probe; returns whether it closed the breaker. One failure stays counted until a request has a reply: the server may reply to
+    /// probes alone.
     pub(super) fn end_probe(&mut self, result: Result<(), StoreError>) -> bool {
         let Some(open) = &mut self.open else {
             return false;

@@ -32,7 +32,7 @@ const MAX_IMMEDIATE_REDIRECTS: u32 = 3;
 
 impl<W: Wire> Actor<W> {
     /// Sends the batches of a lane that are due.
-    pub(super) fn fill(&mut self, index: usize, now: Instant) {
+    pub(super) fn send_due(&mut self, index: usize, now: Instant) {
         while !self.lanes[index].backlog.is_empty() {
             let Some(id) = self.lanes[index].node else {
                 return self.want_slots(now);
@@ -173,7 +173,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    /// Does what is to be done about an error reply, or a connection that broke.
+    /// Sends a batch again, or fails it, after an error reply or with a connection that broke.
     pub(super) fn handle_error(&mut self, lane: usize, mut call: Call, error: &RedisError) {
         let failed = error_class::to_store_error(error);
         let action = error_class::classify(error);
@@ -221,7 +221,7 @@ impl<W: Wire> Actor<W> {
         self.fail_batch(lane, call.batch, &failed, sent);
     }
 
-    /// Sends the batch of a call to another node, or again: nothing of it ran.
+    /// Follows a redirect, which proves that nothing of the call ran.
     pub(super) fn follow(&mut self, lane: usize, call: Call, redirect: Redirect) {
         let mut batch = call.batch;
         let later = Some(self.now() + REDIRECT_DELAY);

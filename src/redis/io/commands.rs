@@ -1,4 +1,5 @@
-//! Commands beside the lanes, such as those of health checks: a megabyte of replies to `SCAN` delays no request.
+//! Commands, such as those of health checks. They are not in lanes, and each node has a connection for them: a megabyte of replies to `SCAN`
+//! delays no request.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::{error::StoreError, redis::error_class};
 /// Redirects that a command follows.
 const MAX_REDIRECTS: u32 = 5;
 
-/// A command beside the lanes.
+/// A command that is run on a node.
 pub(super) struct CommandRun {
     cmd: Cmd,
     timeout: Duration,
@@ -29,7 +30,7 @@ pub(super) struct CommandRun {
     redirects: u32,
 }
 
-/// A command beside the lanes that has a reply or an error.
+/// A command that has a reply or an error.
 pub(super) struct EndedCommand {
     node: u64,
     run: CommandRun,
@@ -49,10 +50,11 @@ impl<W: Wire> Actor<W> {
             self.parked.push(command);
             return self.want_slots(self.now());
         }
-        self.start_known(command);
+        self.start_routed(command);
     }
 
-    pub(super) fn start_known(&mut self, command: Command) {
+    /// Starts a command whose node the slot map has, if any has it.
+    pub(super) fn start_routed(&mut self, command: Command) {
         match command {
             Command::Run {
                 target,
@@ -109,9 +111,18 @@ impl<W: Wire> Actor<W> {
         let Some(node) = self.nodes.get(&id) else {
             return;
         };
-        let (wire, server, side) = (self.wire.clone(), node.server.clone(), node.side.clone());
+        let (wire, server) = (self.wire.clone(), node.server.clone());
+        let command_connection = node.command_connection.clone();
         self.start(async move {
-            let result = run_beside(&*wire, &server, &side, &run.cmd, asking, run.timeout).await;
+            let result = run_on_node(
+                &*wire,
+                &server,
+                &command_connection,
+                &run.cmd,
+                asking,
+                run.timeout,
+            )
+            .await;
             Done::Command(EndedCommand {
                 node: id,
                 run,
@@ -155,19 +166,19 @@ impl<W: Wire> Actor<W> {
     }
 }
 
-/// Runs an idempotent command on a node's connection for commands, which is opened if there is none. A connection without a reply is
-/// not used again.
-pub(super) async fn run_beside<W: Wire>(
+/// Runs an idempotent command on a node's connection for commands, which is opened if there is none. If an open one breaks, the command is
+/// sent once more on a new one. A connection without a reply is not used again.
+pub(super) async fn run_on_node<W: Wire>(
     wire: &W,
     server: &Server,
-    side: &Mutex<Option<W::Connection>>,
+    command_connection: &Mutex<Option<W::Connection>>,
     cmd: &Cmd,
     asking: bool,
     within: Duration,
 ) -> Result<Result<Value, RedisError>, StoreError> {
     let run = async {
         loop {
-            let mut open = side.lock().await;
+            let mut open = command_connection.lock().await;
             let (connection, is_new) = match &*open {
                 Some(connection) => (connection.clone(), false),
                 None => (wire.connect(server, within).await?, true),
@@ -180,13 +191,13 @@ pub(super) async fn run_beside<W: Wire>(
                 Ok(value) => return Ok(Ok(value)),
                 Err(CallError::Failed(error)) if error.code().is_some() => return Ok(Err(error)),
                 // It was closed while it was idle.
-                Err(_) if !is_new => drop(side.lock().await.take()),
+                Err(_) if !is_new => drop(command_connection.lock().await.take()),
                 Err(CallError::Failed(error)) => {
-                    side.lock().await.take();
+                    command_connection.lock().await.take();
                     return Ok(Err(error));
                 }
                 Err(CallError::NotTaken | CallError::Aborted) => {
-                    side.lock().await.take();
+                    command_connection.lock().await.take();
                     return Err(StoreError::connection("the connection was closed"));
                 }
             }
@@ -195,7 +206,7 @@ pub(super) async fn run_beside<W: Wire>(
     match timeout(within, run).await {
         Ok(ran) => ran,
         Err(_) => {
-            if let Ok(mut open) = side.try_lock() {
+            if let Ok(mut open) = command_connection.try_lock() {
                 open.take();
             }
             Err(StoreError::timeout())

@@ -26,7 +26,7 @@ use crate::{
 /// Opening a connection takes no longer than this, or the store's timeout if that is longer.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A probe has the store's timeout, for servers that are far away, but at most this, and at most this to open its connection.
+/// Upper bound of both timeouts of a probe, which are those of a request: to open its connection, and for the reply.
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl<W: Wire> Actor<W> {
@@ -74,7 +74,7 @@ impl<W: Wire> Actor<W> {
                     (0, 0),
                     CallResult::Failed(error.clone()),
                 );
-                // Those that wait for it. A later request has another one opened.
+                // The requests that wait for the connection fail. A later request has another one opened.
                 let error = error.sent(false);
                 let mut waiting = Vec::new();
                 for (index, lane) in self.lanes.iter_mut().enumerate() {
@@ -99,7 +99,7 @@ impl<W: Wire> Actor<W> {
         let (now, connection_id) = (self.now(), self.next_id());
         if let Some(node) = self.nodes.get_mut(&id) {
             let closed = node.set_current(connection_id, connection, now);
-            self.close_calls(closed);
+            self.abort_calls(closed);
         }
         self.publish(id);
     }
@@ -108,13 +108,13 @@ impl<W: Wire> Actor<W> {
     pub(super) fn retire_connection(&mut self, id: u64) {
         if let Some(node) = self.nodes.get_mut(&id) {
             let closed = node.retire();
-            self.close_calls(closed);
+            self.abort_calls(closed);
         }
         self.publish(id);
     }
 
-    /// Gives up the calls of a connection that is closed.
-    pub(super) fn close_calls(&self, closed: Option<u64>) {
+    /// Aborts the calls of a connection that is closed.
+    pub(super) fn abort_calls(&self, closed: Option<u64>) {
         let Some(closed) = closed else {
             return;
         };
@@ -123,7 +123,7 @@ impl<W: Wire> Actor<W> {
         calls.for_each(|call| call.abort.abort());
     }
 
-    /// Notes that a connection broke. It counts once, however many calls find out, and not at all if no call was lost.
+    /// Drops a connection that broke. With an `error`, its first call to find out counts as a failure.
     pub(super) fn lose_connection(&mut self, id: u64, connection: u64, error: Option<&StoreError>) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -136,7 +136,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    /// Replaces the connection of a node that was silent for a timeout. Its calls may still have a reply.
+    /// Replaces the connection of a silent node, and counts a failure. The calls in flight may still have a reply.
     pub(super) fn replace_silent(&mut self, id: u64, now: Instant) {
         let error = StoreError::timeout();
         for lane in 0..self.lanes.len() {
@@ -176,7 +176,7 @@ impl<W: Wire> Actor<W> {
                 });
             });
             let closed = node.retire();
-            self.close_calls(closed);
+            self.abort_calls(closed);
             self.report_breaker(id, BreakerState::Open);
         }
         self.publish(id);
@@ -195,7 +195,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    /// Does what follows when a circuit breaker closes.
+    /// Reports that a circuit breaker closed, and sends the node's kept adjustments.
     pub(super) fn note_closed(&mut self, id: u64) {
         static CLOSED: LogThrottle = LogThrottle::new();
         CLOSED.log_with(|suppressed| {
@@ -245,7 +245,7 @@ impl<W: Wire> Actor<W> {
         *lock(&self.io.nodes) = stats.collect();
     }
 
-    /// Tries a connection that was idle for long.
+    /// Sends a `PING` on a connection that was idle for long.
     pub(super) fn send_ping(&mut self, id: u64, now: Instant) {
         let within = MIN_CALL_TIMEOUT.max(self.io.timeout());
         let Some(node) = self.nodes.get_mut(&id) else {
@@ -268,7 +268,7 @@ impl<W: Wire> Actor<W> {
 
     pub(super) fn end_ping(&mut self, id: u64, connection: u64, result: Result<Value, CallError>) {
         let is_lost = match result {
-            // A server that runs another client's script answers by an error, for one.
+            // An error reply is a reply, such as that of a server that runs another client's script.
             Ok(_) => false,
             Err(CallError::Failed(error)) => error_class::classify(&error).reconnect,
             Err(CallError::NotTaken | CallError::Aborted) => true,
@@ -287,7 +287,7 @@ impl<W: Wire> Actor<W> {
         let key = key_names::probe_key(self.io.prefix(), self.io.tags(), tag.unwrap_or(0));
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(include_str!("probe.lua")).arg(1).arg(key);
-        // With a long timeout too: while as many probes as may be in flight hang, none finds that the server is back.
+        // Bounded, since a limited number of probes is in flight: while all of them hang, none finds that the server is back.
         let connect_timeout = self.connect_timeout().min(MAX_PROBE_TIMEOUT);
         let reply_timeout = self.io.timeout().min(MAX_PROBE_TIMEOUT);
         let Some(node) = self.nodes.get(&id) else {
@@ -332,7 +332,7 @@ impl<W: Wire> Actor<W> {
     }
 }
 
-/// Returns the error of a probe whose server can't count. An error reply that does not open a breaker does not keep it open
+/// Returns the error of a probe if it shows that the server can't count. An error reply that is no failure of a call is none of a probe
 /// either: a full server still rejects keys whose quota is used up.
 fn check_probe(reply: Result<Value, CallError>) -> Result<(), StoreError> {
     match reply {

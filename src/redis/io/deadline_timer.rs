@@ -8,8 +8,8 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer that is rarely reset. Registering a timer with tokio may wake its driver's thread, and hardly any deadline passes: so
-/// it stays registered for a deadline that was met, fires early for the later ones, and is reset only then.
+/// A timer that is rarely reset, since that may wake the thread of tokio's driver: it stays registered for an earlier deadline, and is reset
+/// to the present one when it fires.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 

@@ -1,5 +1,7 @@
-//! Adjustments without a waiter that did not run, and releases of permits. They are kept until the server replies again: so a
+//! Adjustments that are kept, to be sent again: those without a waiter that did not run, and releases of permits, which may run twice. So a
 //! permit that is dropped during an outage, or that a request without a reply may have taken, does not stay charged for its TTL.
+//!
+//! A batch of them is sent with each reply of the server, and every [`RESEND_INTERVAL`].
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,8 +32,8 @@ const MAX_KEPT: usize = 10_000;
 const RESEND_INTERVAL: Duration = Duration::from_millis(250);
 
 impl<W: Wire> Actor<W> {
-    /// Fails a request, and keeps what [has to be sent later](Unsettled). Those that were sent, and are not sent again, are
-    /// counted as unconfirmed and logged.
+    /// Fails a request, and keeps what is [to be sent again](Unsettled). An adjustment that was sent, has no waiter and is not sent again
+    /// is counted as unconfirmed and logged.
     pub(super) fn fail(
         &mut self,
         lane: usize,
@@ -50,7 +52,7 @@ impl<W: Wire> Actor<W> {
         self.keep(lane, unsettled.counters);
     }
 
-    /// Fails a request of a call that the server has executed. What would fail again is given up.
+    /// Fails a request whose own result in a reply is an error: it did not run. An adjustment that would fail again is dropped.
     pub(super) fn fail_in_call(
         &mut self,
         lane: usize,
@@ -68,7 +70,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    /// Keeps what is left, if there is room.
+    /// Keeps an adjustment, if there is room.
     fn keep(&mut self, lane: usize, counters: CounterOps) {
         if counters.is_empty() {
             return;
@@ -134,7 +136,7 @@ impl<W: Wire> Actor<W> {
             .report(|observer| observer.on_event(&Event::RefundsDropped { refunds: 1 }));
     }
 
-    /// Sends one batch of a lane's kept adjustments: its server replies.
+    /// Sends one batch of a lane's kept adjustments, unless the circuit breaker is open.
     pub(super) fn send_kept(&mut self, lane: usize) {
         if self.lanes[lane].kept.is_empty() {
             return;
@@ -153,7 +155,7 @@ impl<W: Wire> Actor<W> {
         for counters in &batch {
             self.io.execute_detached(Op::Adjust, counters.clone(), None);
         }
-        // Afterwards, so that each is counted all the time.
+        // Afterwards, so that `AdjustmentTotals::queued` misses none.
         let kept = &self.io.adjustments.kept;
         kept.fetch_sub(batch.len(), Ordering::AcqRel);
     }
@@ -188,7 +190,7 @@ fn policy_of(request: &PendingRequest) -> Arc<str> {
 #[derive(Debug)]
 struct Unsettled {
     counters: CounterOps,
-    /// Whether some of it was sent, may have run, and is not sent again, without a waiter.
+    /// Whether a part without a waiter may have run and is not sent again.
     is_unconfirmed: bool,
 }
 
@@ -219,7 +221,7 @@ impl Unsettled {
     }
 }
 
-/// Whether a request of a call fails alone, and would each time that it is sent.
+/// Whether a request would fail by this error each time that it is sent.
 fn fails_again(error: &StoreError) -> bool {
     match error {
         StoreError::CorruptKey { .. } => true,

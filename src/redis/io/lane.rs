@@ -20,7 +20,7 @@ const MAX_IN_FLIGHT: usize = 4;
 /// Waiting keys that justify a second batch in flight to a server nearby: the fixed cost of a call is small beside so many.
 const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
-/// How long the reply to a call is awaited at most, or for the store's timeout if that is longer.
+/// A call ends without a reply after this, or the store's timeout if that is longer. Until then a late reply refunds what no waiter reads.
 pub(super) const MIN_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -34,6 +34,7 @@ pub(super) struct Lane {
     /// Requests that go to the front of the backlog at an instant.
     delayed: Vec<(Instant, Vec<PendingRequest>)>,
     pub(super) calls: Vec<Call>,
+    /// The load of the batch that was sent last.
     last: BatchLoad,
     /// `MOVED` replies in a row.
     pub(super) redirects: u32,
@@ -41,7 +42,7 @@ pub(super) struct Lane {
     pub(super) kept: VecDeque<CounterOps>,
     /// When kept adjustments are sent unless a reply comes first.
     pub(super) send_kept_at: Option<Instant>,
-    /// Whether the server has rejected some, and responds to all else: they are sent at `send_kept_at` alone.
+    /// Whether the server refuses kept adjustments and replies to other requests: they are sent at `send_kept_at` alone.
     pub(super) is_kept_paused: bool,
     /// Emptied batches, whose memory is reused.
     spare: Vec<Batch>,
@@ -213,7 +214,7 @@ impl Lane {
         expired
     }
 
-    /// Gives up the calls that have had no reply for too long.
+    /// Aborts the calls that have had no reply for too long.
     pub(super) fn abort_calls(&self, now: Instant, timeout: Duration) {
         let calls = self.calls.iter();
         let late = calls.filter(|call| call.sent_at + MIN_CALL_TIMEOUT.max(timeout) <= now);

@@ -8,7 +8,15 @@
 //!    cluster.
 //! 2. `actor` drains the inbox; `lane` says when the next batch leaves and fills it; the batch is encoded as one `EVALSHA`
 //!    and handed to the connection of the lane's `node`.
-//! 3. `actor` decodes the reply and fills the response slot of each request, or does what `error_class` says about an error.
+//! 3. `calls` decodes the reply and fills the response slot of each request, or does what `error_class` says about an error. `kept::fail` is
+//!    the end of a request without a reply: it says what is sent again.
+//!
+//! Request, call and connection end independently. A request ends at its deadline, the store's timeout after its arrival. A call ends with
+//! its reply or its connection, or after `lane::MIN_CALL_TIMEOUT`. A connection ends when it breaks, or when the server is silent (`node`) and
+//! the calls on it have ended. Opening one (`connections`), a probe, the slot map (`slots`) and a sentinel's reply (`sentinel`) have timeouts of
+//! their own; a [`Command`] brings its own.
+//!
+//! No turn of the actor awaits a server. Replies, its timer and the `Notify` of [`Io`] wake it. It ends once the store is dropped.
 //!
 //! `wire` is how a server is called; tests script it. `server` is where connections come from.
 
@@ -97,12 +105,12 @@ pub(crate) struct Io {
     /// One for each lane.
     inboxes: Box<[CachePadded<Inbox>]>,
     commands: Mutex<CommandQueue>,
-    /// Notified when an inbox or a command waits for the actor.
+    /// Wakes the actor: enough requests are in an inbox, a command waits, or the store is dropped. Replies and its timer wake it, too.
     wake: Notify,
     /// The requests that the actor has drained and not sent.
     drained: AtomicUsize,
     is_started: AtomicBool,
-    /// What the actor starts with; taken by the first request.
+    /// Taken by the actor, which the first request starts.
     servers: Mutex<Option<Servers>>,
     /// Whether the store is dropped.
     is_closed: AtomicBool,
@@ -120,16 +128,16 @@ pub(crate) struct IoSettings {
     pub(crate) runtime: Option<Handle>,
 }
 
-/// What has become of adjustments without a waiter.
+/// Numbers of adjustments without a waiter.
 #[derive(Debug, Default)]
 pub(crate) struct AdjustmentTotals {
-    /// Those in an inbox, a backlog or a call.
+    /// In an inbox, a backlog or a call.
     undelivered: Arc<AtomicUsize>,
-    /// Those that are sent again later.
+    /// Kept by the actor, to be sent again.
     kept: AtomicUsize,
-    /// Those that were dropped, so far.
+    /// Dropped so far.
     dropped: AtomicU64,
-    /// Those that were sent without a reply, so far, and are not sent again.
+    /// Sent without a reply so far, and not sent again.
     unconfirmed: AtomicU64,
 }
 
@@ -207,7 +215,7 @@ struct CommandQueue {
     is_closed: bool,
 }
 
-/// An idempotent command beside the lanes.
+/// An idempotent command, which takes no lane.
 #[derive(Debug)]
 enum Command {
     Run {
@@ -383,7 +391,7 @@ impl Io {
         } else {
             PendingRequest::detached(state)
         };
-        // One that can't be pushed is dropped.
+        // A request that can't be pushed has failed.
         let _ = self.push(tag, request);
     }
 
@@ -493,7 +501,7 @@ impl Io {
         Ok(())
     }
 
-    /// Runs an idempotent command beside the lanes, on the server that has the keys of a hash tag.
+    /// Runs an idempotent command on the server that has the keys of a hash tag.
     pub(super) async fn run<T: FromRedisValue>(
         self: &Arc<Self>,
         tag: usize,
@@ -550,7 +558,7 @@ impl Io {
         Ok(())
     }
 
-    /// Calls an observer or logs: not on the IO thread, unless it is a test's runtime.
+    /// Calls an observer or logs: on the thread of events, or at once if the actor runs on a test's runtime.
     pub(super) fn defer(&self, event: impl FnOnce() + Send + 'static) {
         match &self.settings.runtime {
             Some(_) => event(),
@@ -586,7 +594,7 @@ impl Io {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Ends the actor once it has nothing to do, a timeout later at most: the store is dropped.
+    /// Has the actor end when it has nothing left to do, after a timeout at most: the store is dropped.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.wake.notify_one();

@@ -1,4 +1,7 @@
 //! A server with its connections and its circuit breaker.
+//!
+//! A server is *silent* if calls, or requests that wait for a connection, have had no reply for one timeout. That is a failure for the circuit
+//! breaker, and the connection is replaced.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,17 +34,17 @@ pub(super) struct Node<C> {
     pub(super) current: Option<Connection<C>>,
     /// Connections that were replaced, and have calls without a reply. The oldest first.
     replaced: Vec<Connection<C>>,
-    /// Since when calls, or requests that wait for a connection, have had no reply.
+    /// Since when a reply is awaited and none has come.
     silent_since: Option<Instant>,
-    /// The connection of commands beside the lanes.
-    pub(super) side: Arc<Mutex<Option<C>>>,
+    /// The connection for commands, once one was run.
+    pub(super) command_connection: Arc<Mutex<Option<C>>>,
 }
 
 pub(super) struct Connection<C> {
     pub(super) id: u64,
     pub(super) wire: C,
     calls: usize,
-    /// The shortest round trip.
+    /// The shortest round trip; `Duration::MAX` before the first.
     trip: Duration,
     used_at: Instant,
 }
@@ -57,7 +60,7 @@ impl<C> Node<C> {
             current: None,
             replaced: Vec::new(),
             silent_since: None,
-            side: Arc::default(),
+            command_connection: Arc::default(),
         }
     }
 
@@ -118,7 +121,7 @@ impl<C> Node<C> {
         }
     }
 
-    /// Ends a call, which took so long if it has a reply.
+    /// Ends a call. `trip`: its round trip, if it has a reply; `Duration::MAX` if that is not to be measured.
     pub(super) fn end_call(&mut self, id: u64, trip: Option<Duration>) {
         if trip.is_some() {
             self.silent_since = None;
@@ -150,15 +153,15 @@ impl<C> Node<C> {
         }
     }
 
-    /// Whether no reply has come for a timeout. The next timeout begins then.
+    /// Whether the server is silent. If so, the next timeout begins.
     pub(super) fn take_silence(&mut self, now: Instant, timeout: Duration) -> bool {
         let silent = self.silent_since.take_if(|since| *since + timeout <= now);
         self.is_silence_counted |= silent.is_some();
         silent.is_some()
     }
 
-    /// Begins the timeout of silence anew after a connection could not be opened. Returns whether that is a failure of its own: not if
-    /// silence was counted since it began.
+    /// Begins the timeout of silence anew after a connection could not be opened. Returns whether that counts as a failure: not if silence
+    /// was counted since opening it began.
     pub(super) fn restart_silence(&mut self) -> bool {
         self.silent_since = None;
         !self.is_silence_counted

@@ -19,7 +19,7 @@ use crate::{
     sync::lock,
 };
 
-/// Timeout of the sentinels where no request waits.
+/// Timeout of each sentinel's reply.
 const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The current master, by the sentinels' reply and its own role.

@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     actor::{Actor, Done},
     breaker::Breaker,
-    commands::run_beside,
+    commands::run_on_node,
     server::{ClusterConfig, Server},
     wire::Wire,
 };
@@ -37,7 +37,7 @@ pub(crate) type SlotRange = (u16, u16, String, u16);
 #[derive(Debug)]
 pub(super) struct Slots {
     pub(super) config: ClusterConfig,
-    /// Whether a refresh was asked for since the last one began.
+    /// Whether a refresh was wanted since the last one began.
     pub(super) is_wanted: bool,
     pub(super) is_refreshing: bool,
     next_at: Option<Instant>,
@@ -105,17 +105,17 @@ pub(super) fn redirect(error: &RedisError, replied: &str) -> Option<Redirect> {
     }
 }
 
-/// A server that is asked for the slot map, and its connection for commands.
-pub(super) struct Asked<C> {
+/// A node that the slot map is read from.
+pub(super) struct SlotSource<C> {
     pub(super) host: String,
     pub(super) server: Server,
-    pub(super) side: Arc<Mutex<Option<C>>>,
+    pub(super) command_connection: Arc<Mutex<Option<C>>>,
 }
 
 /// Reads the slot map from the first node that replies.
 pub(super) async fn read_from_any<W: Wire>(
     wire: Arc<W>,
-    nodes: Vec<Asked<W::Connection>>,
+    nodes: Vec<SlotSource<W::Connection>>,
 ) -> Result<Vec<SlotRange>, StoreError> {
     let read = async {
         let mut nodes = nodes.iter();
@@ -142,11 +142,19 @@ pub(super) async fn read_from_any<W: Wire>(
 
 async fn read_from<W: Wire>(
     wire: &W,
-    node: &Asked<W::Connection>,
+    node: &SlotSource<W::Connection>,
 ) -> Result<Vec<SlotRange>, StoreError> {
     let mut cmd = redis::cmd("CLUSTER");
     cmd.arg("SLOTS");
-    let reply = run_beside(wire, &node.server, &node.side, &cmd, false, REFRESH_TIMEOUT).await?;
+    let reply = run_on_node(
+        wire,
+        &node.server,
+        &node.command_connection,
+        &cmd,
+        false,
+        REFRESH_TIMEOUT,
+    )
+    .await?;
     let ranges = read_slots(
         reply.map_err(|error| error_class::to_store_error(&error))?,
         &node.host,
@@ -200,7 +208,7 @@ pub(crate) fn read_slots(reply: Value, queried: &str) -> Vec<SlotRange> {
 }
 
 impl<W: Wire> Actor<W> {
-    /// Has the slot map refreshed: a server may no longer serve its keys.
+    /// Has the slot map read again: a server may no longer serve its keys.
     pub(super) fn want_slots(&mut self, now: Instant) {
         if let Some(slots) = &mut self.slots {
             slots.is_wanted = true;
@@ -217,10 +225,10 @@ impl<W: Wire> Actor<W> {
             return;
         };
         let asked = self.nodes.values().filter_map(|node| {
-            Some(Asked {
+            Some(SlotSource {
                 host: node.address.as_ref()?.0.clone(),
                 server: node.server.clone(),
-                side: node.side.clone(),
+                command_connection: node.command_connection.clone(),
             })
         });
         let mut asked: Vec<_> = asked.collect();
@@ -264,7 +272,7 @@ impl<W: Wire> Actor<W> {
         self.fail_without_owner(&no_owner());
         parked
             .into_iter()
-            .for_each(|command| self.start_known(command));
+            .for_each(|command| self.start_routed(command));
     }
 
     /// Fails the requests of lanes whose slot no node serves.
@@ -299,8 +307,8 @@ impl<W: Wire> Actor<W> {
         Some(self.add_node(server, Some((host.to_owned(), port))))
     }
 
-    /// Removes the nodes that serve no slot and have no calls, but for the configured ones. Those serve none either, and are not
-    /// probed.
+    /// Removes the nodes that serve no slot and have no calls. A configured one stays, since the slot map is read from it, but with a closed
+    /// circuit breaker, so that it is not probed.
     pub(super) fn remove_unused_nodes(&mut self, named: &[u64]) {
         let Some(slots) = &self.slots else {
             return;

@@ -41,11 +41,11 @@ pub(super) enum CallError {
     NotTaken,
     /// An error reply, or a connection that broke.
     Failed(RedisError),
-    /// The call was given up.
+    /// The call was aborted: it had no reply for too long, or its connection was closed.
     Aborted,
 }
 
-/// The client's connections.
+/// Connections of redis-rs.
 #[derive(Debug)]
 pub(super) struct RedisWire {
     runtime: Handle,
@@ -61,7 +61,8 @@ impl RedisWire {
 impl Wire for RedisWire {
     type Connection = MultiplexedConnection;
 
-    /// Looking up a name, loading the system's certificates and a handshake take milliseconds of a thread: another one.
+    /// Connects on a thread of the blocking pool: looking up a name, loading the system's certificates and a handshake take milliseconds of
+    /// a thread.
     fn connect(
         &self,
         server: &Server,
@@ -74,7 +75,7 @@ impl Wire for RedisWire {
                 connected.unwrap_or(Err(StoreError::timeout().sent(false)))
             };
             let driven = runtime.clone();
-            // In a task of its own, since it panics where no thread can be started.
+            // In a task of its own: `spawn_blocking` panics if no thread can be started.
             let opening = runtime.spawn(async move {
                 let opened = spawn_blocking(move || driven.block_on(connect)).await;
                 opened.unwrap_or_else(|error| Err(StoreError::connection(error.to_string())))
@@ -99,7 +100,7 @@ impl Wire for RedisWire {
                 let was_taken = std::mem::replace(&mut is_taken, true);
                 let reply = ready!(reply.as_mut().poll(cx));
                 Poll::Ready(reply.map_err(|error| match error.code() {
-                    // The client's driver has ended: it takes the command at the first poll, or never.
+                    // redis-rs hands the command to the connection's task at the first poll. An error there means that the task has ended.
                     None if !was_taken => CallError::NotTaken,
                     _ => CallError::Failed(error),
                 }))
