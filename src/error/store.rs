@@ -28,14 +28,13 @@ pub enum StoreError {
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
-        /// The time until the next probe of the store: at most 25 ms at first, and a second later. For logs, not for clients.
+        /// The time until the next probe of the store, a second at most. For logs, not for clients.
         retry_after: Duration,
         /// The error of the last call or probe, if it is known.
         #[source]
         cause: Option<Arc<StoreError>>,
     },
-    /// More than 65,536 requests wait to be sent: this one was not. It says nothing of the store, and does not count for the circuit
-    /// breaker.
+    /// The request was not sent: 65,536 others wait. It does not count for the circuit breaker.
     #[error("too many requests wait to be sent to the store")]
     Overloaded,
     /// The server responded with an error, and the operation was not done. After `GARBLED`, a response that could not be decoded, it

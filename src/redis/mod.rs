@@ -66,17 +66,16 @@ pub use deadpool_redis;
 /// A store on Redis 6.2 or newer, exact for any number of processes, which counts by the server's clock. Clones share
 /// connections and caches.
 ///
-/// A thread of the process, `tollgate`, does the IO of all stores, over one connection for each server: requests that arrive while a
-/// batch is in flight are sent as the next batch, in one script call of up to 128 keys, with equal requests merged. Handlers that block
-/// the threads of the application delay no reply. The thread starts with the first request and never ends, so an application starts
-/// while Redis is down, and forks before its first request: a process that was forked later has no such thread, and its requests hang.
+/// One thread of the process, `tollgate`, does the IO of all stores: handlers that block the threads of the application delay no reply.
+/// Requests that arrive while a batch is in flight are sent as the next one, in one script call of up to 128 keys, with equal requests
+/// merged. The first request starts the thread and connects, so an application starts while Redis is down, and forks before that request.
 ///
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
 ///
-/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default. When it passes, or the server fails, the request is handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. A request that timed out may have been
-/// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
-/// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
+/// A request without a reply within the [timeout](RedisStoreBuilder::timeout), 100 ms by default, is handled as
+/// [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says; it may have been charged. After three failures in a row a
+/// circuit breaker opens, and requests are handled so at once. [Operations](crate::operations) has the details.
 ///
 /// It needs no tokio runtime. Dropping a request's future cancels it: a charge that was made nevertheless is refunded.
 ///
@@ -101,12 +100,12 @@ struct Inner {
     permits: Arc<PermitRegistry>,
     /// `None` if they are switched off.
     overrides: Option<Arc<RedisOverrides>>,
-    /// Compared with those of a document that is put in force.
+    /// The settings that are compared with those of a document.
     #[cfg(feature = "config")]
     settings: builder::settings::StoreSettings,
 }
 
-/// The IO ends once it is done.
+/// Ends the IO.
 impl Drop for Inner {
     fn drop(&mut self) {
         self.io.close();
@@ -114,7 +113,7 @@ impl Drop for Inner {
 }
 
 impl RedisStore {
-    /// The settings by which the store is compared with that of a document.
+    /// The settings that are compared with those of a document.
     #[cfg(feature = "config")]
     pub(crate) fn settings(&self) -> &builder::settings::StoreSettings {
         &self.inner.settings
@@ -164,7 +163,7 @@ impl RedisStore {
         cache.get(op, counters.iter().map(cache_key))
     }
 
-    /// Has the version of the overrides polled from the first request on.
+    /// Starts polling the version of the overrides, with the first request.
     #[inline]
     fn poll_overrides(&self) {
         if let Some(overrides) = &self.inner.overrides
@@ -187,11 +186,10 @@ impl RedisStore {
     }
 }
 
-/// How often a flush checks whether it is done. A notification of the end would cost each
-/// refund and settlement a lock, and make a flush shorter by one interval at most.
+/// How often a flush checks whether it is done. A notification would cost each refund and settlement a lock.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The half of a rule that counts on Redis.
+/// The script of a rule. Fails if the rule has none.
 fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
     let Some(script) = rule.script() else {
         return Err(InvalidValue::new(
@@ -199,7 +197,7 @@ fn script_of(rule: &dyn Rule) -> Result<LuaScript, InvalidValue> {
             "a strategy with a half for Redis, or a MemoryStore",
         ));
     };
-    // `RedisLimit::capacity` reads it there.
+    // `RedisLimit::capacity` is the first parameter.
     let capacity = script.params.first().map(|first| u64::try_from(*first));
     let expected = rule.info().capacity;
     if capacity != Some(Ok(expected)) {

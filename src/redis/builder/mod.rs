@@ -57,9 +57,8 @@ impl RedisStore {
         Self::builder().url(url).build()
     }
 
-    /// A store on the server of an existing pool. The store opens connections of its own by the pool's manager, with the manager's settings
-    /// but its response timeout; it takes none from the pool, which may be used up, and whose connections end or stand still with the tokio
-    /// runtime that opened them.
+    /// A store on the server of an existing pool. The pool's manager opens the store's connections, with its settings but its response
+    /// timeout. None is taken from the pool: those stand still with the tokio runtime that opened them.
     ///
     /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does where it has one of its own.
     ///
@@ -158,12 +157,8 @@ impl RedisStoreBuilder {
 
     /// Counts on a Redis Cluster, which is found by any of the nodes at `urls`.
     ///
-    /// The store learns the slot map from the nodes, also while slots migrate and masters fail: redirects are followed until
-    /// the [timeout](Self::timeout) has passed, and no call is sent again that may have run.
-    ///
-    /// A request whose keys are in several slots is sent to all of them at once; if one rejects it, the others are refunded
-    /// before the request is rejected. So no more is admitted than each policy allows, but another request may be rejected
-    /// because of one in flight. If the process is killed in between, that one request stays charged until its period ends.
+    /// The store learns the slot map from the nodes, and follows redirects, until the [timeout](Self::timeout) has passed. A request whose keys
+    /// are in several slots is sent to all of them at once; if one rejects it, the others are [refunded](crate::operations#cluster).
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
@@ -191,10 +186,8 @@ impl RedisStoreBuilder {
 
     /// Counts on the master that the sentinels at `urls` know by `name`.
     ///
-    /// Whenever a connection is opened, the sentinels are called for the master, and the first server that they name and that is a
-    /// master by its own role counts. During an election requests are handled as
-    /// [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. Charges of the old master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
-    /// holds for charges of an old master that is cut off and was replaced (`min-replicas-to-write` bounds them).
+    /// What a failover may admit once more, and which settings of the servers bound it, is among the
+    /// [operations](crate::operations#sentinel).
     ///
     /// Servers are connected to without a password, at database 0, unless [`server_url_template`](Self::server_url_template) is
     /// set.
@@ -259,8 +252,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. A
-    /// request that was sent may still run then: what it charged is refunded when its reply comes.
+    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms. What a
+    /// request without a response charged is refunded if its reply comes later.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -268,14 +261,9 @@ impl RedisStoreBuilder {
 
     /// Sets how many failures in a row open the circuit breaker of a server. Default: 3.
     ///
-    /// Failures are a connection that can't be opened or breaks, each timeout in which the server sent no reply to the calls in flight,
-    /// and the errors of a whole server listed on the [operations](crate::operations) page. Rejections and errors of a single key are
-    /// none; a reply within the timeout sets the count to zero.
-    ///
-    /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and requests are
-    /// handled as [`on_store_error`](crate::limiter::LimiterBuilder::on_store_error) says. In the background probes test whether the
-    /// server counts, each on a new connection: after 25 ms at most, with pauses that double up to a second, each shortened by a random
-    /// part. The first reply closes the breaker. A probe has the timeout of a request, three seconds at most.
+    /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and the server is probed.
+    /// Rejections and errors of a single key are no failures; a reply within the timeout sets the count to zero.
+    /// [Operations](crate::operations#connections-timeouts-and-the-circuit-breaker) has the rest, and what counts as a failure.
     pub fn circuit_breaker_threshold(mut self, failures: u32) -> Self {
         self.breaker = Some(failures);
         self
@@ -292,10 +280,9 @@ impl RedisStoreBuilder {
     /// that is rejected over and over costs each process one call in each `bound`.
     ///
     /// Operations of this process on a key invalidate its cached rejections at once, under every quota: a refund, a reset, a
-    /// charge past the quota, by any limiter over this store or a clone of it. An admission invalidates none: the `remaining`
-    /// of a cached rejection of a larger cost may be older than that of the admission, and a test that compares the two
-    /// disables the cache. Operations of other processes, and a server that is restarted, flushed or replaced by a replica,
-    /// take effect within `bound`.
+    /// charge past the quota, by any limiter over this store or a clone of it. An admission invalidates none, so the `remaining`
+    /// of a cached rejection of a larger cost may be older than that of the admission. Operations of other processes, and a server that
+    /// is restarted, flushed or replaced by a replica, take effect within `bound`.
     ///
     /// An entry applies to requests with the same keys under all of their policies, and the same cost. It also applies to
     /// larger costs under all strategies but [`SlidingLog`](crate::SlidingLog) and [`SlidingWindow`](crate::SlidingWindow),
@@ -323,17 +310,16 @@ impl RedisStoreBuilder {
 
     /// Sets whether the store has [overrides](crate::limiter::Override). Default: it has.
     ///
-    /// With overrides, each process with the store reads one key each second, from its first request on. The store needs the
-    /// permissions of `GET`, `SET`, `HGET`, `HGETALL`, `HSET`, `HDEL`, `HLEN` and `TIME`; without them there are no overrides, and
-    /// nothing else changes.
+    /// With overrides, each process with the store reads one key each second, from its first request on. Without their
+    /// [permissions](crate::operations#deployments) there are no overrides, and nothing else changes.
     pub fn overrides(mut self, overrides: bool) -> Self {
         self.overrides = overrides;
         self
     }
 
-    /// Has the store's IO done by a task of `runtime`, which needs timers and IO, in place of the thread `tollgate`; deadlines are then by the
-    /// clock of that runtime. For tests that pause tokio's clock. In production, blocked threads of the runtime would make requests late.
-    /// Once the runtime has ended, requests fail with [`StoreError::Connection`](crate::StoreError::Connection).
+    /// Has a task of `runtime`, which needs timers and IO, do the store's IO in place of the thread `tollgate`, with deadlines by the clock of
+    /// that runtime. For tests that pause tokio's clock: in production, blocked threads of the runtime would make requests late. Once
+    /// the runtime has ended, requests fail with [`StoreError::Connection`](crate::StoreError::Connection).
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
