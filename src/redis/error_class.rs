@@ -9,7 +9,7 @@ use crate::error::StoreError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorAction {
     /// The batch is sent again: the reply proves that nothing ran.
-    pub(crate) retry: Option<Retry>,
+    pub(crate) resend: Option<Resend>,
     /// The connection is closed.
     pub(crate) reconnect: bool,
     /// It counts as a failure for the circuit breaker.
@@ -20,7 +20,7 @@ pub(crate) struct ErrorAction {
 
 /// How a batch is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
+pub(crate) enum Resend {
     /// With the script's text in place of its hash.
     WithScriptText,
     /// After a pause, until the deadline.
@@ -29,7 +29,7 @@ pub(crate) enum Retry {
 
 /// The requests fail, and nothing else is done.
 const REPORT_ONLY: ErrorAction = ErrorAction {
-    retry: None,
+    resend: None,
     reconnect: false,
     counts_as_failure: false,
     is_unwritable: false,
@@ -50,11 +50,11 @@ const RECONNECT: ErrorAction = ErrorAction {
 /// No connection, a broken one, one without replies, or malformed replies: nothing that follows on it can be trusted.
 pub(crate) const CONNECTION_LOST: ErrorAction = RECONNECT;
 const RETRY_WITH_TEXT: ErrorAction = ErrorAction {
-    retry: Some(Retry::WithScriptText),
+    resend: Some(Resend::WithScriptText),
     ..REPORT_ONLY
 };
 const RETRY_LATER: ErrorAction = ErrorAction {
-    retry: Some(Retry::AfterDelay),
+    resend: Some(Resend::AfterDelay),
     ..REPORT_ONLY
 };
 
@@ -220,7 +220,7 @@ mod tests {
     fn only_what_has_not_run_is_sent_again_and_an_unknown_error_only_fails_its_requests() {
         let codes: Vec<_> = ERROR_ACTIONS.iter().map(|(code, _)| *code).collect();
         for code in &codes {
-            let retried = classify_code(code).retry.is_some();
+            let retried = classify_code(code).resend.is_some();
             assert_eq!(retried, ["NOSCRIPT", "TRYAGAIN"].contains(code), "{code}");
             let listed = codes.iter().filter(|other| *other == code);
             assert_eq!(listed.count(), 1, "{code}");

@@ -19,7 +19,7 @@ use crate::{
     observe::StoreCallEvent,
     redis::{
         batch::{Batch, wire::decode_and_complete},
-        error_class::{self, Retry},
+        error_class::{self, Resend},
         request::Sent,
     },
 };
@@ -179,7 +179,7 @@ impl<W: Wire> Actor<W> {
         let action = error_class::classify(error);
         let node = self.nodes.get(&call.node);
         let is_current = node.is_some_and(|node| node.is_current(call.connection));
-        if action.retry == Some(Retry::WithScriptText) && !call.with_text {
+        if action.resend == Some(Resend::WithScriptText) && !call.with_text {
             self.report(&call, CallResult::Repeated(failed.clone()));
             call.batch.remove_answered();
             if !is_current || call.batch.is_empty() {
@@ -199,7 +199,7 @@ impl<W: Wire> Actor<W> {
             self.report(&call, CallResult::Repeated(failed.clone()));
             return self.follow(lane, call, redirect);
         }
-        if action.retry == Some(Retry::AfterDelay) {
+        if action.resend == Some(Resend::AfterDelay) {
             self.report(&call, CallResult::Repeated(failed.clone()));
             return self.send_again(lane, call.batch, Some(self.now() + REDIRECT_DELAY));
         }

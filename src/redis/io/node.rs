@@ -19,7 +19,7 @@ const MAX_CONNECTIONS: usize = 4;
 const MAX_IDLE: Duration = Duration::from_secs(30);
 
 /// Over a link with a longer round trip a batch does not wait for the one in flight.
-const MIN_SLOW_TRIP: Duration = Duration::from_micros(300);
+const MIN_DISTANT_TRIP: Duration = Duration::from_micros(300);
 
 /// A server that has keys, or had.
 pub(super) struct Node<C> {
@@ -137,7 +137,7 @@ impl<C> Node<C> {
     /// Whether the round trip to the server is long.
     pub(super) fn is_distant(&self) -> bool {
         let trip = self.current.as_ref().map(|current| current.trip);
-        trip.is_some_and(|trip| (MIN_SLOW_TRIP..Duration::MAX).contains(&trip))
+        trip.is_some_and(|trip| (MIN_DISTANT_TRIP..Duration::MAX).contains(&trip))
     }
 
     /// Notes at the end of a turn whether something waits for a reply of the server. `has_waiting`: requests wait for a connection.
