@@ -150,9 +150,6 @@ impl Limit {
         units: i128,
     ) -> i128 {
         let want = units.min(receipt.left);
-        if want == 0 {
-            return 0;
-        }
         let back = if let Rule::Even { interval } = self.rule {
             let held = receipt.left * interval - (now - receipt.at).max(0) * TICKS;
             let back = held.min(want * interval).max(0);

@@ -73,6 +73,16 @@ fn histories_that_failed_once_do_not_fail() {
         ],
     );
     play(
+        "a credit of what has refilled leaves nothing to which the clock could step back",
+        (1799999999999968, 1),
+        &[policy(Gcra, &[Burst(28, 2584212, 6)])],
+        &[
+            (0, Charge(of(0))),
+            (238000, credit(1)),
+            (-14000000, Check(of(0))),
+        ],
+    );
+    play(
         "a peek under a small tier of a sliding window refunds nothing to a large one",
         (1800000000000000, 1000),
         &[policy(Sliding(8), &[Per(9, HOUR), Per(2, HOUR)])],
@@ -309,4 +319,12 @@ fn of(key: usize) -> Request {
 
 fn refund(of: usize) -> Op {
     Refund { of, units: 1 }
+}
+
+fn credit(units: u64) -> Op {
+    Credit {
+        place: 0,
+        request: of(0),
+        units,
+    }
 }
