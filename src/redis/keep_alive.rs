@@ -2,23 +2,18 @@
 
 use std::{
     collections::HashMap,
-    mem,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::{
+    sync::Notify,
     task::JoinHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, timeout},
 };
 
-use super::{
-    cross_slot,
-    io::Io,
-    request::{Followers, Retry, limit::io_of, op::CounterOps},
-};
+use super::{cross_slot, io::Io, request::op::CounterOps};
 use crate::{
-    error::StoreError,
     store::{Op, StoreResponse},
     sync::lock,
 };
@@ -26,10 +21,10 @@ use crate::{
 /// How often a permit is renewed within its TTL.
 const HEARTBEATS_PER_TTL: u32 = 3;
 
-/// How often renewals that failed are retried between two heartbeats.
-const RETRIES_PER_HEARTBEAT: u32 = 8;
+/// How often the task looks within a TTL for permits that are due, or whose renewal has failed.
+const CHECKS_PER_TTL: u32 = 8 * HEARTBEATS_PER_TTL;
 
-/// The longest interval between heartbeats is a third of this: the longest TTL of built-in permits.
+/// The longest TTL of built-in permits.
 const MAX_TTL: Duration = Duration::from_secs(86_400);
 
 /// Upper bound of the renewals in flight: a request that is sent meanwhile waits behind no more than these.
@@ -38,21 +33,26 @@ const MAX_RENEWALS: usize = 128;
 /// The permits that requests hold. While there are any, a task on the IO thread renews them.
 #[derive(Debug)]
 pub(super) struct PermitRegistry {
+    io: Arc<Io>,
     registry: Mutex<Registry>,
-    io: Weak<Io>,
-    /// Sends the renewal of one request's permits.
-    send: fn(&CounterOps) -> StoreResponse,
+    ttl_changed: Notify,
 }
 
 #[derive(Debug)]
 struct Registry {
     /// By the number of the request.
-    permits: HashMap<u64, CounterOps>,
+    held: HashMap<u64, HeldPermits>,
     last_id: u64,
     /// The shortest TTL of the store's limits: under a policy whose TTL was changed, each request shortens the permits that were taken
     /// before to the shorter one.
     ttl: Duration,
-    heartbeat: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct HeldPermits {
+    counters: CounterOps,
+    renewed_at: Instant,
 }
 
 /// The permits of one request. Dropping it ends their renewals.
@@ -64,21 +64,17 @@ pub(super) struct RegisteredPermits {
 
 impl PermitRegistry {
     pub(super) fn new(io: &Arc<Io>) -> Arc<Self> {
-        Arc::new(Self::with(Arc::downgrade(io), send_renewal))
-    }
-
-    fn with(io: Weak<Io>, send: fn(&CounterOps) -> StoreResponse) -> Self {
         let registry = Registry {
-            permits: HashMap::new(),
+            held: HashMap::new(),
             last_id: 0,
             ttl: MAX_TTL,
-            heartbeat: None,
+            task: None,
         };
-        Self {
+        Arc::new(Self {
+            io: io.clone(),
             registry: Mutex::new(registry),
-            io,
-            send,
-        }
+            ttl_changed: Notify::new(),
+        })
     }
 
     /// Renews these permits until the returned value is dropped.
@@ -87,8 +83,16 @@ impl PermitRegistry {
         registry.last_id += 1;
         let id = registry.last_id;
         if !counters.is_empty() {
-            registry.permits.insert(id, counters);
-            self.start(&mut registry);
+            let renewed_at = self.io.now();
+            let permits = HeldPermits {
+                counters,
+                renewed_at,
+            };
+            registry.held.insert(id, permits);
+            if registry.task.as_ref().is_none_or(JoinHandle::is_finished) {
+                let runtime = self.io.runtime();
+                registry.task = runtime.map(|runtime| runtime.spawn(self.clone().run()));
+            }
         }
         drop(registry);
         RegisteredPermits {
@@ -98,239 +102,66 @@ impl PermitRegistry {
     }
 
     /// Renews all permits as often as this TTL needs it.
-    pub(super) fn shorten_ttl(self: &Arc<Self>, ttl: Duration) {
+    pub(super) fn shorten_ttl(&self, ttl: Duration) {
         let mut registry = lock(&self.registry);
-        if ttl < registry.ttl {
-            registry.ttl = ttl;
-            registry.stop();
-            if !registry.permits.is_empty() {
-                self.start(&mut registry);
-            }
-        }
+        registry.ttl = registry.ttl.min(ttl);
+        self.ttl_changed.notify_one();
     }
 
-    /// Starts the task that renews the permits, if none runs.
-    fn start(self: &Arc<Self>, registry: &mut Registry) {
-        let heartbeat = registry.heartbeat.as_ref();
-        if heartbeat.is_none_or(JoinHandle::is_finished) {
-            let task = self.clone().run(registry.ttl / HEARTBEATS_PER_TTL);
-            let runtime = self.io.upgrade().and_then(|io| io.runtime());
-            #[cfg(test)]
-            let runtime = runtime.or_else(|| tokio::runtime::Handle::try_current().ok());
-            registry.heartbeat = runtime.map(|runtime| runtime.spawn(task));
-        }
-    }
-
-    /// Renews the permits at each interval. It is aborted when there are none.
-    async fn run(self: Arc<Self>, interval: Duration) {
-        let (mut next, mut failed) = (Instant::now() + interval, Vec::new());
+    /// Renews the permits, some at a time. It is aborted when there are none.
+    async fn run(self: Arc<Self>) {
         loop {
-            let retry = Instant::now() + interval / RETRIES_PER_HEARTBEAT;
-            let is_heartbeat = failed.is_empty() || next <= retry;
-            sleep_until(if is_heartbeat { next } else { retry }).await;
-            let mut due = mem::take(&mut failed);
-            if is_heartbeat {
-                next = Instant::now() + interval;
-                due = lock(&self.registry).permits.keys().copied().collect();
-            }
-            failed = self.renew(due).await;
-        }
-    }
-
-    /// Renews permits that are still held, some at a time; returns the ids of those that could not be renewed.
-    async fn renew(&self, due: Vec<u64>) -> Vec<u64> {
-        let mut failed = Vec::new();
-        for ids in due.chunks(MAX_RENEWALS) {
-            for (id, response) in self.send(ids) {
-                if response.result().await.is_err() {
-                    failed.push(id);
+            let ttl = lock(&self.registry).ttl;
+            // Times out unless a policy with a shorter TTL is registered.
+            let _ = timeout(ttl / CHECKS_PER_TTL, self.ttl_changed.notified()).await;
+            for ids in self.due().chunks(MAX_RENEWALS) {
+                let sent_at = self.io.now();
+                for (id, response) in self.send(ids) {
+                    if response.result().await.is_ok()
+                        && let Some(permits) = lock(&self.registry).held.get_mut(&id)
+                    {
+                        permits.renewed_at = sent_at;
+                    }
                 }
             }
         }
-        failed
     }
 
+    /// The permits that were not renewed for a third of the TTL.
+    fn due(&self) -> Vec<u64> {
+        let (registry, now) = (lock(&self.registry), self.io.now());
+        let interval = registry.ttl / HEARTBEATS_PER_TTL;
+        let held = registry.held.iter();
+        let due = held.filter(|(_, permits)| permits.renewed_at + interval <= now);
+        due.map(|(id, _)| *id).collect()
+    }
+
+    /// Sends renewals of permits that are still held.
     fn send(&self, ids: &[u64]) -> Vec<(u64, StoreResponse)> {
         let registry = lock(&self.registry);
-        let permits = ids.iter();
-        let held = permits.filter_map(|id| Some((*id, registry.permits.get(id)?.clone())));
+        let held = ids.iter().filter_map(|id| {
+            let permits = registry.held.get(id)?;
+            Some((*id, permits.counters.clone()))
+        });
         let held: Vec<_> = held.collect();
         drop(registry);
         let calls = held.into_iter();
-        calls
-            .map(|(id, permits)| (id, (self.send)(&permits)))
-            .collect()
-    }
-}
-
-impl Registry {
-    fn stop(&mut self) {
-        if let Some(heartbeat) = self.heartbeat.take() {
-            heartbeat.abort();
-        }
+        let calls = calls.map(|(id, counters)| {
+            let response = cross_slot::execute(&self.io, Op::Renew, counters);
+            (id, response)
+        });
+        calls.collect()
     }
 }
 
 impl Drop for RegisteredPermits {
     fn drop(&mut self) {
         let mut registry = lock(&self.registry.registry);
-        registry.permits.remove(&self.id);
-        if registry.permits.is_empty() {
-            registry.stop();
-        }
-    }
-}
-
-fn send_renewal(permits: &CounterOps) -> StoreResponse {
-    let Some(io) = io_of(permits) else {
-        return StoreResponse::Ready(Err(StoreError::Unsupported("a store that was dropped")));
-    };
-    if io.spans_slots(permits.iter().map(|permit| &permit.key)) {
-        return cross_slot::execute(&io, Op::Renew, permits.clone());
-    }
-    let (deadline, followers) = (io.deadline(), Followers::default());
-    match io.execute(
-        Op::Renew,
-        permits.clone(),
-        deadline,
-        followers,
-        Retry::Never,
-    ) {
-        Ok(response) => StoreResponse::Pending(response.into()),
-        Err(error) => StoreResponse::Ready(Err(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{
-        LazyLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
-    };
-
-    use tokio::time::sleep;
-
-    use super::*;
-    use crate::{
-        Concurrency, Key,
-        redis::request::op::OwnedCounterOp,
-        store::{CounterOp, LimitHandle, OpResult},
-    };
-
-    const TTL: Duration = Duration::from_secs(12);
-
-    /// Renewals that take a millisecond each, and fail while the store does.
-    #[derive(Default)]
-    struct Renewals {
-        fails: AtomicBool,
-        done: AtomicUsize,
-        under_way: AtomicUsize,
-        most_under_way: AtomicUsize,
-        /// When each permit was taken or renewed.
-        renewed_at: Mutex<HashMap<Key, Instant>>,
-    }
-
-    impl Renewals {
-        fn send(&'static self, permit: &CounterOps) -> StoreResponse {
-            let under_way = self.under_way.fetch_add(1, SeqCst) + 1;
-            self.most_under_way.fetch_max(under_way, SeqCst);
-            let (key, fails) = (permit[0].key, self.fails.load(SeqCst));
-            StoreResponse::pending(async move {
-                sleep(Duration::from_millis(1)).await;
-                self.under_way.fetch_sub(1, SeqCst);
-                if fails {
-                    return Err(StoreError::Timeout { may_have_run: true });
-                }
-                self.done.fetch_add(1, SeqCst);
-                let before = lock(&self.renewed_at).insert(key, Instant::now());
-                assert!(
-                    before.is_none_or(|before| before.elapsed() < TTL),
-                    "it had expired"
-                );
-                Ok(OpResult::new(Default::default(), 0, []))
-            })
-        }
-
-        fn none_has_expired(&self) -> bool {
-            let renewed_at = lock(&self.renewed_at);
-            renewed_at
-                .values()
-                .all(|renewed_at| renewed_at.elapsed() < TTL)
-        }
-    }
-
-    fn permit(key: usize) -> CounterOps {
-        let limit = LimitHandle::unregistered(Concurrency::new(), "1 concurrent");
-        let permit = CounterOp::new(&limit, Key::new(format!("{key}")));
-        CounterOps::from_iter([OwnedCounterOp::of(&permit)])
-    }
-
-    /// Renews the permits of `n` requests in this runtime, by its clock.
-    fn hold(
-        n: usize,
-        renewals: &Renewals,
-        send: fn(&CounterOps) -> StoreResponse,
-    ) -> Vec<RegisteredPermits> {
-        let permits = Arc::new(PermitRegistry::with(Weak::new(), send));
-        let task = tokio::spawn(permits.clone().run(TTL / HEARTBEATS_PER_TTL));
-        lock(&permits.registry).heartbeat = Some(task);
-        let hold = |key| {
-            let permit = permit(key);
-            lock(&renewals.renewed_at).insert(permit[0].key, Instant::now());
-            permits.add(permit)
-        };
-        (0..n).map(hold).collect()
-    }
-
-    /// All of them at once would pass the timeout, and so would the requests behind them.
-    #[tokio::test(start_paused = true)]
-    async fn permits_are_renewed_a_few_at_a_time() {
-        static RENEWALS: LazyLock<Renewals> = LazyLock::new(Renewals::default);
-        let held = hold(1_000, &RENEWALS, |permit| RENEWALS.send(permit));
-        sleep(TTL / 2).await;
-        let most = RENEWALS.most_under_way.load(SeqCst);
-        assert!((1..=128).contains(&most), "{most} renewals at once");
-        assert_eq!(RENEWALS.done.load(SeqCst), held.len());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn permits_survive_outages_of_half_their_ttl() {
-        static RENEWALS: LazyLock<Renewals> = LazyLock::new(Renewals::default);
-        for begins in 0..24 {
-            let _held = hold(5, &RENEWALS, |permit| RENEWALS.send(permit));
-            sleep(TTL * begins / 24).await;
-            RENEWALS.fails.store(true, SeqCst);
-            sleep(TTL / 2).await;
-            RENEWALS.fails.store(false, SeqCst);
-            sleep(TTL).await;
-            assert!(RENEWALS.none_has_expired(), "{begins}");
-        }
-    }
-
-    /// A renewal that failed is not sent again for a released permit.
-    #[tokio::test(start_paused = true)]
-    async fn released_permits_are_not_renewed_again() {
-        static RENEWALS: LazyLock<Renewals> = LazyLock::new(Renewals::default);
-        let mut held = hold(5, &RENEWALS, |permit| RENEWALS.send(permit));
-        RENEWALS.fails.store(true, SeqCst);
-        sleep(TTL / HEARTBEATS_PER_TTL + Duration::from_millis(2)).await;
-        held.truncate(1);
-        RENEWALS.fails.store(false, SeqCst);
-        sleep(TTL / HEARTBEATS_PER_TTL).await;
-        let done = RENEWALS.done.load(SeqCst);
-        assert!((1..=2).contains(&done), "{done} renewals of one permit");
-    }
-
-    #[tokio::test]
-    async fn a_shorter_ttl_is_in_force_at_once() {
-        static RENEWALS: LazyLock<Renewals> = LazyLock::new(Renewals::default);
-        let permits = Arc::new(PermitRegistry::with(Weak::new(), |permit| {
-            RENEWALS.send(permit)
-        }));
-        let _held = permits.add(permit(0));
-        permits.shorten_ttl(Duration::from_millis(100));
-        while RENEWALS.done.load(SeqCst) == 0 {
-            sleep(Duration::from_millis(1)).await;
+        registry.held.remove(&self.id);
+        if registry.held.is_empty()
+            && let Some(task) = registry.task.take()
+        {
+            task.abort();
         }
     }
 }

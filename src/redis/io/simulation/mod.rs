@@ -36,6 +36,7 @@ mod connections;
 mod histories;
 mod kept;
 mod lanes;
+mod permits;
 mod requests;
 
 /// The timeout of a scene's store.
