@@ -16,7 +16,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::{
-        CounterOp, LimitHandle, Op,
+        CounterOp, LimitHandle, Op, PendingResponse,
         health::{HealthIssue, HealthReport},
     },
 };
@@ -240,8 +240,7 @@ impl RedisStore {
         };
         let _ = wire::decode_and_complete(&mut batch, reply?, &io.server_clock)?;
         for response in responses {
-            let mut response = response.into_rollback_guard().await?;
-            response.read().ok_or_else(ended)?;
+            PendingResponse::from(response).await?;
         }
         Ok(())
     }

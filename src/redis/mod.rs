@@ -43,7 +43,7 @@ mod batch;
 mod blocks;
 mod builder;
 mod config;
-pub(crate) mod cross_slot;
+mod cross_slot;
 pub(crate) mod error_class;
 pub(crate) mod hash_tags;
 pub(crate) mod health;
@@ -151,10 +151,8 @@ impl RedisStore {
             recorder,
             ..Followers::default()
         };
-        match io.execute(op, counters, deadline, followers, Retry::IfUnread) {
-            Ok(response) => StoreResponse::Pending(response.into()),
-            Err(error) => StoreResponse::Ready(Err(error)),
-        }
+        io.execute(op, counters, deadline, followers, Retry::IfUnread)
+            .into()
     }
 
     /// The cached rejection of a request.
@@ -324,12 +322,11 @@ impl Store for RedisStore {
             }
         };
         let io = &self.inner.io;
-        let parts = cross_slot::parts(io, counters.into_iter().enumerate());
-        let on_response = completion.filter(|_| parts.len() == 1);
-        let mut on_response = on_response.map(|completion| Box::new(completion) as _);
-        for part in parts {
-            io.execute_detached(op, part.counters, on_response.take());
+        if io.spans_slots(counters.iter().map(|counter| &counter.key)) {
+            return cross_slot::execute_detached(io, op, counters);
         }
+        let on_response = completion.map(|completion| Box::new(completion) as _);
+        io.execute_detached(op, counters, on_response);
     }
 
     fn admin(&self) -> Option<&dyn StoreAdmin> {

@@ -1,18 +1,17 @@
 //! The caller's side of a request: polls for the response, and cancels the request when dropped.
 //!
 //! A cancelled request is not sent any more, if it only acquires or peeks. If it was sent, its result is unread, and what that
-//! charged is refunded. A [`RollbackGuard`] refunds the same for a response that has arrived and is dropped before it is read.
+//! charged is refunded.
 
 use std::{
-    future::poll_fn,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use super::{PendingRequest, RequestState, Waiter, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
-    store::{OpResult, PendingResponse, SharedResponse},
+    store::{OpResult, PendingResponse, SharedResponse, StoreResponse},
     sync::lock,
 };
 
@@ -36,20 +35,13 @@ impl PendingRequest {
 }
 
 impl RequestState {
-    /// Takes the response.
-    #[inline]
-    fn poll_read(&self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
-        let previous = lock(&self.slot).poll_take(cx.waker());
-        match previous {
-            ResponseSlot::Ready(result) => Poll::Ready(result),
-            ResponseSlot::Empty(_) | ResponseSlot::Closed => Poll::Pending,
-        }
-    }
-
     /// Polls for the response. A rejection is cached.
     #[inline]
     fn poll_result(&self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
-        let result = ready!(self.poll_read(cx));
+        let previous = lock(&self.slot).poll_take(cx.waker());
+        let ResponseSlot::Ready(result) = previous else {
+            return Poll::Pending;
+        };
         if let Ok(result) = &result
             && result.admitted == 0
         {
@@ -85,32 +77,11 @@ impl ResponseHandle {
         let Some(state) = &self.state else {
             return Poll::Pending;
         };
-        let result = ready!(state.poll_result(cx));
-        self.state = None;
-        Poll::Ready(result)
-    }
-
-    /// Takes the response, with the state of its request.
-    fn poll_read(
-        &mut self,
-        cx: &Context<'_>,
-    ) -> Poll<(Arc<RequestState>, Result<OpResult, StoreError>)> {
-        // Polled again after completion.
-        let Some(state) = &self.state else {
-            return Poll::Pending;
-        };
-        let result = ready!(state.poll_read(cx));
-        match self.state.take() {
-            Some(state) => Poll::Ready((state, result)),
-            None => Poll::Pending,
+        let response = state.poll_result(cx);
+        if response.is_ready() {
+            self.state = None;
         }
-    }
-
-    /// Awaits the response. What it charged is refunded unless it is read.
-    pub(crate) async fn into_rollback_guard(mut self) -> Result<RollbackGuard, StoreError> {
-        let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
-        let result = Some(result?);
-        Ok(RollbackGuard { state, result })
+        response
     }
 }
 
@@ -120,41 +91,19 @@ impl From<ResponseHandle> for PendingResponse {
     }
 }
 
-impl Drop for ResponseHandle {
-    fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
-            state.abandon();
+impl From<Result<ResponseHandle, StoreError>> for StoreResponse {
+    fn from(response: Result<ResponseHandle, StoreError>) -> Self {
+        match response {
+            Ok(response) => Self::Pending(response.into()),
+            Err(error) => Self::Ready(Err(error)),
         }
     }
 }
 
-/// A response whose charge is refunded when it is dropped unread.
-#[derive(Debug)]
-pub(crate) struct RollbackGuard {
-    state: Arc<RequestState>,
-    result: Option<OpResult>,
-}
-
-impl RollbackGuard {
-    pub(crate) fn read(&mut self) -> Option<OpResult> {
-        self.result.take()
-    }
-
-    /// The response, without reading it.
-    pub(crate) fn result(&self) -> Option<&OpResult> {
-        self.result.as_ref()
-    }
-
-    /// The response, mutable, without reading it.
-    pub(crate) fn result_mut(&mut self) -> Option<&mut OpResult> {
-        self.result.as_mut()
-    }
-}
-
-impl Drop for RollbackGuard {
+impl Drop for ResponseHandle {
     fn drop(&mut self) {
-        if let Some(result) = self.result.take() {
-            self.state.refund_unread(&result);
+        if let Some(state) = self.state.take() {
+            state.abandon();
         }
     }
 }

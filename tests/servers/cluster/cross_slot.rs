@@ -201,6 +201,26 @@ async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
 }
 
 #[tokio::test]
+async fn a_shadow_that_fails_in_a_slot_of_its_own_decides_nothing() {
+    let master_keys = MasterKeys::find(cluster(), "shadowed").await;
+    let [a, b, c] = ["a", "b", "c"].map(|name| Fixed.policy(name, "2/month"));
+    let limiter = limiter(store(cluster()), [a, b, c.shadow()]);
+    assert!(admits(&limiter, master_keys.apart()).await);
+    let of_c = keys(cluster(), &format!(":c:{}", master_keys.key(2).as_str()));
+    let [(foreign, master)] = &of_c[..] else {
+        panic!("{of_c:?}");
+    };
+    let master = &cluster().nodes()[*master];
+    master.command(&["SET", foreign, "something else", "EX", "3600"]);
+    for is_admitted in [true, false] {
+        let decision = limiter.check(master_keys.apart()).await;
+        assert_eq!(decision.source(), DecisionSource::Store);
+        assert_eq!(decision.is_admitted(), is_admitted);
+    }
+    master.command(&["DEL", foreign]);
+}
+
+#[tokio::test]
 async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies() {
     let master_keys = MasterKeys::find(cluster(), "settled").await;
     let limiter = three([(Fixed, "9/month"), (Fixed, "8/month"), (Fixed, "7/month")]);
