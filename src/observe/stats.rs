@@ -90,7 +90,7 @@ pub struct StoreStats {
 }
 
 /// The units that this process has [leased](crate::Policy::lease) under a policy since the store was built. `granted` is the sum of all
-/// others, but the numbers are read one after the other while units move between them. All but `held` never fall.
+/// others. None of them falls, except `held`.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -216,7 +216,6 @@ impl Store for RedisStore {
         let script_index = scripts.number(StrategyScript::from(&script));
         let context = RedisLimit::new(names, script_index, &*rule, &script, Arc::downgrade(io));
         let limit = LimitHandle::new(policy, rule, context);
-        self.inner.leases.record_limit(&limit);
         if let Some(ttl) = limit.info().permit_ttl {
             self.inner.permits.shorten_ttl(ttl);
         }
@@ -285,8 +284,9 @@ impl Store for RedisStore {
     fn flush(&self) -> FlushFuture {
         let (io, leases) = (self.inner.io.clone(), self.inner.leases.clone());
         Box::pin(async move {
-            leases.refund_all().await;
-            while io.adjustments.queued() > 0 {
+            leases.release_all();
+            // What becomes of a lease that is requested is queued before that is settled.
+            while leases.is_unsettled() || io.adjustments.queued() > 0 {
                 tokio::time::sleep(FLUSH_INTERVAL).await;
             }
         })
@@ -302,7 +302,7 @@ impl Store for RedisStore {
         StoreStats {
             rejection_cache_entries: Some(io.rejection_cache.len()),
             nodes: lock(&io.nodes).clone(),
-            queued_refunds: adjustments.queued() as u64 + leases.unsettled(),
+            queued_refunds: adjustments.queued() as u64,
             dropped_refunds: adjustments.dropped(),
             unconfirmed_refunds: adjustments.unconfirmed(),
             leases: leases.stats(),

@@ -399,7 +399,7 @@ impl RedisStoreBuilder {
         let io = Io::new(settings_of_io, servers, server_clock, rejection_cache);
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                leases: Leases::new(Arc::downgrade(&io)),
+                leases: Leases::new(io.clone()),
                 permits: PermitRegistry::new(&io),
                 io,
                 overrides,

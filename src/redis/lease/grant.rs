@@ -1,135 +1,155 @@
 //! Requests a lease, and refunds what is left of it. No task waits for the responses: they are recorded where they are decoded.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{Arc, Weak, atomic::Ordering};
+
+use tokio::time::sleep;
 
 use super::{
     held_lease::{ClockReading, LeaseRequest, Unspent},
-    leased_key::Granted,
-    table::Leases,
+    leased_key::{Granted, LeasedKey},
+    table::{Leases, units_of},
 };
 use crate::{
+    clock::Timestamp,
     error::StoreError,
     redis::request::OnResponse,
     store::{Op, OpResult},
 };
 
-/// A lease to request, which is sent after the request for which it was due.
+/// A lease to request, which is sent after the request for which it was due. It counts as unsettled until it is dropped.
 #[derive(Debug)]
 pub(in crate::redis) struct DueLease {
-    pub(super) leases: Arc<Leases>,
-    pub(super) hash: u64,
+    leases: Arc<Leases>,
     pub(super) request: LeaseRequest,
 }
 
 impl OnResponse for DueLease {
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
         match response {
-            Ok(result) => self.record(&result),
-            Err(error) => {
-                if error.may_have_run() {
-                    self.leases.totals.lose(&self.request);
-                }
-                self.fail();
-            }
+            Ok(result) => self.grant(&result),
+            Err(error) => self.fail(&error),
         }
     }
 }
 
+impl Drop for DueLease {
+    fn drop(&mut self) {
+        self.leases.unsettled.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl DueLease {
-    /// Requests the lease in the next batch. No lease is requested without a task that refunds what is left of it.
+    pub(super) fn new(leases: &Arc<Leases>, request: LeaseRequest) -> Self {
+        leases.unsettled.fetch_add(1, Ordering::AcqRel);
+        let leases = leases.clone();
+        Self { leases, request }
+    }
+
+    /// Requests the lease in the next batch.
     pub(in crate::redis) fn send(self) {
-        match self.leases.io.upgrade() {
-            Some(io) if self.leases.start_refunds(&io) => {
-                let counters = self.request.counters.clone();
-                io.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
-            }
-            _ => self.fail(),
-        }
+        let (io, counters) = (self.leases.io.clone(), self.request.counters.clone());
+        io.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
     }
 
     /// Hands the units to the key.
-    fn record(&self, result: &OpResult) {
+    fn grant(&self, result: &OpResult) {
         let (leases, request) = (&self.leases, &self.request);
-        leases.totals.grant(request, result);
-        // A lease that is late counts as unsettled until its refund does.
-        let _unsettled = UnsettledGuard::new(leases);
-        let granted = leases.with_key(self.hash, request.key_id, |key| {
-            // Under the lock, so that no thread holds it up after this.
-            let now = ClockReading::read();
-            let granted = key.grant(request, result, now);
-            let refund_at = match granted {
-                Granted::Held { refund_after } => key.schedule_refund(now.monotonic + refund_after),
-                _ => None,
-            };
-            (granted, refund_at)
-        });
-        let (granted, refund_at) = granted.unwrap_or((Granted::Discarded, None));
-        match granted {
-            Granted::Held { .. } => {}
-            Granted::Late(unspent) => leases.refund(unspent),
-            Granted::Discarded => leases.totals.lapse_charge(request, result),
-        }
-        if let Some(refund_at) = refund_at {
-            leases.schedule_refund(refund_at, request.key_id, self.hash);
+        let charged = result.counters.iter().map(|counter| counter.units);
+        let charged = request.counters.iter().zip(charged);
+        let mut shard = leases.shard(request.hash);
+        shard
+            .totals
+            .add(charged.clone(), |stats| &mut stats.granted);
+        // The clock is read under the lock, so that no thread holds it up after this.
+        let grant = |key: &mut LeasedKey| key.grant(request, result, ClockReading::read());
+        match shard.key(request.hash).map_or(Granted::Discarded, grant) {
+            Granted::Held { refund_at } => {
+                drop(shard);
+                if let (Some(at), Some(runtime)) = (refund_at, leases.io.runtime()) {
+                    let leases = Arc::downgrade(leases);
+                    runtime.spawn(refund_when_due(leases, request.hash, at));
+                }
+            }
+            Granted::Late(unspent) => {
+                drop(shard);
+                leases.refund(unspent);
+            }
+            Granted::Discarded => shard.totals.add(charged, |stats| &mut stats.lapsed),
         }
     }
 
     /// Records that there is no lease.
-    fn fail(&self) {
-        let _unsettled = UnsettledGuard::new(&self.leases);
-        let (key_id, number) = (self.request.key_id, self.request.number);
+    fn fail(&self, error: &StoreError) {
+        let request = &self.request;
+        let mut shard = self.leases.shard(request.hash);
+        if error.may_have_run() {
+            let units = units_of(&request.counters);
+            shard.totals.add(units.clone(), |stats| &mut stats.granted);
+            shard.totals.add(units, |stats| &mut stats.lapsed);
+        }
+        if let Some(key) = shard.key(request.hash) {
+            key.fail(request.number, ClockReading::read().monotonic);
+        }
+    }
+}
+
+/// Refunds what is left of a key's leases when it is due, from an instant on, as long as leases are held.
+async fn refund_when_due(leases: Weak<Leases>, hash: u64, mut refund_at: Timestamp) {
+    loop {
         let now = ClockReading::read().monotonic;
-        self.leases
-            .with_key(self.hash, key_id, |key| key.fail(number, now));
+        if now < refund_at {
+            sleep(refund_at.since(now)).await;
+            continue;
+        }
+        let Some(leases) = leases.upgrade() else {
+            return;
+        };
+        // A shutdown meanwhile waits for these refunds, too.
+        leases.unsettled.fetch_add(1, Ordering::AcqRel);
+        let (unspent, next) = match leases.shard(hash).key(hash) {
+            Some(key) => (key.reclaim_due(refund_at, now), key.schedule_refund()),
+            None => Default::default(),
+        };
+        unspent
+            .into_iter()
+            .for_each(|unspent| leases.refund(unspent));
+        leases.unsettled.fetch_sub(1, Ordering::AcqRel);
+        let Some(next) = next else {
+            return;
+        };
+        refund_at = next;
     }
 }
 
 /// The refund of unspent units.
 #[derive(Debug)]
 struct Refund {
+    leases: Arc<Leases>,
     unspent: Unspent,
-    unsettled: UnsettledGuard,
 }
 
 impl OnResponse for Refund {
     fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
-        let UnsettledGuard(leases) = &self.unsettled;
-        leases.totals.refund(&self.unspent, response.ok().as_ref());
+        let mut results = response.iter().flat_map(|result| &result.counters);
+        let totals = &mut self.leases.shard(self.unspent.hash).totals;
+        for counter in &self.unspent.counters {
+            let units = counter.units.get();
+            let refunded = results.next().map_or(0, |result| result.units.min(units));
+            totals.add([(counter, refunded)], |stats| &mut stats.refunded);
+            totals.add([(counter, units - refunded)], |stats| &mut stats.lapsed);
+        }
     }
 }
 
 impl Leases {
-    /// Refunds units. The refund is sent
-    /// once, since another one might take others' units: what is not refunded lapses.
+    /// Refunds units. The refund is sent once, since another one might take others' units: what is not refunded lapses.
     pub(super) fn refund(self: &Arc<Self>, unspent: Unspent) {
         if unspent.counters.is_empty() {
             return;
         }
-        let Some(io) = self.io.upgrade() else {
-            return self.totals.lapse(&unspent);
-        };
-        self.totals.begin_refund(&unspent);
         let counters = unspent.counters.clone();
-        let unsettled = UnsettledGuard::new(self);
-        let refund = Box::new(Refund { unspent, unsettled });
-        io.execute_with_callback(Op::Adjust, counters, refund);
-    }
-}
-
-/// Counts as unsettled, until it is dropped.
-#[derive(Debug)]
-pub(super) struct UnsettledGuard(Arc<Leases>);
-
-impl UnsettledGuard {
-    pub(super) fn new(leases: &Arc<Leases>) -> Self {
-        leases.unsettled.fetch_add(1, Ordering::Relaxed);
-        Self(leases.clone())
-    }
-}
-
-impl Drop for UnsettledGuard {
-    fn drop(&mut self) {
-        self.0.unsettled.fetch_sub(1, Ordering::Relaxed);
-        self.0.settled.notify_waiters();
+        let leases = self.clone();
+        let refund = Box::new(Refund { leases, unspent });
+        self.io.execute_with_callback(Op::Adjust, counters, refund);
     }
 }

@@ -4,30 +4,31 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{
-        Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use tokio::sync::Notify;
 
 use super::{
     demand::HotKeyDetector,
     grant::DueLease,
-    held_lease::{ClockReading, LeaseRequest, Unspent},
-    leased_key::LeasedKey,
-    refund_schedule::RefundSchedule,
+    held_lease::{ClockReading, Unspent},
+    leased_key::{LeasedKey, is_same},
 };
 use crate::{
     clock::Timestamp,
     observe::LeaseStats,
     redis::{
         io::Io,
-        request::{Recorder, op::CounterOps},
+        request::{
+            Recorder,
+            op::{CounterOps, OwnedCounterOp},
+        },
     },
-    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult},
+    store::{CounterMode, CounterOp, Op, OpResult},
     sync::{CachePadded, lock},
 };
 
@@ -46,7 +47,6 @@ pub(in crate::redis) struct LeaseDecision {
 pub(in crate::redis) struct ResponseRecorder {
     leases: Arc<Leases>,
     hash: u64,
-    key_id: u64,
     requested_at: Timestamp,
 }
 
@@ -59,21 +59,18 @@ impl Recorder for ResponseRecorder {
 
 impl ResponseRecorder {
     pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
-        self.leases.with_key(self.hash, self.key_id, |key| {
+        if let Some(key) = self.leases.shard(self.hash).key(self.hash) {
             key.record_response(self.requested_at, result, now);
-        });
+        }
     }
 
     /// The lease of one request's units, for a request that is not sent, if the key has none that is requested.
     #[cold]
     pub(in crate::redis) fn lease_of_one(self, counters: &[CounterOp<'_>]) -> Option<DueLease> {
-        let lease = |key: &mut LeasedKey| key.lease_of_one(counters, ClockReading::read());
-        let request = self.leases.with_key(self.hash, self.key_id, lease)??;
-        Some(DueLease {
-            leases: self.leases,
-            hash: self.hash,
-            request,
-        })
+        let mut shard = self.leases.shard(self.hash);
+        let key = shard.key(self.hash)?;
+        let request = key.lease_of_one(counters, ClockReading::read())?;
+        Some(DueLease::new(&self.leases, request))
     }
 }
 
@@ -84,59 +81,36 @@ const SHARDS: usize = 16;
 const MAX_SHARD_KEYS: usize = 256;
 
 /// How often a full shard is searched for idle keys.
-pub(super) const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The leases of a store in this process.
 pub(in crate::redis) struct Leases {
-    pub(super) io: Weak<Io>,
-    /// Whether a limit with leases was registered.
-    pub(super) is_used: AtomicBool,
-    pub(super) hot_keys: HotKeyDetector,
-    /// The ID of the next key.
-    pub(super) next_id: AtomicU64,
-    pub(super) hasher: DefaultHashBuilder,
+    pub(super) io: Arc<Io>,
+    hasher: DefaultHashBuilder,
     pub(super) shards: [CachePadded<Mutex<Shard>>; SHARDS],
-    /// The keys in all shards.
-    pub(super) keys: AtomicUsize,
-    pub(super) refund_schedule: RefundSchedule,
-    /// Refunds without a response, and those that are about to be sent.
-    pub(super) unsettled: AtomicU64,
-    /// Notified when the request of a lease has failed, or a refund or lease is settled.
-    pub(super) settled: Notify,
-    pub(super) totals: Totals,
+    /// Leases that are requested, and units that are about to be refunded.
+    pub(super) unsettled: AtomicUsize,
 }
 
 #[derive(Default)]
 pub(super) struct Shard {
+    /// No two of them have the same hash.
     pub(super) keys: HashTable<LeasedKey>,
-    /// The spent units of keys that were removed.
-    spent: Vec<LeaseStats>,
+    hot_keys: HotKeyDetector,
+    /// The units of its keys, except those that a key has spent.
+    pub(super) totals: Totals,
     /// When it was last searched for idle keys while it was full.
     last_eviction: Option<Timestamp>,
 }
 
 impl Leases {
-    pub(in crate::redis) fn new(io: Weak<Io>) -> Arc<Self> {
+    pub(in crate::redis) fn new(io: Arc<Io>) -> Arc<Self> {
         Arc::new(Self {
             io,
-            is_used: AtomicBool::new(false),
-            hot_keys: HotKeyDetector::new(),
-            next_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
             shards: std::array::from_fn(|_| CachePadded::default()),
-            keys: AtomicUsize::new(0),
-            refund_schedule: RefundSchedule::default(),
-            unsettled: AtomicU64::new(0),
-            settled: Notify::new(),
-            totals: Totals::default(),
+            unsettled: AtomicUsize::new(0),
         })
-    }
-
-    /// Records a limit that was registered.
-    pub(in crate::redis) fn record_limit(&self, limit: &LimitHandle) {
-        if limit.info().lease.is_some() {
-            self.is_used.store(true, Ordering::Relaxed);
-        }
     }
 
     /// Decides a request by units that are held for it.
@@ -146,164 +120,144 @@ impl Leases {
         op: Op,
         counters: &[CounterOp<'_>],
     ) -> LeaseDecision {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return LeaseDecision::default();
+        if op == Op::Acquire(1) && is_leasable(counters) {
+            self.decide_by(counters, ClockReading::read)
+        } else {
+            LeaseDecision::default()
         }
-        self.decide_leased(op, counters)
-    }
-
-    #[inline(never)]
-    fn decide_leased(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) -> LeaseDecision {
-        if op != Op::Acquire(1) || !is_leasable(counters) {
-            return LeaseDecision::default();
-        }
-        self.decide_by(counters, ClockReading::read)
     }
 
     /// Decides a request by the time of `clock`.
+    #[inline(never)]
     pub(super) fn decide_by(
         self: &Arc<Self>,
         counters: &[CounterOp<'_>],
         clock: impl Fn() -> ClockReading,
     ) -> LeaseDecision {
         let hash = self.hash(counters);
-        if self.keys.load(Ordering::Relaxed) > 0
-            && let Some(decision) = self.decide_by_key(hash, counters, &clock)
-        {
-            return decision;
-        }
-        let now = clock().monotonic;
-        if self.hot_keys.record(hash, now) {
-            self.add(hash, counters, now);
-        }
-        LeaseDecision::default()
-    }
-
-    /// Decides a request by its key; `None` if the key has no leases.
-    #[inline]
-    fn decide_by_key(
-        self: &Arc<Self>,
-        hash: u64,
-        counters: &[CounterOp<'_>],
-        clock: impl Fn() -> ClockReading,
-    ) -> Option<LeaseDecision> {
         let mut shard = self.shard(hash);
-        let key = shard
-            .keys
-            .find_mut(hash, |key| key.matches(hash, counters))?;
+        let key = shard.keys.find_mut(hash, |key| key.matches(hash, counters));
         // Under the lock, so that no thread spends a unit late because it waited for the lock.
         let now = clock();
+        let Some(key) = key else {
+            if shard.hot_keys.record(hash, now.monotonic) {
+                self.add(&mut shard, hash, counters, now.monotonic);
+            }
+            return LeaseDecision::default();
+        };
         let (result, request) = key.decide(counters, now);
-        let key_id = key.id;
+        let due = request.map(|request| DueLease::new(self, request));
         drop(shard);
         let recorder = result.is_none().then(|| ResponseRecorder {
             leases: self.clone(),
             hash,
-            key_id,
             requested_at: now.monotonic,
         });
-        let due = request.map(|request| DueLease {
-            leases: self.clone(),
-            hash,
-            request,
-        });
-        Some(LeaseDecision {
+        LeaseDecision {
             result,
             due,
             recorder,
-        })
+        }
     }
 
     /// Adds a hot key, if its shard has room.
     #[cold]
-    fn add(&self, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
-        let io = self.io.upgrade();
+    fn add(&self, shard: &mut Shard, hash: u64, counters: &[CounterOp<'_>], now: Timestamp) {
         let keys = counters.iter().map(|counter| &counter.key);
-        if io.is_none_or(|io| io.spans_slots(keys)) {
-            return;
-        }
-        let mut shard = self.shard(hash);
-        if shard
-            .keys
-            .find(hash, |key| key.matches(hash, counters))
-            .is_some()
-        {
+        if self.io.spans_slots(keys) || shard.key(hash).is_some() {
             return;
         }
         if shard.keys.len() >= MAX_SHARD_KEYS {
-            self.evict(&mut shard, now);
+            shard.evict(now);
         }
         if shard.keys.len() < MAX_SHARD_KEYS {
-            let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-            let key = LeasedKey::new((id, hash), counters, now);
+            let key = LeasedKey::new(hash, counters, now);
             shard.keys.insert_unique(hash, key, |key| key.hash);
-            self.keys.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Removes idle keys of a full shard.
-    pub(super) fn evict(&self, shard: &mut Shard, now: Timestamp) {
-        let last = shard.last_eviction;
-        if last.is_some_and(|last| now.since(last) < EVICTION_INTERVAL) {
-            return;
-        }
-        shard.last_eviction = Some(now);
-        let Shard { keys, spent, .. } = shard;
-        let before = keys.len();
-        keys.retain(|key| {
-            let is_idle = key.is_idle(now);
-            if is_idle {
-                add_units(spent, key);
+    /// Ends leases when a key is reset or banned; lifting a ban changes no lease.
+    pub(in crate::redis) fn invalidate_on(self: &Arc<Self>, op: Op, counters: &[CounterOp<'_>]) {
+        for counter in counters {
+            let is_ban = counter.limit.info().counts_rejections;
+            match op {
+                Op::Reset if !is_ban => self.reset(counter, counters),
+                Op::Adjust if is_ban && counter.receipt.is_none() => {
+                    let banned = self.take(|key| key.has_counter(counter), LeasedKey::release);
+                    banned.into_iter().for_each(|unspent| self.refund(unspent));
+                }
+                _ => {}
             }
-            !is_idle
-        });
-        self.keys.fetch_sub(before - keys.len(), Ordering::Relaxed);
+        }
     }
 
-    /// Takes the leases of some keys.
-    pub(super) fn reclaim(
+    /// Ends the leases of a counter, one of those that are reset.
+    fn reset(self: &Arc<Self>, counter: &CounterOp<'_>, counters: &[CounterOp<'_>]) {
+        for unspent in self.take(|key| key.has_counter(counter), LeasedKey::discard_for_reset) {
+            let is_reset = |own: &OwnedCounterOp| counters.iter().any(|reset| is_same(own, reset));
+            let (reset, others): (CounterOps, CounterOps) =
+                unspent.counters.into_iter().partition(is_reset);
+            // It may have been done: a refund could take units that were charged after it.
+            let mut shard = self.shard(unspent.hash);
+            shard
+                .totals
+                .add(units_of(&reset), |stats| &mut stats.lapsed);
+            drop(shard);
+            self.refund(Unspent {
+                hash: unspent.hash,
+                counters: others,
+            });
+        }
+    }
+
+    /// Refunds all units that are held. Those of leases that are requested are refunded when they come.
+    pub(in crate::redis) fn release_all(self: &Arc<Self>) {
+        let unspent = self.take(|_| true, LeasedKey::release);
+        unspent.into_iter().for_each(|unspent| self.refund(unspent));
+    }
+
+    /// Whether leases are requested, or units are about to be refunded.
+    pub(in crate::redis) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes the leases of some keys, which request none for a while.
+    fn take(
         &self,
-        mut is_taken: impl FnMut(&LeasedKey) -> bool,
+        is_taken: impl Fn(&LeasedKey) -> bool,
         take: impl Fn(&mut LeasedKey) -> Vec<Unspent>,
     ) -> Vec<Unspent> {
+        let now = ClockReading::read().monotonic;
         let mut taken = Vec::new();
         for shard in &self.shards {
             let mut shard = lock(shard);
             for key in shard.keys.iter_mut().filter(|key| is_taken(key)) {
+                key.pause(now);
                 taken.append(&mut take(key));
             }
         }
         taken
     }
 
-    /// Whether a lease has no response yet that was requested at this moment or before.
-    pub(super) fn awaits_requested_by(&self, moment: Timestamp) -> bool {
-        let waits = |shard: &CachePadded<Mutex<Shard>>| {
-            let keys = &lock(shard).keys;
-            keys.iter().any(|key| key.awaits_requested_by(moment))
-        };
-        self.shards.iter().any(waits)
-    }
-
-    /// The number of refunds without a response, and of those that are about to be sent.
-    pub(in crate::redis) fn unsettled(&self) -> u64 {
-        self.unsettled.load(Ordering::Relaxed)
-    }
-
-    /// The units of leases by policy, in this process. None of the counts ever falls, but that of held ones.
+    /// The units of leases by policy, in this process.
     pub(in crate::redis) fn stats(&self) -> Vec<LeaseStats> {
-        let mut stats = self.totals.stats();
+        let mut all = Totals::default();
         for shard in &self.shards {
             let shard = lock(shard);
-            for removed in &shard.spent {
-                let stats = stats_of_policy(&mut stats, &removed.policy);
-                stats.spent = stats.spent.saturating_add(removed.spent);
+            for own in &shard.totals.0 {
+                let stats = all.of_policy(&own.policy);
+                stats.granted += own.granted;
+                stats.spent += own.spent;
+                stats.refunded += own.refunded;
+                stats.lapsed += own.lapsed;
             }
-            for key in &shard.keys {
-                add_units(&mut stats, key);
-            }
+            shard.keys.iter().for_each(|key| all.add_spent(key));
         }
-        stats
+        for stats in &mut all.0 {
+            let ended = stats.spent + stats.refunded + stats.lapsed;
+            stats.held = stats.granted.saturating_sub(ended);
+        }
+        all.0
     }
 
     fn hash(&self, counters: &[CounterOp<'_>]) -> u64 {
@@ -319,21 +273,33 @@ impl Leases {
         hashes.fold(0, |all, hash| all.rotate_left(5) ^ hash)
     }
 
-    /// Calls `f` with the key of this ID, under its lock, if it is there.
-    pub(super) fn with_key<T>(
-        &self,
-        hash: u64,
-        key_id: u64,
-        f: impl FnOnce(&mut LeasedKey) -> T,
-    ) -> Option<T> {
-        let mut shard = self.shard(hash);
-        let mut keys = shard.keys.iter_hash_mut(hash);
-        keys.find(|key| key.id == key_id).map(f)
-    }
-
     /// The shard of keys with this hash.
     pub(super) fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[(hash >> 40) as usize % SHARDS])
+    }
+}
+
+impl Shard {
+    /// The key with this hash.
+    pub(super) fn key(&mut self, hash: u64) -> Option<&mut LeasedKey> {
+        self.keys.find_mut(hash, |key| key.hash == hash)
+    }
+
+    /// Removes idle keys, at most once in an interval.
+    fn evict(&mut self, now: Timestamp) {
+        let last = self.last_eviction;
+        if last.is_some_and(|last| now.since(last) < EVICTION_INTERVAL) {
+            return;
+        }
+        self.last_eviction = Some(now);
+        let totals = &mut self.totals;
+        self.keys.retain(|key| {
+            let is_idle = key.is_idle(now);
+            if is_idle {
+                totals.add_spent(key);
+            }
+            !is_idle
+        });
     }
 }
 
@@ -352,118 +318,48 @@ fn is_leasable(counters: &[CounterOp<'_>]) -> bool {
     charges
 }
 
-impl fmt::Debug for Leases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases")
-            .field("keys", &self.keys)
-            .finish_non_exhaustive()
-    }
+/// The units of each counter.
+pub(super) fn units_of(
+    counters: &CounterOps,
+) -> impl Iterator<Item = (&OwnedCounterOp, u64)> + Clone {
+    counters.iter().map(|own| (own, own.units.get()))
 }
 
-/// The units that were leased since the store was built, except spent ones and those that a [`LeasedKey`] holds.
+/// The units of leases by policy. What is held is what has not become anything else.
 #[derive(Debug, Default)]
-pub(super) struct Totals(Mutex<Vec<LeaseStats>>);
+pub(super) struct Totals(Vec<LeaseStats>);
 
 impl Totals {
-    /// Adds units that were charged for a lease.
-    pub(super) fn grant(&self, request: &LeaseRequest, result: &OpResult) {
-        self.add(
-            &request.counters,
-            Some(result),
-            |stats| [&mut stats.granted],
-        );
-    }
-
-    /// Adds units that were charged for a lease, and are neither spent nor refunded.
-    pub(super) fn lapse_charge(&self, request: &LeaseRequest, result: &OpResult) {
-        self.add(&request.counters, Some(result), |stats| [&mut stats.lapsed]);
-    }
-
-    /// Adds the units of a lease that may have been charged, and has no response.
-    pub(super) fn lose(&self, request: &LeaseRequest) {
-        self.add(&request.counters, None, |stats| {
-            [&mut stats.granted, &mut stats.lapsed]
-        });
-    }
-
-    /// Adds units that were held and are not refunded.
-    pub(super) fn lapse(&self, unspent: &Unspent) {
-        self.add(&unspent.counters, None, |stats| [&mut stats.lapsed]);
-    }
-
-    /// Adds units whose refund is sent. They are held until it has a result.
-    pub(super) fn begin_refund(&self, unspent: &Unspent) {
-        self.add(&unspent.counters, None, |stats| [&mut stats.held]);
-    }
-
-    /// Adds units whose refund was sent, refunded as far as its result says.
-    pub(super) fn refund(&self, unspent: &Unspent, result: Option<&OpResult>) {
-        let mut all = self.all();
-        for (index, counter) in unspent.counters.iter().enumerate() {
-            let refunded = result.and_then(|result| result.counters.get(index));
-            let refunded = refunded.map_or(0, |counter| counter.units);
-            let (stats, units) = (
-                stats_of_policy(&mut all, counter.limit.policy()),
-                counter.units.get(),
-            );
-            stats.held = stats.held.saturating_sub(units);
-            let lapsed = units.saturating_sub(refunded);
-            stats.refunded = stats.refunded.saturating_add(refunded);
-            stats.lapsed = stats.lapsed.saturating_add(lapsed);
-        }
-    }
-
-    /// Adds the units of each counter, or those that were charged for it, to some totals of its policy.
-    fn add<const N: usize>(
-        &self,
-        counters: &CounterOps,
-        charged: Option<&OpResult>,
-        totals: impl Fn(&mut LeaseStats) -> [&mut u64; N],
+    /// Adds the units of some counters to one total of their policies.
+    pub(super) fn add<'a>(
+        &mut self,
+        units: impl IntoIterator<Item = (&'a OwnedCounterOp, u64)>,
+        total: fn(&mut LeaseStats) -> &mut u64,
     ) {
-        let mut all = self.all();
-        for (index, counter) in counters.iter().enumerate() {
-            let charged =
-                charged.map(|result| result.counters.get(index).map_or(0, |own| own.units));
-            let units = charged.unwrap_or(counter.units.get());
-            if units > 0 {
-                for total in totals(stats_of_policy(&mut all, counter.limit.policy())) {
-                    *total = total.saturating_add(units);
-                }
-            }
+        for (counter, units) in units.into_iter().filter(|(_, units)| *units > 0) {
+            let total = total(self.of_policy(counter.limit.policy()));
+            *total = total.saturating_add(units);
         }
     }
 
-    pub(super) fn stats(&self) -> Vec<LeaseStats> {
-        self.all().clone()
+    fn add_spent(&mut self, key: &LeasedKey) {
+        self.add(key.spent(), |stats| &mut stats.spent);
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<LeaseStats>> {
-        lock(&self.0)
-    }
-}
-
-/// Adds the units that a key holds and has spent.
-pub(super) fn add_units(all: &mut Vec<LeaseStats>, key: &LeasedKey) {
-    for (counter, units) in key
-        .units()
-        .filter(|(counter, _)| counter.limit.info().lease.is_some())
-    {
-        let stats = stats_of_policy(all, counter.limit.policy());
-        let held = units.held.saturating_add(units.ended);
-        stats.held = stats.held.saturating_add(held);
-        stats.spent = stats.spent.saturating_add(units.spent);
+    /// The units of a policy, which are added if there are none.
+    fn of_policy(&mut self, policy: &str) -> &mut LeaseStats {
+        let all = &mut self.0;
+        let index = all.iter().position(|stats| &*stats.policy == policy);
+        let index = index.unwrap_or_else(|| {
+            all.push(LeaseStats::new(Arc::from(policy)));
+            all.len() - 1
+        });
+        &mut all[index]
     }
 }
 
-/// The units of a policy, which are added if there are none.
-pub(super) fn stats_of_policy<'a>(
-    all: &'a mut Vec<LeaseStats>,
-    policy: &str,
-) -> &'a mut LeaseStats {
-    let index = all.iter().position(|stats| &*stats.policy == policy);
-    let index = index.unwrap_or_else(|| {
-        all.push(LeaseStats::new(Arc::from(policy)));
-        all.len() - 1
-    });
-    &mut all[index]
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").finish_non_exhaustive()
+    }
 }

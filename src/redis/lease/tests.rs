@@ -8,16 +8,20 @@ use crate::{
     clock::Timestamp,
     key::Key,
     quota::Quota,
-    store::{CounterOp, CounterResult, LimitHandle, OpResult},
-    strategy::{FixedWindow, Lease, Snapshot, Strategy, Terms},
+    store::{CounterMode, CounterOp, CounterResult, LimitHandle, OpResult},
+    strategy::{Ban, FixedWindow, Lease, Snapshot, Strategy, Terms},
 };
+
+fn leased(max_units: u64) -> LimitHandle {
+    let lease = Lease::max_units(max_units).ttl(Duration::from_secs(10));
+    let quota = Quota::requests(1_000_000).per_day();
+    let rule = FixedWindow.bind(&quota, &Terms::default().with_lease(lease));
+    LimitHandle::new("p", rule.expect("a rule"), ())
+}
 
 #[test]
 fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
-    let lease = Lease::max_units(8).ttl(Duration::from_secs(10));
-    let quota = Quota::requests(1_000_000).per_day();
-    let rule = FixedWindow.bind(&quota, &Terms::default().with_lease(lease));
-    let limit = LimitHandle::new("p", rule.expect("a rule"), ());
+    let limit = leased(8);
     let counters = [CounterOp::new(&limit, Key::global())];
     let now = ClockReading::read();
     let (hour, millisecond) = (Duration::from_secs(3_600), Duration::from_millis(1));
@@ -29,12 +33,14 @@ fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
     };
     let units_of = |request: &LeaseRequest| request.counters[0].units.get();
     let granted = |at, request: &LeaseRequest| charged(at, units_of(request));
-    let held = |key: &LeasedKey| key.units().map(|(_, units)| units.held).sum::<u64>();
+    let held = |key: &LeasedKey| key.held(0);
 
-    let mut key = LeasedKey::new((0, 0), &counters, now.monotonic);
+    let mut key = LeasedKey::new(0, &counters, now.monotonic);
     let (result, request) = key.decide(&counters, now);
     assert!(result.is_none() && request.is_none());
-    key.record_response(now.monotonic, &charged(now.wall, 1), now.monotonic);
+    for _ in 0..40 {
+        key.record_response(now.monotonic, &charged(now.wall, 1), now.monotonic);
+    }
     let mut request = || key.decide(&counters, now + millisecond).1;
     let [first, second] = [request(), request()].map(|due| due.expect("a lease is due"));
     // The later response comes first, and then the older one, of the same window: both are held.
@@ -51,4 +57,40 @@ fn leases_are_held_when_the_clock_of_the_server_is_set_back() {
     assert_eq!(held(&key), units_of(&third));
     let (result, _) = key.decide(&counters, later + 3 * millisecond);
     assert_eq!(result.expect("a decision").at, back.at);
+}
+
+/// No units are used under a ban, so none are missing.
+#[test]
+fn beside_a_ban_a_lease_is_requested_for_many_requests() {
+    const REQUESTS: u64 = 1_000;
+    let limits = [
+        leased(100),
+        LimitHandle::unregistered(Ban::for_duration(Duration::from_secs(60)), "9/min"),
+    ];
+    let [limit, ban] = limits
+        .each_ref()
+        .map(|limit| CounterOp::new(limit, Key::global()));
+    let counters = [limit, ban.with_mode(CounterMode::CountRejections)];
+    let now = ClockReading::read();
+    let ends = (now.wall + Duration::from_secs(3_600)).as_micros();
+    let charged = |units: u64| {
+        let used = CounterResult::new(units, Snapshot::new([units as i64, ends]));
+        let ban = CounterResult::new(0, Snapshot::default());
+        OpResult::new(now.wall, 1, [used, ban])
+    };
+    let mut key = LeasedKey::new(0, &counters, now.monotonic);
+    let (mut by_lease, mut leases) = (0, 0);
+    for _ in 0..REQUESTS {
+        let (result, request) = key.decide(&counters, now);
+        match result {
+            Some(_) => by_lease += 1,
+            None => key.record_response(now.monotonic, &charged(1), now.monotonic),
+        }
+        if let Some(request) = request {
+            leases += 1;
+            drop(key.grant(&request, &charged(request.counters[0].units.get()), now));
+        }
+    }
+    assert!(by_lease > REQUESTS * 9 / 10, "{by_lease}");
+    assert!(leases < REQUESTS / 10, "{leases}");
 }

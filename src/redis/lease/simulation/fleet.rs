@@ -12,7 +12,7 @@ use super::{
     bounds::{Bound, Setting},
 };
 use crate::redis::lease::{
-    held_lease::{ClockReading, LeaseRequest},
+    held_lease::{ClockReading, LeaseRequest, Unspent},
     leased_key::{Granted, LeasedKey},
 };
 use crate::{
@@ -310,7 +310,7 @@ impl Process {
     pub(super) fn new(world: &World, at: i64, clocks: Clocks) -> Self {
         let counters = counters_of(&world.limits, &vec![1; world.limits.len()]);
         Self {
-            key: LeasedKey::new((0, 0), &counters, clocks.at(at).monotonic),
+            key: LeasedKey::new(0, &counters, clocks.at(at).monotonic),
             clocks,
         }
     }
@@ -343,6 +343,13 @@ impl Process {
         let counters = counters_of(&world.limits, &vec![1; world.limits.len()]);
         let units = SmallVec::from_elem(units, counters.len());
         self.key.request(&counters, units, self.clocks.at(at))
+    }
+
+    /// Takes what is left of its lease; `None` if it holds none.
+    pub(super) fn reclaim(&mut self) -> Option<Unspent> {
+        let mut unspent = self.key.reclaim(|_| true);
+        assert!(unspent.len() <= 1);
+        unspent.pop()
     }
 
     pub(super) fn grant(&mut self, at: i64, request: &LeaseRequest, result: &OpResult) -> Granted {

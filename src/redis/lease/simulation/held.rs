@@ -5,10 +5,13 @@ use std::ops::Range;
 
 use super::{
     bounds::Setting,
-    fleet::{Agenda, Clocks, MS, Process, World},
+    fleet::{Agenda, Clocks, MS, Process, START, World},
 };
-use crate::redis::lease::{held_lease::LeaseRequest, leased_key::Granted};
-use crate::store::{Op, OpResult};
+use crate::{
+    clock::Timestamp,
+    redis::lease::{held_lease::LeaseRequest, leased_key::Granted},
+    store::{Op, OpResult},
+};
 
 const SECOND: i64 = 1_000 * MS;
 const TTL: i64 = 50 * MS;
@@ -26,7 +29,8 @@ enum Event {
     Request(i64),
     Answer(i64, OpResult),
     Grant(LeaseRequest, OpResult),
-    Reclaim(u64),
+    /// A task looks for what is due to be refunded at this instant.
+    Reclaim(Timestamp),
 }
 
 /// What a process did in the time that is looked at.
@@ -85,9 +89,9 @@ fn run_within(
                 if time.contains(&at) {
                     done.by_lease += u64::from(by_lease);
                     done.admitted += u64::from(is_admitted);
-                    for (policy, (_, units)) in process.key.units().enumerate() {
-                        done.held[policy].push(units.held);
-                        done.used[policy] += costs[policy] * u64::from(is_admitted);
+                    for (policy, cost) in costs.iter().enumerate() {
+                        done.held[policy].push(process.key.held(policy));
+                        done.used[policy] += cost * u64::from(is_admitted);
                     }
                 }
                 if at < time.end {
@@ -97,14 +101,20 @@ fn run_within(
             }
             Event::Answer(sent, result) => process.record_response((sent, at), &result),
             Event::Grant(request, result) => {
-                if let Granted::Held { refund_after } = process.grant(at, &request, &result) {
-                    let reclaimed_at = at + refund_after.as_micros() as i64;
-                    agenda.add(reclaimed_at, Event::Reclaim(request.number));
+                let granted = process.grant(at, &request, &result);
+                if let Granted::Held {
+                    refund_at: Some(due),
+                } = granted
+                {
+                    agenda.add(due.as_micros() - START, Event::Reclaim(due));
                 }
             }
-            Event::Reclaim(number) => {
-                if let Some(unspent) = process.key.reclaim(number) {
+            Event::Reclaim(due) => {
+                for unspent in process.key.reclaim_due(due, due) {
                     world.execute_owned(at, Op::Adjust, &unspent.counters);
+                }
+                if let Some(due) = process.key.schedule_refund() {
+                    agenda.add(due.as_micros() - START, Event::Reclaim(due));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Replays the ledger of a key with leases: every admission is by units that were charged before, each spent once, and in time by
 //! both clocks.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use proptest::prelude::*;
 
@@ -22,7 +22,6 @@ use crate::{
 /// A lease as the ledger has it.
 #[derive(Debug)]
 struct Entry {
-    number: u64,
     sent: ClockReading,
     life: i64,
     left: Vec<u64>,
@@ -56,7 +55,16 @@ struct Ledger {
     /// What was charged by anyone.
     total: Vec<u64>,
     unspent: Vec<Unspent>,
+    /// When a task looks for what is to be refunded.
+    refund_at: Option<Timestamp>,
     admitted: usize,
+}
+
+impl Entry {
+    fn refund_at(&self) -> Timestamp {
+        let early = Duration::from_micros((self.life * 7 / 8) as u64);
+        self.sent.monotonic + early
+    }
 }
 
 impl Ledger {
@@ -78,6 +86,7 @@ impl Ledger {
             latest_received: (Timestamp::default(), Vec::new()),
             total: vec![0; settings.len()],
             unspent: Vec::new(),
+            refund_at: None,
             admitted: 0,
         }
     }
@@ -125,20 +134,18 @@ impl Ledger {
                     self.process.key.fail(requested.request.number, now);
                 }
             }
-            Step::Reclaim(index) => {
-                if let Some(entry) = self.entries.remove(*index) {
-                    let unspent = self.process.key.reclaim(entry.number);
-                    self.is_taken_back(&entry, unspent)?;
+            Step::Reclaim => {
+                if let Some(due) = self.refund_at.filter(|due| *due <= self.now().monotonic) {
+                    let now = self.now().monotonic;
+                    let all = self.process.key.reclaim_due(due, now);
+                    self.are_taken_back(all, |entry| entry.refund_at() <= now)?;
+                    prop_assert_eq!(self.process.key.reclaim_due(due, now).len(), 0);
+                    self.refund_at = self.process.key.schedule_refund();
                 }
             }
             Step::TakeBackAll => {
                 let all = self.process.key.discard_for_reset();
-                prop_assert_eq!(all.len(), self.entries.len());
-                for unspent in all {
-                    if let Some(entry) = self.entries.pop_front() {
-                        self.is_taken_back(&entry, Some(unspent))?;
-                    }
-                }
+                self.are_taken_back(all, |_| true)?;
             }
             Step::Refund => {
                 for unspent in std::mem::take(&mut self.unspent) {
@@ -158,32 +165,35 @@ impl Ledger {
                 }
             }
         }
-        let units: Vec<_> = self.process.key.units().map(|(_, units)| units).collect();
-        for (policy, units) in units.into_iter().enumerate() {
-            prop_assert_eq!(units.held, self.left(policy, false));
-            prop_assert_eq!(units.ended, self.left(policy, true));
-            prop_assert_eq!(units.spent, self.spent[policy]);
+        let key = &self.process.key;
+        for (policy, (_, spent)) in key.spent().enumerate() {
+            prop_assert_eq!(key.held(policy), self.left(policy, false));
+            let ended = key.leases().iter().filter(|lease| lease.has_ended);
+            let ended: u64 = ended.map(|lease| lease.units[policy].left).sum();
+            prop_assert_eq!(ended, self.left(policy, true));
+            prop_assert_eq!(spent, self.spent[policy]);
         }
         Ok(())
     }
 
-    /// All that was left of what is reclaimed is refunded, once.
-    fn is_taken_back(
+    /// All that was left of what is reclaimed is refunded.
+    fn are_taken_back(
         &mut self,
-        entry: &Entry,
-        unspent: Option<Unspent>,
+        all: Vec<Unspent>,
+        is_reclaimed: impl Fn(&Entry) -> bool,
     ) -> Result<(), TestCaseError> {
-        let unspent = unspent.expect("a lease that is held");
-        let left: Vec<_> = entry
-            .left
-            .iter()
-            .copied()
-            .filter(|left| *left > 0)
-            .collect();
-        let refunded = unspent.counters.iter().map(|counter| counter.units.get());
-        prop_assert_eq!(refunded.collect::<Vec<_>>(), left);
-        prop_assert!(self.process.key.reclaim(entry.number).is_none());
-        self.unspent.push(unspent);
+        let refunds = all.iter().map(|unspent| {
+            let refunds = unspent.counters.iter();
+            refunds.map(|counter| counter.units.get()).collect()
+        });
+        let reclaimed = self.entries.iter().filter(|entry| is_reclaimed(entry));
+        let left = reclaimed.map(|entry| {
+            let left = entry.left.iter().copied();
+            left.filter(|left| *left > 0).collect::<Vec<_>>()
+        });
+        prop_assert_eq!(refunds.collect::<Vec<Vec<u64>>>(), left.collect::<Vec<_>>());
+        self.entries.retain(|entry| !is_reclaimed(entry));
+        self.unspent.extend(all);
         Ok(())
     }
 
@@ -338,8 +348,14 @@ impl Ledger {
             return Ok(());
         }
         match (self.is_live(&entry) && (!is_older || has_window), granted) {
-            (true, Granted::Held { refund_after }) => {
-                prop_assert!(refund_after.as_micros() as i64 <= entry.life * 7 / 8);
+            (true, Granted::Held { refund_at }) => {
+                let first = self.refund_at;
+                if let Some(refund_at) = refund_at {
+                    prop_assert!(first.is_none_or(|first| refund_at < first));
+                    self.refund_at = Some(refund_at);
+                }
+                // A task looks for it in time.
+                prop_assert!(self.refund_at <= Some(entry.refund_at()));
                 self.entries.push_back(entry);
             }
             (false, Granted::Late(unspent)) => {
@@ -364,7 +380,6 @@ impl Ledger {
             }
         }
         Entry {
-            number: request.number,
             sent: request.requested_at,
             life,
             left: result
@@ -412,7 +427,8 @@ pub(super) enum Step {
         newest: bool,
     },
     Fail,
-    Reclaim(usize),
+    /// The task that refunds what is due wakes.
+    Reclaim,
     TakeBackAll,
     Refund,
     /// Requests of other processes.
@@ -437,7 +453,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         6 => (1_u32..12).prop_map(Step::Charge),
         6 => prop::bool::weighted(0.2).prop_map(|newest| Step::Respond { newest }),
         1 => Just(Step::Fail),
-        3 => (0_usize..4).prop_map(Step::Reclaim),
+        3 => Just(Step::Reclaim),
         1 => Just(Step::TakeBackAll),
         2 => Just(Step::Refund),
         2 => (1_u32..20).prop_map(Step::Others),

@@ -1,12 +1,13 @@
 //! One process with more hot keys than may have leases.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::super::{Leases, grant::DueLease, held_lease::ClockReading};
+use super::super::{
+    Leases,
+    grant::DueLease,
+    held_lease::ClockReading,
+    table::{Shard, units_of},
+};
 use crate::{
     FixedWindow, ManualClock, MemoryStore, Quota, RedisStore,
     key::Key,
@@ -46,7 +47,6 @@ impl Process {
         let rule = FixedWindow.bind(&quota, &Terms::default().with_lease(lease));
         let limit = store.register("p", rule.expect("a rule"));
         let limit = limit.expect("a strategy that counts in process");
-        redis.inner.leases.record_limit(&limit);
         Self {
             redis,
             store,
@@ -106,10 +106,10 @@ impl Process {
             .map(OwnedCounterOp::as_op)
             .collect();
         let result = self.execute(Op::Acquire(1), &counters);
-        self.leases().totals.grant(&due.request, &result);
-        let mut shard = self.leases().shard(due.hash);
-        let mut keys = shard.keys.iter_hash_mut(due.hash);
-        let key = keys.find(|key| key.id == due.request.key_id);
+        let mut shard = self.leases().shard(due.request.hash);
+        let charged = units_of(&due.request.counters);
+        shard.totals.add(charged, |stats| &mut stats.granted);
+        let key = shard.key(due.request.hash);
         let _ = key.expect("a key").grant(&due.request, &result, self.now);
     }
 
@@ -121,7 +121,6 @@ impl Process {
             assert!(shard.keys.capacity() < 2 * CAPACITY / 16);
             len += shard.keys.len();
         }
-        assert_eq!(len, self.leases().keys.load(Ordering::Relaxed));
         len
     }
 
@@ -130,13 +129,15 @@ impl Process {
         self.pass(Duration::from_secs(11));
         for shard in &self.leases().shards {
             let mut shard = shard.lock().expect("no panic");
-            for key in &mut shard.keys {
-                let counters: Vec<_> = key.units().map(|(own, _)| own.clone()).collect();
+            let Shard { keys, totals, .. } = &mut *shard;
+            for key in keys {
+                let counters: Vec<_> = key.spent().map(|(own, _)| own.clone()).collect();
                 let counters: Vec<_> = counters.iter().map(OwnedCounterOp::as_op).collect();
                 let (result, request) = key.decide(&counters, self.now);
                 assert!(result.is_none() && request.is_none());
                 for unspent in key.release() {
-                    self.leases().totals.lapse(&unspent);
+                    let units = units_of(&unspent.counters);
+                    totals.add(units, |stats| &mut stats.lapsed);
                 }
             }
         }
@@ -148,7 +149,7 @@ impl Process {
         let all: HashSet<Key> = keys.collect();
         for shard in &self.leases().shards {
             let shard = shard.lock().expect("no panic");
-            let own = shard.keys.iter().flat_map(|key| key.units());
+            let own = shard.keys.iter().flat_map(|key| key.spent());
             leased += own.filter(|(own, _)| all.contains(&own.key)).count();
         }
         leased
@@ -168,7 +169,7 @@ fn ten_thousand_hot_keys_are_decided_right_and_at_most_4096_of_them_have_leases(
             let (admitted, by_lease) = process.send(key);
             assert_eq!(admitted, UNITS);
             by_leases += by_lease;
-            assert!(process.leases().keys.load(Ordering::Relaxed) <= CAPACITY);
+            assert!(process.len() <= CAPACITY);
         }
         let leased = process.leased(keys(name));
         assert_eq!((process.len(), leased), (CAPACITY, CAPACITY), "{name}");

@@ -185,16 +185,13 @@ fn a_refund_takes_back_what_has_not_refilled_of_the_whole_lease_to_the_fraction(
                 // Later than a unit takes to refill, so that no request can be refunded.
                 assert!(process.decide(&mut world, 20 * MS, &[1]).0);
             }
-            let unspent = process.key.reclaim(1).expect("unspent units");
+            let unspent = process.reclaim().expect("unspent units");
             assert_eq!(
                 process.spend(&mut world, 20 * MS),
                 0,
                 "units that were reclaimed"
             );
-            assert!(
-                process.key.reclaim(1).is_none(),
-                "units are reclaimed twice"
-            );
+            assert!(process.reclaim().is_none(), "units are reclaimed twice");
             world.execute_owned(refunded_at, Op::Adjust, &unspent.counters);
             let reset = world.status(refunded_at, 0).reset_after;
             assert_eq!(
@@ -212,7 +209,7 @@ fn a_refund_after_most_has_drained_frees_what_is_left() {
         let mut world = World::new(&[setting]);
         // All of the lease is refunded when all but half a unit of it has drained.
         let mut process = Process::hoarding(&mut world, (0, 0, 1), 99, Clocks::EXACT);
-        let unspent = process.key.reclaim(1).expect("unspent units");
+        let unspent = process.reclaim().expect("unspent units");
         let at = 17 * 17_100 - 8_550;
         // Another process leases the rest before, and one more after it, and spends both at the last instant.
         let mut other = Process::hoarding(&mut world, (at - 1, at - 1, at - 1), 99, Clocks::EXACT);
@@ -237,7 +234,7 @@ fn refunds_of_requests_are_not_refunded_with_the_rest_of_their_lease() {
         // Both come back, so that the key is free again after two intervals.
         world.refund(3, 0);
         world.refund(3, 1);
-        let unspent = process.key.reclaim(1).expect("unspent units");
+        let unspent = process.reclaim().expect("unspent units");
         let at = 2 * 17_100 + 6;
         let mut other = Process::hoarding(&mut world, (at, at, at), 99, Clocks::EXACT);
         world.execute_owned(at + 1, Op::Adjust, &unspent.counters);
@@ -326,7 +323,7 @@ fn a_refund_goes_into_the_window_of_its_charge() {
         // A lease of the next window, before the rest of the old one is refunded.
         let next = END + 60 * MS;
         let mut other = Process::hoarding(&mut world, (next, next, next), 4, Clocks::EXACT);
-        let unspent = process.key.reclaim(1).expect("unspent units");
+        let unspent = process.reclaim().expect("unspent units");
         assert!(other.spend(&mut world, next) > 0);
         ask_at(&mut world, [next]);
         world.execute_owned(next, Op::Adjust, &unspent.counters);
@@ -335,7 +332,7 @@ fn a_refund_goes_into_the_window_of_its_charge() {
         let mut world = World::new(std::slice::from_ref(&setting));
         let mut process = Process::hoarding(&mut world, (0, 0, 0), 20, Clocks::EXACT);
         assert_eq!(ask_at(&mut world, [1]), 20);
-        let unspent = process.key.reclaim(1).expect("unspent units");
+        let unspent = process.reclaim().expect("unspent units");
         world.execute_owned(2, Op::Adjust, &unspent.counters);
         assert_eq!(ask_at(&mut world, [3]), 20, "{setting:?}");
         assert_tight(&world, 0.0);

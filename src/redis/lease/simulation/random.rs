@@ -9,6 +9,7 @@ use super::{
     fleet::{Agenda, Clocks, MS, Process, World},
 };
 use crate::{
+    clock::Timestamp,
     key::Key,
     redis::{
         lease::{
@@ -36,7 +37,8 @@ enum Event {
     Charge(Leaser, LeaseRequest),
     Response(Leaser, LeaseRequest, OpResult),
     Lost(Leaser, u64),
-    Reclaim(Leaser, u64),
+    /// A task looks for what is due to be refunded at this instant.
+    Reclaim(Leaser, Timestamp),
     /// Under a tier.
     Refund(usize, CounterOps),
     /// A request of these costs, without a lease, reaches the store; sent at this instant.
@@ -221,11 +223,14 @@ impl Run {
                     process.key.fail(number, now.monotonic);
                 }
             }
-            Event::Reclaim(leaser, number) => {
-                let process = self.process(leaser);
-                let unspent = process.and_then(|(process, _)| process.key.reclaim(number));
-                if let Some(unspent) = unspent {
-                    self.send_refund(leaser.tier, unspent.counters);
+            Event::Reclaim(leaser, due) => {
+                if let Some((process, now)) = self.process(leaser) {
+                    let all = process.key.reclaim_due(due, now.monotonic);
+                    let next = process.key.schedule_refund();
+                    for unspent in all {
+                        self.send_refund(leaser.tier, unspent.counters);
+                    }
+                    self.reclaim_at(leaser, next);
                 }
             }
             Event::Refund(tier, counters) => {
@@ -362,21 +367,13 @@ impl Run {
         let Some((process, now)) = self.process(leaser) else {
             return;
         };
-        let clocks = process.clocks;
         match process.grant(at, request, result) {
-            Granted::Held { refund_after } => {
-                let refund_after = clocks.true_time(refund_after.as_micros() as i64);
-                // The task may be late.
-                let late = self.rng.one_of(&[0, 0, MS, self.ttl]);
-                self.after(refund_after + late, Event::Reclaim(leaser, request.number));
+            Granted::Held { refund_at } => {
+                let lease = process.key.leases().back().expect("a lease");
+                let left = lease.ends_at.monotonic.since(now.monotonic);
+                let last = process.clocks.true_time(left.as_micros() as i64);
+                self.reclaim_at(leaser, refund_at);
                 // What is hoarded is spent in the last microseconds of the lease.
-                let age = now.monotonic.since(request.requested_at.monotonic);
-                let age = age.as_micros() as i64;
-                let life = match refund_after {
-                    0 => self.ttl,
-                    refund_after => (refund_after + age) * 4 / 3,
-                };
-                let last = clocks.true_time((life - age).max(0));
                 for offset in [-2, -1, 0, 1] {
                     let requests = self.rng.one_of(&[0, 3, 1_000]);
                     let requests = requests.min(4 * i64::from(self.greed));
@@ -388,6 +385,16 @@ impl Run {
                 self.send_refund(leaser.tier, unspent.counters);
             }
             Granted::Discarded => {}
+        }
+    }
+
+    /// Has a task look for what is due to be refunded at an instant; it may be late.
+    fn reclaim_at(&mut self, leaser: Leaser, due: Option<Timestamp>) {
+        if let (Some(due), Some((process, now))) = (due, self.process(leaser)) {
+            let left = due.since(now.monotonic).as_micros() as i64;
+            let left = process.clocks.true_time(left);
+            let late = self.rng.one_of(&[0, 0, MS, self.ttl]);
+            self.after(left + late, Event::Reclaim(leaser, due));
         }
     }
 
