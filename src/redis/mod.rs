@@ -68,7 +68,8 @@ pub use deadpool_redis;
 ///
 /// One thread of the process, `tollgate`, does the IO of all stores: handlers that block the threads of the application delay no reply.
 /// Requests that arrive while a batch is in flight are sent as the next one, in one script call of up to 128 keys, with equal requests
-/// merged. The first request starts the thread and connects, so an application starts while Redis is down, and forks before that request.
+/// merged. The first request or health check starts the thread and connects, so an
+/// application starts while Redis is down, and forks before that.
 ///
 /// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
 /// without a round trip, until its `Retry-After` has passed.
