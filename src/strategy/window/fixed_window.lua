@@ -42,7 +42,7 @@ end
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want)
   -- A window is identified by its end. A key that was moved expires a ms or two later, so ends that are 2 ms apart are the
   -- same window. No window_id means the current window.
-  if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
+  if fresh == 1 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
   local refunded = min(want, remaining, count)

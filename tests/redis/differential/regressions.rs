@@ -78,7 +78,7 @@ fn histories_that_failed_once_do_not_fail() {
         &[policy(Gcra, &[Burst(28, 2584212, 6)])],
         &[
             (0, Charge(of(0))),
-            (238000, credit(1)),
+            (238000, credit(of(0))),
             (-14000000, Check(of(0))),
         ],
     );
@@ -131,6 +131,16 @@ fn histories_that_failed_once_do_not_fail() {
             &[(0, Check(of(0).tiers(&[1]))), (9000, Check(of(0)))],
         );
     }
+    play(
+        "a credit of a window of a longer tier gives as much as in process",
+        (1800000000000000, 1000),
+        &[policy(Fixed, &[Per(9, 60000000), Per(9, 1000000)])],
+        &[
+            (0, Check(of(0).cost(3))),
+            (0, credit(of(0).tiers(&[1]))),
+            (0, Check(of(0))),
+        ],
+    );
     play(
         "a sliding window whose key is repaired stays as it is",
         (1799913635580835, 1),
@@ -321,10 +331,10 @@ fn refund(of: usize) -> Op {
     Refund { of, units: 1 }
 }
 
-fn credit(units: u64) -> Op {
+fn credit(request: Request) -> Op {
     Credit {
         place: 0,
-        request: of(0),
-        units,
+        request,
+        units: 2,
     }
 }
