@@ -255,12 +255,15 @@ impl Keys {
         keys.into_iter().collect()
     }
 
-    /// Removes keys on the server whose state is over, and returns them.
+    /// Removes keys on the server whose state is over, or that end in this millisecond, and returns them.
     pub(crate) fn remove_over(&mut self, server: &Server, now: u64) -> Vec<PolicyKey> {
         let places = self.expected.iter();
         let known = places.filter(|(_, expected)| expected.ends < u64::MAX);
         let over = known.filter(|(_, expected)| expected.over <= now);
-        let over: BTreeSet<_> = over.map(|(place, _)| *place).collect();
+        let mut over: BTreeSet<_> = over.map(|(place, _)| *place).collect();
+        let ends_now = |end: &Option<u64>| end.is_some_and(|end| end <= now + 1_000);
+        let ending = self.present.iter().filter(|(_, end)| ends_now(end));
+        over.extend(ending.map(|(place, _)| *place));
         for place in &over {
             if self.present.remove(place).is_some() {
                 remove_key(server, *place);

@@ -1,6 +1,6 @@
 //! The reference model of a history, as far as it is defined.
 
-use std::collections::HashMap;
+use std::{cell::Cell, collections::HashMap, rc::Rc};
 
 use jiff::tz::{Offset, TimeZone};
 use tollgate_tests::{
@@ -34,8 +34,9 @@ pub(crate) struct Model {
 struct Counted {
     spec: PolicySpec,
     quotas: Vec<Limit>,
-    /// The longest refill of the quotas that it declares or has met.
-    longest: i128,
+    /// The longest refill of the quotas that it declares or has met; shared by policies that count the same quotas, one after the
+    /// other.
+    longest: Rc<Cell<i128>>,
 }
 
 /// A charge under a policy, by one of its quotas.
@@ -103,7 +104,7 @@ impl Counted {
         Some(Self {
             spec: spec.clone(),
             quotas,
-            longest: longest.unwrap_or(0),
+            longest: Rc::new(Cell::new(longest.unwrap_or(0))),
         })
     }
 
@@ -150,7 +151,7 @@ impl Model {
             if let Some(before) = before
                 && policy.counts_like(&self.policies[before])
             {
-                policy.longest = self.policies[before].longest;
+                policy.longest = Rc::clone(&self.policies[before].longest);
             }
             *in_force = Some(self.policies.len());
             self.policies.push(policy);
@@ -174,8 +175,9 @@ impl Model {
     pub(crate) fn meet(&mut self, quotas: &Quotas) {
         for (quota, policy) in quotas.iter().zip(&self.in_force) {
             if let (Some(quota), Some(policy)) = (quota, policy) {
-                let policy = &mut self.policies[*policy];
-                policy.longest = policy.longest.max(policy.quotas[*quota].refill);
+                let policy = &self.policies[*policy];
+                let refill = policy.quotas[*quota].refill;
+                policy.longest.set(policy.longest.get().max(refill));
             }
         }
     }
@@ -201,7 +203,7 @@ impl Model {
     fn find(&mut self, charge: &Charge) -> (&Limit, &mut State, i128) {
         let state = self.states.entry((charge.place, charge.key)).or_default();
         let policy = &self.policies[charge.policy];
-        (&policy.quotas[charge.quota], state, policy.longest)
+        (&policy.quotas[charge.quota], state, policy.longest.get())
     }
 
     fn room(&mut self, charge: &Charge) -> i128 {

@@ -82,6 +82,25 @@ fn histories_that_failed_once_do_not_fail() {
             (-14000000, Check(of(0))),
         ],
     );
+    let (quota, slow) = (Per(9, 1000000), Burst(2, 600000000, 40));
+    play(
+        "a refund of a charge before a reload keeps the debt of a tier that is new",
+        (1800000000000000, 1),
+        &[policy(Gcra, &[quota])],
+        &[
+            (0, Check(of(0))),
+            (
+                0,
+                Reload {
+                    policies: vec![policy(Gcra, &[quota, slow])],
+                    pending: Vec::new(),
+                },
+            ),
+            (0, Charge(of(0).tiers(&[1]))),
+            (0, refund(0)),
+            (0, Check(of(0))),
+        ],
+    );
     play(
         "a peek under a small tier of a sliding window refunds nothing to a large one",
         (1800000000000000, 1000),
@@ -294,6 +313,31 @@ fn histories_that_failed_once_do_not_fail() {
             (0, Check(of(0).times(3))),
             (60000000, Check(of(0).times(3))),
             (60000000, Check(of(0).times(3))),
+        ],
+    );
+    play(
+        "a permit of another request lives for one TTL after a step back, if one of its key is renewed",
+        (1800000000000000, 1),
+        &[policy(Permits(5400000), &[Concurrent(7)])],
+        &[
+            (0, Charge(of(0))),
+            (0, Check(of(0))),
+            (-(DAY as i64), Peek(of(0))),
+            (6 * HOUR as i64, Check(of(0))),
+        ],
+    );
+    let mut ban = policy(Ban(5, 15), &[Per(6, 1000000)]);
+    ban.declared = true;
+    play(
+        "a window of rejections that ends in this millisecond is over if the clock steps back",
+        (1799913600075352, 1),
+        &[policy(Permits(1800004), &[Concurrent(19)]), ban],
+        &[
+            (0, Check(of(0).cost(19))),
+            (0, Check(of(0))),
+            (1000000, Unblock { key: 2 }),
+            (-163000, Check(of(0))),
+            (0, Peek(of(0))),
         ],
     );
     play(

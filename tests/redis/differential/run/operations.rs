@@ -229,6 +229,7 @@ impl Run<'_> {
         if !policy.is_present() {
             return Ok(());
         }
+        let is_shadow = policy.role == Role::Shadow;
         let mut quotas = vec![None; self.policies.len()];
         quotas[place] = self.quotas(request, true)[place];
         let tier = request.tier(policy, place);
@@ -245,7 +246,7 @@ impl Run<'_> {
                 Ok(credited) => {
                     let status = OpResult::of_status(&Ok(credited.status().clone()))?;
                     let has_room = status.under[&name].wait == Some(Duration::ZERO);
-                    if credited.status().would_admit() != has_room {
+                    if credited.status().would_admit() != (is_shadow || has_room) {
                         return Err(format!("credited {credited:?}"));
                     }
                     Ok((credited.units(), status))

@@ -59,11 +59,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Renews the permits that decisions hold on Redis.
+    /// Renews the permits that decisions hold on Redis. In process that only cuts the others of the key, if the clock stepped back.
     async fn renew_held(&mut self) -> Outcome {
         for (place, caller) in self.permits() {
             if !self.unheld.contains(&caller) {
                 self.execute(&self.stores.0, Op::Renew, place, (caller, 1))
+                    .await?;
+                self.execute(&self.stores.1, Op::Renew, place, (caller, 1))
                     .await?;
                 self.keys.change(place, self.now);
             }
