@@ -1,6 +1,13 @@
 //! One call of the store that charges and refunds units, and its report to the listener.
 
-use std::{future::Future, mem, slice, sync::Arc};
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    slice,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use smallvec::SmallVec;
 
@@ -40,6 +47,12 @@ pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
 pub(crate) struct AdjustCall {
     set: Arc<PolicySet>,
     adjustments: SmallVec<[Adjustment; 1]>,
+}
+
+/// A call that was sent. If it is dropped, it is made nevertheless.
+pub(crate) struct SentAdjustCall {
+    call: Option<AdjustCall>,
+    response: StoreResponse,
 }
 
 impl Adjustment {
@@ -116,8 +129,7 @@ impl AdjustCall {
         }
     }
 
-    /// Sends the call. If the future is dropped, it is made nevertheless.
-    pub(crate) fn send(self) -> impl Future<Output = Result<AllAdjusted, StoreError>> + use<> {
+    pub(crate) fn send(self) -> SentAdjustCall {
         let response = match self.adjustments.first() {
             Some(first) => {
                 let store = first.entry.store(&self.set);
@@ -126,9 +138,9 @@ impl AdjustCall {
             None => StoreResponse::Ready(Err(TOO_FEW_RESULTS)),
         };
         wake_waiting(&self.set, &self.adjustments);
-        async move {
-            // An error that says that nothing was done is returned, and the caller may repeat the call.
-            self.finish(response.result().await, false)
+        SentAdjustCall {
+            call: Some(self),
+            response,
         }
     }
 
@@ -179,6 +191,40 @@ impl AdjustCall {
             }
         });
         Ok(adjusted.collect())
+    }
+}
+
+impl Future for SentAdjustCall {
+    type Output = Result<AllAdjusted, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match &mut self.response {
+            StoreResponse::Ready(result) => mem::replace(result, Err(TOO_FEW_RESULTS)),
+            StoreResponse::Pending(response) => ready!(Pin::new(response).poll(cx)),
+        };
+        match self.call.take() {
+            // An error that says that nothing was done is returned, and the caller may repeat the call.
+            Some(call) => Poll::Ready(call.finish(result, false)),
+            // Polled again after completion.
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl SentAdjustCall {
+    /// Has `completion` called with the result, unless that was returned. It is dropped if the call is made later, or its result is lost.
+    pub(crate) fn detach(
+        self,
+        completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,
+    ) {
+        let Some(call) = self.call else {
+            return;
+        };
+        let completion = move |result| completion(call.finish(result, false));
+        match self.response {
+            StoreResponse::Ready(result) => completion(result),
+            StoreResponse::Pending(response) => response.detach(Completion::new(completion)),
+        }
     }
 }
 

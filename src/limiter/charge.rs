@@ -2,11 +2,14 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     mem,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
-    task::Poll,
+    task::{Context, Poll, ready},
 };
+
+use futures_util::future::join_all;
 
 use smallvec::SmallVec;
 use tokio::{
@@ -15,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    adjust_call::{AdjustCall, Adjusted, Adjustment, AllAdjusted},
+    adjust_call::{AdjustCall, Adjusted, Adjustment, AllAdjusted, SentAdjustCall},
     decision::Decision,
     entry::Entry,
     policy_set::{PolicyRole, PolicySet},
@@ -50,8 +53,6 @@ struct Line {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
     pending: u64,
-    /// Whether what the call in flight charges is refunded when its result arrives.
-    refunds_pending: bool,
     /// Whether it is settled: then the request's outcome does not change it.
     is_settled: bool,
     /// Whether the entry's status is newer than the decision's.
@@ -61,6 +62,8 @@ struct Line {
 /// Adjustments without a caller that awaits them, which are made when the one in progress has ended.
 #[derive(Default)]
 struct Deferred {
+    /// The lines that are refunded.
+    refunds: Vec<usize>,
     /// The lines whose cost is charged after the response.
     charges: Vec<usize>,
     /// The true costs of policies.
@@ -69,14 +72,24 @@ struct Deferred {
 
 impl Deferred {
     fn is_empty(&self) -> bool {
-        self.charges.is_empty() && self.true_costs.is_empty()
+        self.refunds.is_empty() && self.charges.is_empty() && self.true_costs.is_empty()
     }
 }
 
-/// The exclusive right to adjust a charge. When it is dropped, the settlements that were deferred meanwhile are sent.
+/// The exclusive right to adjust a charge, until the results of its calls have come. When it is dropped, what was deferred meanwhile
+/// is sent.
 struct Turn {
     charge: Arc<Charge>,
     lock: Option<OwnedMutexGuard<()>>,
+}
+
+/// Adjustments in flight that a caller awaits. If it is dropped, they are made and recorded nevertheless.
+struct InFlight {
+    turn: Arc<Turn>,
+    steps: Vec<Step>,
+    kind: UnitsKind,
+    /// `None` once the result was recorded.
+    call: Option<SentAdjustCall>,
 }
 
 /// One adjustment of a line.
@@ -140,7 +153,6 @@ impl Charge {
             entry: entry.clone(),
             receipts: SmallVec::from_iter([entry.receipt]),
             pending: 0,
-            refunds_pending: false,
             is_settled: false,
             is_adjusted: false,
         });
@@ -170,12 +182,10 @@ impl Charge {
         if units.is_zero() {
             return Ok(());
         }
-        let _turn = self.turn().await;
+        let turn = Arc::new(self.turn().await);
         for line in self.lines_of(|entry| !self.is_permit(entry) && self.is_of(entry, policy)) {
-            let steps = [self.charge_step(line, units)];
-            let result = self.call(&steps, UnitsKind::Charged).send().await;
-            self.apply(&steps, &result);
-            result?;
+            let steps = vec![self.charge_step(line, units)];
+            turn.send(steps, UnitsKind::Charged).await?;
         }
         Ok(())
     }
@@ -189,11 +199,11 @@ impl Charge {
     ) -> Result<Vec<Refund>, StoreError> {
         // An in-process store responds at once: without this, a loop of refunds would starve other tasks.
         consume_budget().await;
-        let _turn = self.turn().await;
+        let turn = Arc::new(self.turn().await);
         let lines = self.lines_of(|line| policy.is_none_or(|policy| self.is_of(line, policy)));
         let mut refunds = Vec::with_capacity(lines.len());
         for line in lines {
-            let units = self.refund_up_to(line, units).await?;
+            let units = self.refund_up_to(line, units, &turn).await?;
             if let Some(own) = self.lines().get(line).filter(|own| !own.entry.is_shadow()) {
                 let policy = self.name_of(&own.entry);
                 refunds.push(Refund { policy, units });
@@ -202,17 +212,20 @@ impl Charge {
         Ok(refunds)
     }
 
-    async fn refund_up_to(&self, line: usize, units: u64) -> Result<u64, StoreError> {
+    async fn refund_up_to(
+        &self,
+        line: usize,
+        units: u64,
+        turn: &Arc<Turn>,
+    ) -> Result<u64, StoreError> {
         let (mut left, mut before, mut refunded) = (units, usize::MAX, 0);
         while let Some(step) = self.refund_step(line, before, left) {
             let StepKind::Refund { index, units, .. } = step.kind else {
                 break;
             };
             (left, before) = (left - units, index);
-            let steps = [step];
-            let result = self.call(&steps, UnitsKind::Refunded).send().await;
-            self.apply(&steps, &result);
-            refunded += result?.iter().map(|adjusted| adjusted.units).sum::<u64>();
+            let adjusted = turn.send(vec![step], UnitsKind::Refunded).await?;
+            refunded += adjusted.iter().map(|adjusted| adjusted.units).sum::<u64>();
         }
         Ok(refunded)
     }
@@ -222,42 +235,25 @@ impl Charge {
         self: &Arc<Self>,
         true_costs: &[(Arc<str>, u64)],
     ) -> Result<(), SettleFailure> {
-        let _turn = self.turn().await;
+        let turn = Arc::new(self.turn().await);
         let mut corrections = self.corrections(true_costs);
         loop {
             let mut steps = self.next_steps(&mut corrections);
             if steps.is_empty() {
                 return Ok(());
             }
-            // All calls are sent before the first result is awaited, and each result is applied when it comes: this future may be
-            // dropped while it waits for the others.
-            let mut sent: Vec<_> = self
-                .by_call(&mut steps)
-                .map(|steps| {
-                    let call = self.call(steps, UnitsKind::SettledMore);
-                    (steps, Box::pin(call.send()))
-                })
-                .collect();
+            // All calls are sent before the first result is awaited.
+            let calls = self.by_call(&mut steps).map(async |steps| {
+                let result = turn.send(steps.to_vec(), UnitsKind::SettledMore).await;
+                (steps, result)
+            });
             let (mut failed, mut error) = (Vec::new(), None);
-            poll_fn(|cx| {
-                sent.retain_mut(|(steps, response)| {
-                    let Poll::Ready(result) = response.as_mut().poll(cx) else {
-                        return true;
-                    };
-                    self.apply(steps, &result);
-                    if let Err(reason) = result {
-                        failed.extend(steps.iter().map(|step| step.line));
-                        error = Some(reason);
-                    }
-                    false
-                });
-                if sent.is_empty() {
-                    Poll::Ready(())
-                } else {
-                    Poll::Pending
+            for (steps, result) in join_all(calls).await {
+                if let Err(reason) = result {
+                    failed.extend(steps.iter().map(|step| step.line));
+                    error = Some(reason);
                 }
-            })
-            .await;
+            }
             if let Some(error) = error {
                 let unfinished = corrections.iter().filter(|rest| rest.refund > 0);
                 failed.extend(unfinished.map(|rest| rest.line));
@@ -284,7 +280,11 @@ impl Charge {
     }
 
     fn make_deferred_in(self: &Arc<Self>, turn: Arc<Turn>) {
-        // Charges go first, and settlements follow their results: they could not refund a charge that has no receipt yet.
+        let refunds = mem::take(&mut lock(&self.deferred).refunds);
+        if !refunds.is_empty() {
+            self.refund_receipts(&refunds);
+        }
+        // Charges go next, and settlements follow their results: they could not refund a charge that has no receipt yet.
         let lines = mem::take(&mut lock(&self.deferred).charges);
         if !lines.is_empty() {
             let steps = lines
@@ -312,38 +312,41 @@ impl Charge {
         Some(self.charge_step(line, cost))
     }
 
-    /// Refunds all that is left, in the background, and what the call in flight charges when its result arrives.
-    pub(crate) fn refund_all(&self) {
+    /// Refunds all that is left, in the background: now, or when the adjustment in progress has ended.
+    pub(crate) fn refund_all(self: &Arc<Self>) {
         self.refund_lines(|_| true);
     }
 
     /// Refunds a line as [`refund_all`](Self::refund_all) does all.
-    pub(crate) fn refund_line(&self, line: usize) {
+    pub(crate) fn refund_line(self: &Arc<Self>, line: usize) {
         self.refund_lines(|index| index == line);
     }
 
-    fn refund_lines(&self, is_refunded: impl Fn(usize) -> bool) {
+    fn refund_lines(self: &Arc<Self>, is_refunded: impl Fn(usize) -> bool) {
         let mut policies: SmallVec<[Arc<str>; 2]> = SmallVec::new();
+        let mut refunds = Vec::new();
         for (index, line) in self.lines().iter_mut().enumerate() {
             if is_refunded(index) {
                 line.is_settled = true;
-                line.refunds_pending = line.pending > 0;
                 policies.push(self.name_of(&line.entry));
+                refunds.push(index);
             }
         }
-        lock(&self.deferred)
-            .true_costs
-            .retain(|(policy, _)| !policies.contains(policy));
-        self.refund_receipts(|index, _| is_refunded(index));
+        let mut deferred = lock(&self.deferred);
+        let costs = &mut deferred.true_costs;
+        costs.retain(|(policy, _)| !policies.contains(policy));
+        deferred.refunds.append(&mut refunds);
+        drop(deferred);
+        self.make_deferred();
     }
 
-    fn refund_receipts(&self, is_refunded: impl Fn(usize, &Line) -> bool) {
+    fn refund_receipts(&self, refunded: &[usize]) {
         let mut refunds: SmallVec<[Adjustment; 2]> = SmallVec::new();
         let mut lines = self.lines();
-        for (index, line) in lines.iter_mut().enumerate() {
-            if !is_refunded(index, line) {
+        for index in refunded {
+            let Some(line) = lines.get_mut(*index) else {
                 continue;
-            }
+            };
             for receipt in line.take_receipts() {
                 line.add_returned(&self.set, receipt.remaining);
                 let kind = self.kind(&line.entry, UnitsKind::Refunded);
@@ -418,7 +421,6 @@ impl Charge {
     fn charge_step(&self, line: usize, units: Units) -> Step {
         if let Some(line) = self.lines().get_mut(line) {
             line.pending = line.pending.saturating_add(units.get());
-            line.refunds_pending = false;
             line.is_settled = true;
         }
         Step {
@@ -562,8 +564,6 @@ impl Charge {
                 Err(_) => line.undo(&step.kind),
             }
         }
-        drop(lines);
-        self.refund_receipts(|_, line| line.refunds_pending);
     }
 }
 
@@ -629,6 +629,46 @@ impl Line {
             }
         });
         self.is_adjusted = true;
+    }
+}
+
+impl Turn {
+    fn send(self: &Arc<Self>, steps: Vec<Step>, kind: UnitsKind) -> InFlight {
+        let call = self.charge.call(&steps, kind).send();
+        InFlight {
+            turn: self.clone(),
+            steps,
+            kind,
+            call: Some(call),
+        }
+    }
+}
+
+impl Future for InFlight {
+    type Output = Result<AllAdjusted, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(call) = &mut self.call else {
+            return Poll::Pending;
+        };
+        let result = ready!(Pin::new(call).poll(cx));
+        self.call = None;
+        self.turn.charge.apply(&self.steps, &result);
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else {
+            return;
+        };
+        let (turn, steps, kind) = (self.turn.clone(), mem::take(&mut self.steps), self.kind);
+        call.detach(move |result| match result {
+            // No caller has the error, so it is made in the background.
+            Err(error) if !error.may_have_run() => turn.charge.send_detached(steps, kind, &turn),
+            result => turn.charge.apply(&steps, &result),
+        });
     }
 }
 

@@ -16,11 +16,11 @@ use self::{
     io::Io,
     keep_alive::PermitRegistry,
     key_names::KeyNames,
-    lease::{LeaseDecision, Leases},
+    lease::{LeaseDecision, Leases, ResponseRecorder},
     overrides::RedisOverrides,
     rejection_cache::CacheKey,
     request::{
-        Followers, OnResponse, Recorder, Retry,
+        Followers, Retry,
         limit::RedisLimit,
         op::{CounterOps, OwnedCounterOp},
     },
@@ -130,7 +130,7 @@ impl RedisStore {
         &self,
         op: Op,
         counters: &[CounterOp<'_>],
-        recorder: Option<Box<dyn Recorder>>,
+        recorder: Option<Box<ResponseRecorder>>,
     ) -> StoreResponse {
         let io = &self.inner.io;
         if let Some(result) = self.find_cached(op, counters) {
@@ -233,10 +233,7 @@ impl Store for RedisStore {
         } = self.inner.leases.decide(op, counters);
         let response = match result {
             Some(result) => StoreResponse::Ready(Ok(result)),
-            None => {
-                let recorder = recorder.map(|recorder| Box::new(recorder) as Box<dyn Recorder>);
-                self.execute_without_lease(op, counters, recorder)
-            }
+            None => self.execute_without_lease(op, counters, recorder.map(Box::new)),
         };
         if let Some(due) = due {
             due.send();
@@ -326,18 +323,11 @@ impl Store for RedisStore {
         if io.spans_slots(counters.iter().map(|counter| &counter.key)) {
             return cross_slot::execute_detached(io, op, counters);
         }
-        let on_response = completion.map(|completion| Box::new(completion) as _);
-        io.execute_detached(op, counters, on_response);
+        io.execute_detached(op, counters, completion);
     }
 
     fn admin(&self) -> Option<&dyn StoreAdmin> {
         Some(self)
-    }
-}
-
-impl OnResponse for Completion {
-    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
-        self.complete(response);
     }
 }
 

@@ -491,6 +491,9 @@ pub(crate) trait SharedResponse: Send + Sync {
 
     /// Called in place of a further poll, when the response is dropped before it was ready.
     fn abandon(&self);
+
+    /// The same, with a completion for the result.
+    fn detach(&self, completion: Completion);
 }
 
 impl PendingResponse {
@@ -500,6 +503,16 @@ impl PendingResponse {
     )]
     pub(crate) fn shared(response: Option<Arc<dyn SharedResponse>>) -> Self {
         Self(Pending::Shared(response))
+    }
+
+    /// Drops the response, which cancels nothing: it is that of an [`Adjust`](Op::Adjust). Its result goes to `completion`; a future of
+    /// a store of the application has none any more.
+    pub(crate) fn detach(mut self, completion: Completion) {
+        if let Pending::Shared(response) = &mut self.0
+            && let Some(response) = response.take()
+        {
+            response.detach(completion);
+        }
     }
 }
 

@@ -249,7 +249,7 @@ mod tests {
     use crate::{
         clock::Timestamp,
         key::Key,
-        redis::request::RequestState,
+        redis::request::{RequestState, Retry},
         store::{CounterMode, CounterOp, LimitHandle, Units},
         strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
@@ -267,7 +267,7 @@ mod tests {
         };
         let counters = [OwnedCounterOp::of(&counter)].into();
         let state = RequestState::new(Op::Adjust, counters, Instant::now(), 0);
-        let request = PendingRequest::detached(state);
+        let request = PendingRequest::detached(state, Retry::IfUnread);
         let unsettled = Unsettled::of(&request, sent, false);
         request.fail(StoreError::timeout());
         unsettled.counters[0].clone()

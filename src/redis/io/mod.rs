@@ -50,7 +50,7 @@ use super::{
     hash_tags::HashTags,
     rejection_cache::{CacheToken, RejectionCache},
     request::{
-        Followers, OnResponse, PendingRequest, RequestState, Retry, UndeliveredGuard, ended,
+        Followers, PendingRequest, RequestState, Retry, UndeliveredGuard, ended,
         op::{CounterOps, OwnedCounterOp},
         response_handle::ResponseHandle,
     },
@@ -62,7 +62,7 @@ use crate::{
     error::StoreError,
     key::Key,
     observe::{NodeStats, Observer, SharedObservers},
-    store::{Op, OpResult},
+    store::{Completion, Op, OpResult},
     sync::{CachePadded, lock, read},
 };
 
@@ -376,50 +376,44 @@ impl Io {
         Ok(response)
     }
 
-    /// Executes an operation without a waiter, and calls back with the response. An adjustment that did not run is sent again, without
-    /// a callback.
+    /// Executes an operation for which no task waits. `completion` gets its result; an adjustment that did not run is sent again, and
+    /// drops it.
     pub(crate) fn execute_detached(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
-        on_response: Option<Box<dyn OnResponse>>,
+        completion: Option<Completion>,
     ) {
-        let has_callback = on_response.is_some();
-        let (tag, state) = self.detached(op, counters, on_response);
-        let request = if has_callback {
-            PendingRequest::with_callback(state, Retry::Always)
-        } else {
-            PendingRequest::detached(state)
-        };
-        // A request that can't be pushed has failed.
-        let _ = self.push(tag, request);
+        self.push_detached(op, counters, completion, Retry::IfUnread);
     }
 
-    /// Executes an operation without a waiter, as [`execute_detached`](Self::execute_detached) does, but sends it once.
-    pub(crate) fn execute_with_callback(
+    /// Executes an operation for which no task waits, and which is not sent again. `completion` gets its result, or an error.
+    pub(crate) fn execute_once(
         self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
-        on_response: Box<dyn OnResponse>,
+        completion: impl FnOnce(Result<OpResult, StoreError>) + Send + 'static,
     ) {
-        let (tag, state) = self.detached(op, counters, Some(on_response));
-        let _ = self.push(tag, PendingRequest::with_callback(state, Retry::Never));
+        let completion = Some(Completion::new(completion));
+        self.push_detached(op, counters, completion, Retry::Never);
     }
 
-    fn detached(
-        &self,
+    fn push_detached(
+        self: &Arc<Self>,
         op: Op,
         counters: CounterOps,
-        on_response: Option<Box<dyn OnResponse>>,
-    ) -> (usize, Arc<RequestState>) {
+        completion: Option<Completion>,
+        retry: Retry,
+    ) {
         let (tag, hash) = self.invalidate_and_route(op, &counters);
         let followers = Followers {
-            on_response,
+            completion,
             undelivered: self.undelivered(op),
             ..Followers::default()
         };
         let state = RequestState::with_followers(op, counters, self.deadline(), hash, followers);
-        (tag, state)
+        // One that can't be pushed is dropped.
+        let _ = self.push(tag, PendingRequest::detached(state, retry));
     }
 
     /// Invalidates the cached rejections of keys that the operation may give units. Returns the lane and a hash of the keys.

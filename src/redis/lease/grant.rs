@@ -12,7 +12,6 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    redis::request::OnResponse,
     store::{Op, OpResult},
 };
 
@@ -21,15 +20,6 @@ use crate::{
 pub(in crate::redis) struct DueLease {
     leases: Arc<Leases>,
     pub(super) request: LeaseRequest,
-}
-
-impl OnResponse for DueLease {
-    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
-        match response {
-            Ok(result) => self.grant(&result),
-            Err(error) => self.fail(&error),
-        }
-    }
 }
 
 impl Drop for DueLease {
@@ -48,7 +38,10 @@ impl DueLease {
     /// Requests the lease in the next batch.
     pub(in crate::redis) fn send(self) {
         let (io, counters) = (self.leases.io.clone(), self.request.counters.clone());
-        io.execute_with_callback(Op::Acquire(1), counters, Box::new(self));
+        io.execute_once(Op::Acquire(1), counters, move |response| match response {
+            Ok(result) => self.grant(&result),
+            Err(error) => self.fail(&error),
+        });
     }
 
     /// Hands the units to the key.
@@ -121,26 +114,6 @@ async fn refund_when_due(leases: Weak<Leases>, hash: u64, mut refund_at: Timesta
     }
 }
 
-/// The refund of unspent units.
-#[derive(Debug)]
-struct Refund {
-    leases: Arc<Leases>,
-    unspent: Unspent,
-}
-
-impl OnResponse for Refund {
-    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>) {
-        let mut results = response.iter().flat_map(|result| &result.counters);
-        let totals = &mut self.leases.shard(self.unspent.hash).totals;
-        for counter in &self.unspent.counters {
-            let units = counter.units.get();
-            let refunded = results.next().map_or(0, |result| result.units.min(units));
-            totals.add([(counter, refunded)], |stats| &mut stats.refunded);
-            totals.add([(counter, units - refunded)], |stats| &mut stats.lapsed);
-        }
-    }
-}
-
 impl Leases {
     /// Refunds units. The refund is sent once, since another one might take others' units: what is not refunded lapses.
     pub(super) fn refund(self: &Arc<Self>, unspent: Unspent) {
@@ -149,7 +122,20 @@ impl Leases {
         }
         let counters = unspent.counters.clone();
         let leases = self.clone();
-        let refund = Box::new(Refund { leases, unspent });
-        self.io.execute_with_callback(Op::Adjust, counters, refund);
+        self.io.execute_once(Op::Adjust, counters, move |response| {
+            leases.record_refund(&unspent, response.as_ref().ok());
+        });
+    }
+
+    /// Counts as lapsed what is not refunded.
+    fn record_refund(&self, unspent: &Unspent, result: Option<&OpResult>) {
+        let mut results = result.iter().flat_map(|result| &result.counters);
+        let totals = &mut self.shard(unspent.hash).totals;
+        for counter in &unspent.counters {
+            let units = counter.units.get();
+            let refunded = results.next().map_or(0, |result| result.units.min(units));
+            totals.add([(counter, refunded)], |stats| &mut stats.refunded);
+            totals.add([(counter, units - refunded)], |stats| &mut stats.lapsed);
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! Only a request whose every counter charges under a limit with a lease, or is a ban, is decided by a lease. Everything else is
 //! up to the store, as without leases.
 
-pub(super) use self::table::{LeaseDecision, Leases};
+pub(super) use self::table::{LeaseDecision, Leases, ResponseRecorder};
 
 mod demand;
 mod grant;

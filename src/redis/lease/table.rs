@@ -23,10 +23,7 @@ use crate::{
     observe::LeaseStats,
     redis::{
         io::Io,
-        request::{
-            Recorder,
-            op::{CounterOps, OwnedCounterOp},
-        },
+        request::op::{CounterOps, OwnedCounterOp},
     },
     store::{CounterMode, CounterOp, Op, OpResult},
     sync::{CachePadded, lock},
@@ -50,14 +47,12 @@ pub(in crate::redis) struct ResponseRecorder {
     requested_at: Timestamp,
 }
 
-impl Recorder for ResponseRecorder {
+impl ResponseRecorder {
     #[cold]
-    fn record(&self, result: &OpResult) {
+    pub(in crate::redis) fn record(&self, result: &OpResult) {
         self.record_at(ClockReading::read().monotonic, result);
     }
-}
 
-impl ResponseRecorder {
     pub(super) fn record_at(&self, now: Timestamp, result: &OpResult) {
         if let Some(key) = self.leases.shard(self.hash).key(self.hash) {
             key.record_response(self.requested_at, result, now);

@@ -5,7 +5,7 @@
 //! slot, and the IO thread refunds what the request charged.
 
 use std::{
-    fmt, mem,
+    mem,
     ops::Deref,
     sync::{
         Arc, Mutex,
@@ -17,10 +17,10 @@ use std::{
 use tokio::time::Instant;
 
 use self::{limit::io_of, op::CounterOps, response_slot::ResponseSlot};
-use super::rejection_cache::CacheToken;
+use super::{lease::ResponseRecorder, rejection_cache::CacheToken};
 use crate::{
     error::StoreError,
-    store::{Op, OpResult},
+    store::{Completion, Op, OpResult},
     sync::lock,
 };
 
@@ -40,37 +40,14 @@ pub(crate) struct RequestState {
     /// The state of the rejection cache at the request's arrival, if a rejection is to be cached.
     pub(crate) cache_token: Option<CacheToken>,
     /// Gets the response before the waiter, for a key with leases.
-    recorder: Option<Box<dyn Recorder>>,
-    /// Gets the response in place of a task.
-    on_response: Mutex<Option<Box<dyn OnResponse>>>,
+    recorder: Option<Box<ResponseRecorder>>,
+    /// Gets the response if no task waits for it.
+    completion: Mutex<Option<Completion>>,
     /// Whether the waiter has dropped its handle.
     is_cancelled: AtomicBool,
     /// Counts the operation as undelivered, if it must not be lost.
     undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
-}
-
-/// Gets the response to a request beside its waiter.
-pub(crate) trait Recorder: fmt::Debug + Send + Sync {
-    fn record(&self, result: &OpResult);
-}
-
-/// Gets the response to a request in place of a task, once: a result or an error.
-pub(crate) trait OnResponse: fmt::Debug + Send {
-    /// Called where the reply is decoded, or where the request fails, so it must not block. No lock of a key or a queue is held.
-    fn on_response(self: Box<Self>, response: Result<OpResult, StoreError>);
-}
-
-/// What waits for the response to a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Waiter {
-    /// None, or it has the response.
-    #[default]
-    None,
-    /// A task, by a `ResponseHandle`.
-    Task,
-    /// The request's [`OnResponse`].
-    Callback,
 }
 
 /// The IO thread's side of a request. It is moved between queue, backlog and batch, so it is kept small.
@@ -81,7 +58,8 @@ pub(crate) struct PendingRequest {
     pub(crate) time_synced: bool,
     /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
     pub(crate) send_alone: bool,
-    waiter: Waiter,
+    /// Whether a task or a completion has not got its response yet; the task may have dropped its handle.
+    has_waiter: bool,
     pub(crate) retry: Retry,
 }
 
@@ -106,23 +84,16 @@ pub(crate) enum Sent {
 }
 
 impl PendingRequest {
-    /// A request without a waiter.
-    pub(crate) fn detached(state: Arc<RequestState>) -> Self {
+    /// A request for which no task waits.
+    pub(crate) fn detached(state: Arc<RequestState>, retry: Retry) -> Self {
+        let has_waiter = lock(&state.completion).is_some();
         Self {
             state,
             time_synced: false,
             send_alone: false,
-            waiter: Waiter::None,
-            retry: Retry::default(),
+            has_waiter,
+            retry,
         }
-    }
-
-    /// A request whose [`OnResponse`] gets the response.
-    pub(crate) fn with_callback(state: Arc<RequestState>, retry: Retry) -> Self {
-        let mut request = Self::detached(state);
-        request.waiter = Waiter::Callback;
-        request.retry = retry;
-        request
     }
 
     /// Whether it is sent again if it failed and did not run; `has_error`: whether a waiter has that error.
@@ -134,49 +105,62 @@ impl PendingRequest {
         }
     }
 
-    /// Whether it has a waiter without a response, for which its deadline holds; a task may have dropped its handle.
+    /// Whether a waiter has not got its response yet, for which its deadline holds.
     pub(crate) fn has_waiter(&self) -> bool {
-        match self.waiter {
-            Waiter::None => false,
-            Waiter::Task => true,
-            Waiter::Callback => self.retry == Retry::Never,
-        }
+        self.has_waiter
     }
 
     /// Whether the waiter has dropped its handle and the operation need not be sent any more. Adjustments are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.op.needs_reader() && self.has_waiter() && self.is_cancelled.load(Ordering::Relaxed)
+        self.op.needs_reader() && self.has_waiter && self.is_cancelled.load(Ordering::Relaxed)
     }
 
     /// Completes the waiter, unless it has a result already or has left, and refunds a charge that no waiter reads. Returns whether a
     /// waiter gets the result.
-    #[inline]
     fn complete(&mut self, result: Result<OpResult, StoreError>) -> bool {
-        let mut result = Some(result);
-        match mem::take(&mut self.waiter) {
-            Waiter::None => {}
-            Waiter::Task => {
-                let waker = lock(&self.state.slot).put(&mut result);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            Waiter::Callback => {
-                let on_response = lock(&self.state.on_response).take();
-                if let (Some(on_response), Some(response)) = (on_response, result.take()) {
-                    on_response.on_response(response);
-                }
+        let (waker, is_read) = self.put(result);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        is_read
+    }
+
+    /// The same, but returns the waker of the task that waits, too.
+    #[inline]
+    fn put(&mut self, result: Result<OpResult, StoreError>) -> (Option<Waker>, bool) {
+        let (mut result, mut waker) = (Some(result), None);
+        if mem::take(&mut self.has_waiter) {
+            waker = lock(&self.state.slot).put(&mut result);
+            if let Some(unread) = result.take() {
+                result = self.complete_without_task(unread);
             }
         }
         if let Some(Ok(unread)) = &result {
             self.state.refund_unread(unread);
         }
-        result.is_none()
+        (waker, result.is_none())
+    }
+
+    /// Passes the response to the completion, if there is one; else returns it. The error of an operation that may be sent again drops the
+    /// completion.
+    #[cold]
+    fn complete_without_task(
+        &self,
+        response: Result<OpResult, StoreError>,
+    ) -> Option<Result<OpResult, StoreError>> {
+        let completion = lock(&self.state.completion).take();
+        match completion.filter(|_| response.is_ok() || self.retry == Retry::Never) {
+            Some(completion) => {
+                completion.complete(response);
+                None
+            }
+            None => Some(response),
+        }
     }
 
     /// Whether only a waiter needs it, and none is left.
     pub(crate) fn is_answered(&self) -> bool {
-        self.op.needs_reader() && self.waiter == Waiter::None
+        self.op.needs_reader() && !self.has_waiter
     }
 
     /// Completes the waiter of a request that was sent with a timeout.
@@ -213,7 +197,7 @@ impl Deref for PendingRequest {
 /// A request that is dropped is lost with the store's IO.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if self.waiter != Waiter::None {
+        if self.has_waiter {
             self.complete(Err(ended()));
         }
         if let Some(undelivered) = &self.undelivered {
@@ -243,11 +227,14 @@ impl RequestState {
             deadline,
             hash,
             cache_token: followers.cache_token,
+            slot: Mutex::new(match followers.completion {
+                Some(_) => ResponseSlot::Closed,
+                None => ResponseSlot::Empty(None),
+            }),
             recorder: followers.recorder,
-            on_response: Mutex::new(followers.on_response),
+            completion: Mutex::new(followers.completion),
             is_cancelled: AtomicBool::new(false),
             undelivered: followers.undelivered,
-            slot: Mutex::new(ResponseSlot::Empty(None)),
         })
     }
 
@@ -289,9 +276,9 @@ impl RequestState {
 pub(crate) struct Followers {
     /// With it, a rejection is cached.
     pub(crate) cache_token: Option<CacheToken>,
-    pub(crate) recorder: Option<Box<dyn Recorder>>,
+    pub(in crate::redis) recorder: Option<Box<ResponseRecorder>>,
     /// Gets the response in place of a task.
-    pub(crate) on_response: Option<Box<dyn OnResponse>>,
+    pub(crate) completion: Option<Completion>,
     pub(crate) undelivered: Option<UndeliveredGuard>,
 }
 

@@ -8,10 +8,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{PendingRequest, RequestState, Waiter, response_slot::ResponseSlot};
+use super::{PendingRequest, RequestState, Retry, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
-    store::{OpResult, PendingResponse, SharedResponse, StoreResponse},
+    store::{Completion, OpResult, PendingResponse, SharedResponse, StoreResponse},
     sync::lock,
 };
 
@@ -28,8 +28,8 @@ impl PendingRequest {
         let response = ResponseHandle {
             state: Some(state.clone()),
         };
-        let mut request = Self::detached(state);
-        request.waiter = Waiter::Task;
+        let mut request = Self::detached(state, Retry::IfUnread);
+        request.has_waiter = true;
         (request, response)
     }
 }
@@ -67,6 +67,18 @@ impl SharedResponse for RequestState {
 
     fn abandon(&self) {
         Self::abandon(self);
+    }
+
+    fn detach(&self, completion: Completion) {
+        *lock(&self.completion) = Some(completion);
+        // From now on the IO thread passes the response to the completion.
+        let previous = lock(&self.slot).close();
+        if let ResponseSlot::Ready(response) = previous {
+            let completion = lock(&self.completion).take();
+            if let Some(completion) = completion {
+                completion.complete(response);
+            }
+        }
     }
 }
 

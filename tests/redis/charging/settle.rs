@@ -202,6 +202,10 @@ async fn calls_that_are_concurrent_or_cancelled_half_way_are_made_once() {
             assert_eq!(each_used(&limiter).await, [1, 500, 3]);
             settle_each(&admission, &[("tokens", 500), ("cents", 3)]).await;
             assert_eq!(each_used(&limiter).await, [1, 500, 3]);
+            // The receipt of what was cancelled is known.
+            drop(all(900, 3).now_or_never());
+            settle_each(&admission, &[("tokens", 20)]).await;
+            assert_eq!(each_used(&limiter).await, [1, 20, 3]);
             // More of one and less of the other.
             for settled in join_all((0..5).map(|_| all(700, 1))).await {
                 settled.expect("a response");
@@ -219,6 +223,9 @@ async fn calls_that_are_concurrent_or_cancelled_half_way_are_made_once() {
             assert_eq!(each_used(&limiter).await, [1, 50, 5]);
             settle_each(&admission, &[("tokens", 70)]).await;
             assert_eq!(each_used(&limiter).await, [1, 70, 5]);
+            drop(tokens.charge(50).now_or_never());
+            settle_each(&admission, &[("tokens", 10)]).await;
+            assert_eq!(each_used(&limiter).await, [1, 10, 5]);
             world.advance(secs(200));
         }
     }

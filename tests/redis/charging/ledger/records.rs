@@ -41,16 +41,14 @@ pub(super) enum Record {
 /// What a request is charged.
 #[derive(Debug, Default)]
 struct Request {
-    /// What can be refunded, the oldest first.
+    /// The oldest first.
     receipts: Vec<Receipt>,
-    /// What was sent without waiting for it, and cannot be refunded.
-    sent: i64,
 }
 
 impl Request {
     fn net(&self) -> i64 {
         let receipts = self.receipts.iter().map(|receipt| receipt.left as i64);
-        self.sent + receipts.sum::<i64>()
+        receipts.sum()
     }
 }
 
@@ -106,7 +104,8 @@ impl Expected {
                 let charged = self.least.charge(units);
                 self.in_flight.push((request, Some(charged), 0));
                 self.most.charge(units);
-                self.requests.entry(request).or_default().sent += units;
+                let request = self.requests.entry(request).or_default();
+                request.receipts.push(charged);
             }
             (Record::Dropped, Action::Refund(units)) => {
                 let known = self.requests.get(&request).into_iter();
@@ -114,11 +113,11 @@ impl Expected {
                 let newest = receipts.rfind(|receipt| receipt.left > 0);
                 let units = newest.map_or(0, |newest| units.min(newest.left as i64));
                 self.in_flight.push((request, None, units));
-                self.apply(request, Action::Refund(units), false, (true, true));
+                self.apply(request, Action::Refund(units), true, (true, true));
             }
             (Record::Dropped | Record::Sent, _) => {
                 self.in_flight.push((request, None, self.net(request)));
-                self.apply(request, what, false, (true, true));
+                self.apply(request, what, true, (true, true));
             }
         }
     }

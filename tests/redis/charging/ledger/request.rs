@@ -133,6 +133,11 @@ impl ActiveRequest {
             Action::Settle(_) | Action::Debt(..) => ALL,
         };
         self.record_refund(shared, instant, gives).await;
+        // Waits for the result of an adjustment that was dropped: until then another one is not sent.
+        self.handle
+            .act(Action::Refund(0))
+            .await
+            .expect("a response");
         shared.record(self.number, Record::Starts(what));
         let acting = self.handle.act(what);
         let record = match drops.run(shared, acting).await {
