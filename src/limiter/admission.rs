@@ -606,7 +606,8 @@ impl PolicyAdmission {
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped after it has sent the charge, the units are charged nevertheless.
+    /// If the future is dropped after it has sent the charge, the units are charged nevertheless, and later settlements and refunds
+    /// count them. While another adjustment of the request is in progress, nothing is sent.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         for charge in self.admission.charges() {
             charge.charge(&self.policy, Units::new(units)).await?;
@@ -684,7 +685,8 @@ impl PolicyAdmission {
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, a settlement that was sent is done nevertheless.
+    /// If the future is dropped, a settlement that was sent is done nevertheless, and later ones count it. While another adjustment of
+    /// the request is in progress, nothing is sent.
     pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
         let true_costs = [(self.policy.clone(), true_cost)];
         store_error(self.admission.settle_all(&true_costs).await)
