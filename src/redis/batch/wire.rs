@@ -239,7 +239,6 @@ pub(crate) fn decode_and_complete(
                     let action = error_class::classify_code(code);
                     done.action.reconnect |= action.reconnect;
                     done.action.counts_as_failure |= action.counts_as_failure;
-                    done.action.is_unwritable |= action.is_unwritable;
                 }
                 for mut request in entry.requests.drain(..) {
                     if prepare_retry(&mut request, &error) {

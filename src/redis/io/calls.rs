@@ -152,10 +152,11 @@ impl<W: Wire> Actor<W> {
         for counters in reply.reset {
             self.forget_kept(lane, &counters);
         }
-        self.lanes[lane].is_kept_paused |= reply.action.is_unwritable && !reply.failed.is_empty();
+        let kept = self.lanes[lane].kept.len();
         for (request, error) in reply.failed {
             self.fail_in_call(lane, request, error);
         }
+        self.lanes[lane].is_kept_paused |= self.lanes[lane].kept.len() > kept;
         self.lanes[lane].retry(reply.retry.into_iter());
         self.lanes[lane].recycle(call.batch);
         let now = self.now();

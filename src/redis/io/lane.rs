@@ -42,7 +42,7 @@ pub(super) struct Lane {
     pub(super) kept: VecDeque<CounterOps>,
     /// When kept adjustments are sent unless a reply comes first.
     pub(super) send_kept_at: Option<Instant>,
-    /// Whether the server refuses kept adjustments and replies to other requests: they are sent at `send_kept_at` alone.
+    /// Whether the server has replied to kept adjustments with an error: they are sent at `send_kept_at` alone.
     pub(super) is_kept_paused: bool,
     /// Emptied batches, whose memory is reused.
     spare: Vec<Batch>,

@@ -96,27 +96,29 @@ async fn kept_adjustments_of_a_key_are_dropped_when_it_is_reset() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kept_adjustments_are_sent_by_the_timer_alone_while_the_server_is_full() {
-    let scene = Scene::new();
-    scene.answer(
-        |call| match call.entries.iter().any(|entry| entry.op == ADJUST) {
-            true => Answer::EntryErrors("OOM used memory"),
-            false => Answer::Reply(Duration::ZERO),
-        },
-    );
-    scene.refund(1);
-    settle().await;
-    let begun = Instant::now();
-    for key in 0..100 {
-        scene.request(100 + key).await.expect("a reply");
-        sleep(ms(10)).await;
+async fn kept_adjustments_are_sent_by_the_timer_alone_while_the_server_rejects_them() {
+    for text in ["OOM used memory", "READONLY a replica"] {
+        let scene = Scene::with(RedisStoreBuilder::no_circuit_breaker);
+        scene.answer(
+            move |call| match call.entries.iter().any(|entry| entry.op == ADJUST) {
+                true => Answer::EntryErrors(text),
+                false => Answer::Reply(Duration::ZERO),
+            },
+        );
+        scene.refund(1);
+        settle().await;
+        let begun = Instant::now();
+        for key in 0..100 {
+            scene.request(100 + key).await.expect("a reply");
+            sleep(ms(10)).await;
+        }
+        let sent = refunds(&scene);
+        let intervals = begun.elapsed().as_millis() as usize / 250;
+        assert!((2..=intervals + 2).contains(&sent), "{sent} in {intervals}");
+        scene.answer_all(Answer::Reply(Duration::ZERO));
+        sleep(ms(300)).await;
+        assert_eq!(scene.store.stats().queued_refunds, 0);
     }
-    let sent = refunds(&scene);
-    let intervals = begun.elapsed().as_millis() as usize / 250;
-    assert!((2..=intervals + 2).contains(&sent), "{sent} in {intervals}");
-    scene.answer_all(Answer::Reply(Duration::ZERO));
-    sleep(ms(300)).await;
-    assert_eq!(scene.store.stats().queued_refunds, 0);
 }
 
 #[tokio::test(start_paused = true)]
