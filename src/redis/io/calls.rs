@@ -1,6 +1,9 @@
 //! Calls: batches that are sent, their replies and errors.
 
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use futures_util::future::abortable;
 use redis::{RedisError, Value};
@@ -70,11 +73,13 @@ impl<W: Wire> Actor<W> {
     /// Sends a batch on the current connection of a node.
     pub(super) fn send(&mut self, lane: usize, mut batch: Batch, id: u64, send_as: SendAs) {
         let (now, call) = (self.now(), self.next_id());
-        let cmd = batch.call(
-            &self.io.script(),
-            send_as.with_text,
-            self.io.server_clock.now(),
-        );
+        let (script, clock) = (self.io.script(), self.io.server_clock.now());
+        let encoded = AssertUnwindSafe(|| batch.call(&script, send_as.with_text, clock));
+        let Ok(cmd) = catch_unwind(encoded) else {
+            // A rule of the application has: no other batch fails with its own.
+            let panicked = StoreError::connection("a rule panicked");
+            return self.fail_batch(lane, batch, &panicked, Sent::No);
+        };
         let Some(node) = self.nodes.get_mut(&id) else {
             return self.lanes[lane].retry(batch.drain().collect::<Vec<_>>().into_iter());
         };
