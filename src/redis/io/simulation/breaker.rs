@@ -113,6 +113,19 @@ async fn a_connection_that_is_refused_counts_once_for_all_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_does_not_open_is_silent_for_each_timeout() {
+    let scene = Scene::new();
+    scene.connect(Connect::Hangs);
+    let begun = Instant::now();
+    while !scene.is_open() {
+        scene.request(1).await.expect_err("no connection");
+        settle().await;
+    }
+    // The first attempt to connect has not ended.
+    assert_eq!(begun.elapsed(), 3 * TIMEOUT);
+}
+
+#[tokio::test(start_paused = true)]
 async fn probes_are_sent_with_pauses_that_double_to_a_second() {
     let scene = Scene::new();
     scene.open_breaker().await;

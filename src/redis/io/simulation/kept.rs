@@ -122,6 +122,22 @@ async fn kept_adjustments_are_sent_by_the_timer_alone_while_the_server_rejects_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn kept_adjustments_are_sent_when_the_store_is_dropped() {
+    let scene = Scene::new();
+    scene.connect(Connect::Refused);
+    for key in 0..300 {
+        scene.refund(key);
+    }
+    settle().await;
+    assert_eq!(scene.store.stats().queued_refunds, 300);
+    scene.connect(Connect::Opens);
+    let script = scene.script.clone();
+    drop(scene);
+    sleep(TIMEOUT).await;
+    assert_eq!(lock(&script).used.values().sum::<i64>(), -300);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_adjustment_that_may_have_run_is_not_sent_again() {
     let scene = Scene::new();
     scene.answer_all(Answer::Break(ms(1)));

@@ -84,6 +84,17 @@ async fn replies_that_have_come_count_before_deadlines_after_a_suspension() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_waited_in_the_inbox_during_a_suspension_is_not_sent() {
+    let scene = Scene::new();
+    scene.request(0).await.expect("a reply");
+    let waiting = scene.push(1);
+    advance(Duration::from_secs(60)).await;
+    let error = waiting.result().await.expect_err("it is late");
+    assert!(!error.may_have_run(), "{error}");
+    assert_eq!(scene.batches().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn equal_requests_are_one_entry_whose_admitted_requests_are_the_first() {
     let scene = Scene::new();
     let limit = register(&scene.store, "few", Gcra, "3/day");
