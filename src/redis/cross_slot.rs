@@ -239,7 +239,7 @@ impl CrossSlotRequest {
                 let clock_skew_us = skew(result, &part, state);
                 let counter = &mut result.counters[*position];
                 counter.snapshot = state.snapshot;
-                // The instant of what the request itself is charged is needed for its refund.
+                // A ban is reported if it began at this instant. A charge of the request is refunded by its own instant.
                 if counter.units == 0 {
                     counter.clock_skew_us = clock_skew_us;
                 }

@@ -1,7 +1,12 @@
 //! A request whose keys are in several slots is decided and counted as if they were in one, which other tests have on a single server:
 //! quotas, rejections that count, bans and shadows.
 
-use tollgate::limiter::Keys;
+use std::sync::atomic::Ordering::SeqCst;
+
+use tollgate::{
+    limiter::Keys,
+    observe::{Event, Observer},
+};
 use tollgate_tests::charges::refund_every;
 
 use crate::cluster::support::*;
@@ -94,7 +99,13 @@ async fn run(
     steps: &[Step],
 ) -> Vec<String> {
     let store = builder(cluster().urls()).prefix(prefix).built();
-    let limiter = limiter(store, policies.iter().cloned());
+    let bans = Arc::new(Bans::default());
+    let limiter = Limiter::builder().store(store).observe(bans.clone());
+    let limiter = policies
+        .iter()
+        .cloned()
+        .fold(limiter, LimiterBuilder::policy);
+    let limiter = limiter.build().expect("a limiter");
     let names = policies.iter().map(|policy| policy.name().to_owned());
     let keys = names.zip(slots.bytes()).map(|(name, slot)| {
         let key = master_keys.key(usize::from(slot - b'0'));
@@ -122,6 +133,8 @@ async fn run(
             AtOnce(requests) => {
                 let pending = (0..requests).map(|_| limiter.check(all.clone()).into_future());
                 let decisions = join_all(pending).await;
+                let mut rejected = decisions.iter().filter(|one| !one.is_admitted());
+                assert!(rejected.all(|one| one.retry_after() != RetryAfter::Now));
                 let admitted = decisions.iter().filter(|d| admitted_by_store(d)).count();
                 shown.push(admitted.to_string());
             }
@@ -136,8 +149,21 @@ async fn run(
             Unblock(policy) => drop(limiter.unblock(under(policy)).await.expect("no ban")),
         }
         shown.push(left(&limiter, &all).await);
+        shown.push(format!("{} bans have begun", bans.0.load(SeqCst)));
     }
     shown
+}
+
+/// How many bans have begun.
+#[derive(Debug, Default)]
+struct Bans(AtomicU64);
+
+impl Observer for Bans {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::BanBegan { .. } = event {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
 }
 
 /// What a decision reports of each policy, and its wait in minutes.
