@@ -216,6 +216,24 @@ async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_dropped_while_it_is_refunded_is_refunded_once() {
+    let scene = Scene::set("once").await;
+    scene.proxy(1).hold();
+    let mut pending = Box::pin(scene.send());
+    assert!((&mut pending).now_or_never().is_none());
+    // Behind it: the reply of the first node has been read.
+    assert!(admitted_by_store(&scene.send_beside().await));
+    scene.proxy(0).hold();
+    scene.proxy(1).pass();
+    drop(scene.both.peek([scene.keys()[1]]).await.expect("a reply"));
+    // Now it has both replies, and sends the refund.
+    assert!((&mut pending).now_or_never().is_none());
+    drop(pending);
+    scene.proxy(0).pass();
+    assert_eq!(used(&scene.both, scene.keys()).await, [1, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_request_is_counted_if_it_is_rejected() {
     let scene = Scene::set("dropped").await;
     let ban = Policy::new("ban", quota("3/month"));
