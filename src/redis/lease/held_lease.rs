@@ -61,8 +61,8 @@ pub(super) struct HeldLease {
     pub(super) charged_at: Timestamp,
     /// When it ends, by both clocks, since the machine may have slept.
     pub(super) ends_at: ClockReading,
-    ttl: Duration,
-    requested_at: ClockReading,
+    /// A TTL before it was requested, by the wall clock.
+    min_wall: Timestamp,
     received_at: Timestamp,
     /// When it is reclaimed: early enough that what is left is refunded before it ends.
     pub(super) refund_at: Timestamp,
@@ -122,8 +122,7 @@ impl HeldLease {
             units,
             charged_at: result.at,
             ends_at,
-            ttl,
-            requested_at: request.requested_at,
+            min_wall: request.requested_at.wall - ttl,
             received_at: now,
             refund_at: request.requested_at.monotonic + (life - life / REFUND_MARGIN_DIVISOR),
             has_ended: false,
@@ -134,7 +133,7 @@ impl HeldLease {
     #[inline]
     pub(super) fn is_live(&self, now: ClockReading) -> bool {
         let is_over = now.monotonic >= self.ends_at.monotonic || now.wall >= self.ends_at.wall;
-        !is_over && now.wall + self.ttl >= self.requested_at.wall
+        !is_over && now.wall >= self.min_wall
     }
 
     /// Whether it was charged in these windows.

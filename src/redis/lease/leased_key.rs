@@ -1,6 +1,6 @@
 //! The leases of one key, or of the keys of requests under several policies: how much they hold, and when more is requested.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -40,7 +40,7 @@ pub(super) struct LeasedKey {
     /// What is leased of each counter.
     units: SmallVec<[LeasedUnits; 2]>,
     /// The oldest first.
-    leases: VecDeque<HeldLease>,
+    leases: Vec<HeldLease>,
     /// The leases that have no response yet.
     requested: SmallVec<[Requested; 4]>,
     /// The last response of the store, to the request of a lease or to one that no lease decided.
@@ -118,7 +118,7 @@ impl LeasedKey {
             hash,
             counters: counters.iter().map(OwnedCounterOp::of).collect(),
             units: SmallVec::from_elem(LeasedUnits::default(), counters.len()),
-            leases: VecDeque::new(),
+            leases: Vec::new(),
             requested: SmallVec::new(),
             last_response: None,
             ttl: ttl.unwrap_or_default(),
@@ -372,7 +372,7 @@ impl LeasedKey {
         if !is_awaited || !has_window || !lease.is_live(now) {
             return Granted::Late(self.unspent(&lease));
         }
-        self.leases.push_back(lease);
+        self.leases.push(lease);
         Granted::Held {
             refund_at: self.schedule_refund(),
         }
@@ -493,7 +493,7 @@ impl LeasedKey {
     }
 
     #[cfg(test)]
-    pub(super) fn leases(&self) -> &VecDeque<HeldLease> {
+    pub(super) fn leases(&self) -> &[HeldLease] {
         &self.leases
     }
 
@@ -511,7 +511,7 @@ pub(super) fn is_same(own: &OwnedCounterOp, counter: &CounterOp<'_>) -> bool {
 
 /// The units of a counter that may be spent.
 #[inline]
-fn held(leases: &VecDeque<HeldLease>, index: usize) -> u64 {
+fn held(leases: &[HeldLease], index: usize) -> u64 {
     let live = leases.iter().filter(|lease| !lease.has_ended);
     live.map(|lease| lease.units[index].left).sum()
 }

@@ -369,7 +369,7 @@ impl Run {
         };
         match process.grant(at, request, result) {
             Granted::Held { refund_at } => {
-                let lease = process.key.leases().back().expect("a lease");
+                let lease = process.key.leases().last().expect("a lease");
                 let left = lease.ends_at.monotonic.since(now.monotonic);
                 let last = process.clocks.true_time(left.as_micros() as i64);
                 self.reclaim_at(leaser, refund_at);
