@@ -41,6 +41,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..150_u64).prop_map(|after| Answer::Error("READONLY a replica", ms(after))),
         1 => (0..150_u64).prop_map(|after| Answer::Error("NOSCRIPT none", ms(after))),
         1 => Just(Answer::EntryErrors("OOM used memory")),
+        1 => Just(Answer::EntryErrors("READONLY a replica")),
+        1 => (0..150_u64).prop_map(|after| Answer::Error("CLUSTERDOWN no slot", ms(after))),
     ];
     let connect = prop_oneof![
         3 => (1..150_u64).prop_map(|after| Connect::OpensAfter(ms(after))),
@@ -99,8 +101,14 @@ impl Outcome {
     }
 }
 
-async fn run(steps: Vec<Step>) {
-    let scene = Scene::new();
+async fn run(steps: Vec<Step>, has_breaker: bool) {
+    let scene = Scene::with(|builder| {
+        if has_breaker {
+            builder
+        } else {
+            builder.no_circuit_breaker()
+        }
+    });
     scene.connect(Connect::OpensAfter(ms(1)));
     let jumped = Arc::new(AtomicU64::new(0));
     let mut requests = Vec::new();
@@ -156,14 +164,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Each request ends once and in time; what a request charges that does not end with an admission is refunded once, if that is
-    /// known; nothing that may have run is sent again.
+    /// known; nothing that may have run is sent again; the actor waits between events.
     #[test]
-    fn no_charge_is_lost_or_made_twice(steps in steps()) {
+    fn no_charge_is_lost_or_made_twice(steps in steps(), has_breaker: bool) {
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
             .build()
             .expect("a runtime");
-        runtime.block_on(run(steps));
+        runtime.block_on(run(steps, has_breaker));
     }
 }

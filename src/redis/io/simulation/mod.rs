@@ -2,8 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    future::poll_fn,
     io,
-    sync::{Arc, Mutex, atomic::Ordering},
+    pin::pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
     time::Duration,
 };
 
@@ -41,6 +47,9 @@ mod requests;
 
 /// The timeout of a scene's store.
 const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// More polls of the actor than a test needs at one instant.
+const MAX_POLLS: usize = 10_000;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -448,6 +457,33 @@ struct Scene {
     store: RedisStore,
     limit: LimitHandle,
     script: Arc<Mutex<Script>>,
+    /// Most polls of the actor at one instant.
+    polls: Arc<AtomicUsize>,
+}
+
+/// Runs the actor, and ends it by a panic if it is polled without end at one instant.
+async fn count_polls(actor: impl Future<Output = ()>, polls: Arc<AtomicUsize>) {
+    let mut actor = pin!(actor);
+    let (mut last, mut count) = (Instant::now(), 0);
+    poll_fn(|cx| {
+        let now = Instant::now();
+        count = if now == last { count + 1 } else { 1 };
+        last = now;
+        polls.fetch_max(count, Ordering::Relaxed);
+        assert!(count < MAX_POLLS, "the actor does not wait");
+        actor.as_mut().poll(cx)
+    })
+    .await;
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let polls = self.polls.load(Ordering::Relaxed);
+        assert!(
+            polls < MAX_POLLS || thread::panicking(),
+            "the actor did not wait"
+        );
+    }
 }
 
 impl Scene {
@@ -476,13 +512,15 @@ impl Scene {
         let io = &store.inner.io;
         let servers = lock(&io.servers).take().expect("not started yet");
         let actor = Actor::new(io.clone(), servers, ScriptedWire(script.clone()));
-        tokio::spawn(actor.run());
+        let polls = Arc::<AtomicUsize>::default();
+        tokio::spawn(count_polls(actor.run(), polls.clone()));
         io.is_started.store(true, Ordering::Release);
         let limit = register(&store, "requests", Gcra, "1000000/day");
         Self {
             store,
             limit,
             script,
+            polls,
         }
     }
 
