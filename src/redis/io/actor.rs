@@ -140,7 +140,7 @@ impl<W: Wire> Actor<W> {
             if mem::take(&mut is_due) {
                 self.check_deadlines(now);
             }
-            self.drain(now);
+            self.drain();
             self.start_due_jobs(now);
             for lane in 0..self.lanes.len() {
                 self.send_due(lane, now);
@@ -219,10 +219,10 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Moves the requests in the inboxes into the backlogs, and starts the commands.
-    fn drain(&mut self, now: Instant) {
+    fn drain(&mut self) {
         for (inbox, lane) in self.io.inboxes.iter().zip(&mut self.lanes) {
             lock(&inbox.queue).drain(&mut lane.incoming);
-            lane.accept_incoming(now);
+            lane.accept_incoming();
         }
         let commands = mem::take(&mut lock(&self.io.commands).waiting);
         commands

@@ -142,13 +142,7 @@ impl<W: Wire> Actor<W> {
             return;
         }
         let at = self.now() + RESEND_INTERVAL;
-        let is_open = self.io.check_breaker(lane).is_err();
         let lane = &mut self.lanes[lane];
-        if is_open {
-            // They would only be kept again.
-            lane.send_kept_at = Some(at);
-            return;
-        }
         let oldest = lane.kept.drain(..lane.kept.len().min(MAX_BATCH_KEYS));
         let batch: Vec<_> = oldest.collect();
         lane.send_kept_at = (!lane.kept.is_empty()).then_some(at);

@@ -46,8 +46,6 @@ pub(super) struct Lane {
     pub(super) is_kept_paused: bool,
     /// Emptied batches, whose memory is reused.
     spare: Vec<Batch>,
-    /// When the inbox was last drained.
-    drained_at: Option<Instant>,
 }
 
 /// A batch in flight.
@@ -90,8 +88,7 @@ impl Lane {
     }
 
     /// Puts the requests that have arrived into the backlog.
-    pub(super) fn accept_incoming(&mut self, now: Instant) {
-        self.drained_at = Some(now);
+    pub(super) fn accept_incoming(&mut self) {
         for request in self.incoming.drain(..) {
             let is_later = |last: &PendingRequest| last.deadline > request.deadline;
             if self.backlog.back().is_some_and(is_later) {
@@ -221,8 +218,9 @@ impl Lane {
         late.for_each(|call| call.abort.abort());
     }
 
-    /// When the next of these happens: a deadline, a retry, the end of a call's time. A request that has been pushed since the inbox was
-    /// drained has a deadline a timeout later or more, unless the actor [was woken](super::Io::wake) for it.
+    /// When the next of these happens: a deadline, a retry, the end of a call's time. Requests in the inbox are later: each has a deadline a
+    /// timeout after the inbox was drained or more, unless the actor [was woken](super::Io::wake) for it; by then the first request
+    /// of the backlog has expired, or the server was silent for a timeout or has replied.
     pub(super) fn next_due(&self, timeout: Duration) -> Option<Instant> {
         let delayed = self.delayed.iter().flat_map(|(at, requests)| {
             let deadlines = requests.iter().map(|request| request.deadline);
@@ -233,13 +231,7 @@ impl Lane {
             [Some(call.sent_at + MIN_CALL_TIMEOUT.max(timeout)), deadline]
         });
         let first = self.backlog.front().map(|first| first.deadline);
-        let is_busy = !self.calls.is_empty() || first.is_some();
-        let pushed = self.drained_at.filter(|_| is_busy).map(|at| at + timeout);
-        let others = [
-            first,
-            pushed,
-            self.send_kept_at.filter(|_| !self.kept.is_empty()),
-        ];
+        let others = [first, self.send_kept_at.filter(|_| !self.kept.is_empty())];
         delayed
             .chain(calls.flatten())
             .chain(others.into_iter().flatten())
