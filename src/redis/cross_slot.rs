@@ -102,7 +102,7 @@ impl CrossSlotRequest {
             let followers = Followers::default();
             let io = &self.io;
             let response = io.execute(op, counters, self.deadline, followers, retry);
-            (positions, response.into())
+            (positions, response)
         });
         sent.collect()
     }

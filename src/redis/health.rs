@@ -16,7 +16,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::{
-        CounterOp, LimitHandle, Op, PendingResponse,
+        CounterOp, LimitHandle, Op,
         health::{HealthIssue, HealthReport},
     },
 };
@@ -240,7 +240,7 @@ impl RedisStore {
         };
         let _ = wire::decode_and_complete(&mut batch, reply?, &io.server_clock)?;
         for response in responses {
-            PendingResponse::from(response).await?;
+            response.await?;
         }
         Ok(())
     }

@@ -104,8 +104,10 @@ impl PermitRegistry {
     /// Renews all permits as often as this TTL needs it.
     pub(super) fn shorten_ttl(&self, ttl: Duration) {
         let mut registry = lock(&self.registry);
-        registry.ttl = registry.ttl.min(ttl);
-        self.ttl_changed.notify_one();
+        if ttl < registry.ttl {
+            registry.ttl = ttl;
+            self.ttl_changed.notify_one();
+        }
     }
 
     /// Renews the permits, some at a time. It is aborted when there are none.

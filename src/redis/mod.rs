@@ -153,7 +153,6 @@ impl RedisStore {
             ..Followers::default()
         };
         io.execute(op, counters, deadline, followers, Retry::IfUnread)
-            .into()
     }
 
     /// The cached rejection of a request.

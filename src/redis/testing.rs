@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, Request, Response};
 use redis::Value;
 use tokio::time::Instant;
@@ -48,7 +49,7 @@ impl Store for ScriptedStore {
         let mut batch = Batch::default();
         let counters = counters.iter().map(OwnedCounterOp::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
-        let (mut request, mut response) =
+        let (mut request, response) =
             PendingRequest::with_response(RequestState::new(op, counters, deadline, 0));
         request.time_synced = true;
         let _ = batch.push(request);
@@ -64,11 +65,10 @@ impl Store for ScriptedStore {
             assert!(reply.retry.is_empty(), "sent for the third time");
         }
         // A result that is not read is refunded, which goes nowhere without a runtime.
-        let result = response.poll_response(&Context::from_waker(Waker::noop()));
-        StoreResponse::Ready(match (result, reply) {
-            (Poll::Ready(Err(_)), Err(error)) => Err(error),
-            (Poll::Ready(result), _) => result,
-            (Poll::Pending, _) => Err(StoreError::Unsupported("a response without a waiter")),
+        StoreResponse::Ready(match (response.now_or_never(), reply) {
+            (Some(Err(_)), Err(error)) => Err(error),
+            (Some(result), _) => result,
+            (None, _) => Err(StoreError::Unsupported("a response without a waiter")),
         })
     }
 

@@ -489,10 +489,10 @@ pub(crate) trait SharedResponse: Send + Sync {
     /// Polls for the response, which is ready once.
     fn poll_response(self: Arc<Self>, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>>;
 
-    /// Called in place of a further poll, when the response is dropped before it was ready.
+    /// Called in place of a further poll, when the response is dropped before it was read.
     fn abandon(&self);
 
-    /// The same, with a completion for the result.
+    /// Called in place of [`abandon`](Self::abandon), with a completion for the result.
     fn detach(&self, completion: Completion);
 }
 
@@ -505,8 +505,8 @@ impl PendingResponse {
         Self(Pending::Shared(response))
     }
 
-    /// Drops the response, which cancels nothing: it is that of an [`Adjust`](Op::Adjust). Its result goes to `completion`; a future of
-    /// a store of the application has none any more.
+    /// Drops the response of an [`Adjust`](Op::Adjust), which is made nevertheless. Its result goes to `completion`, but for a response that
+    /// is a future of its own.
     pub(crate) fn detach(mut self, completion: Completion) {
         if let Pending::Shared(response) = &mut self.0
             && let Some(response) = response.take()

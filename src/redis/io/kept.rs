@@ -261,7 +261,7 @@ mod tests {
         };
         let counters = [OwnedCounterOp::of(&counter)].into();
         let state = RequestState::new(Op::Adjust, counters, Instant::now(), 0);
-        let request = PendingRequest::detached(state, Retry::IfUnread);
+        let request = PendingRequest::new(state, false, Retry::IfUnread);
         let unsettled = Unsettled::of(&request, sent, false);
         request.fail(StoreError::timeout());
         unsettled.counters[0].clone()

@@ -52,7 +52,6 @@ use super::{
     request::{
         Followers, PendingRequest, RequestState, Retry, UndeliveredGuard, ended,
         op::{CounterOps, OwnedCounterOp},
-        response_handle::ResponseHandle,
     },
     script::{Script, ScriptRegistry},
 };
@@ -62,7 +61,7 @@ use crate::{
     error::StoreError,
     key::Key,
     observe::{NodeStats, Observer, SharedObservers},
-    store::{Completion, Op, OpResult},
+    store::{Completion, Op, OpResult, StoreResponse},
     sync::{CachePadded, lock, read},
 };
 
@@ -349,7 +348,7 @@ impl Io {
         }
     }
 
-    /// Executes an operation on keys of one slot. Sets `followers.undelivered`.
+    /// Executes an operation on keys of one slot.
     ///
     /// # Errors
     ///
@@ -361,19 +360,22 @@ impl Io {
         op: Op,
         counters: CounterOps,
         deadline: Instant,
-        mut followers: Followers,
+        followers: Followers,
         retry: Retry,
-    ) -> Result<ResponseHandle, StoreError> {
+    ) -> StoreResponse {
         let (tag, hash) = self.invalidate_and_route(op, &counters);
-        if retry != Retry::Always {
-            self.check_breaker(tag)?;
+        if retry != Retry::Always
+            && let Err(error) = self.check_breaker(tag)
+        {
+            return StoreResponse::Ready(Err(error));
         }
-        followers.undelivered = self.undelivered(op);
         let state = RequestState::with_followers(op, counters, deadline, hash, followers);
         let (mut request, response) = PendingRequest::with_response(state);
         request.retry = retry;
-        self.push(tag, request)?;
-        Ok(response)
+        match self.push(tag, request) {
+            Ok(()) => StoreResponse::Pending(response),
+            Err(error) => StoreResponse::Ready(Err(error)),
+        }
     }
 
     /// Executes an operation for which no task waits. `completion` gets its result; an adjustment that did not run is sent again, and
@@ -406,14 +408,14 @@ impl Io {
         retry: Retry,
     ) {
         let (tag, hash) = self.invalidate_and_route(op, &counters);
+        let has_waiter = completion.is_some();
         let followers = Followers {
             completion,
-            undelivered: self.undelivered(op),
             ..Followers::default()
         };
         let state = RequestState::with_followers(op, counters, self.deadline(), hash, followers);
-        // One that can't be pushed is dropped.
-        let _ = self.push(tag, PendingRequest::detached(state, retry));
+        // One that can't be pushed has failed.
+        let _ = self.push(tag, PendingRequest::new(state, has_waiter, retry));
     }
 
     /// Invalidates the cached rejections of keys that the operation may give units. Returns the lane and a hash of the keys.
@@ -443,7 +445,8 @@ impl Io {
     }
 
     /// Pushes a request into its lane's inbox. If that fails, its waiter gets the same error.
-    fn push(self: &Arc<Self>, tag: usize, request: PendingRequest) -> Result<(), StoreError> {
+    fn push(self: &Arc<Self>, tag: usize, mut request: PendingRequest) -> Result<(), StoreError> {
+        request.undelivered = self.undelivered(request.op);
         if let Err(error) = self.start() {
             request.fail(error.clone());
             return Err(error);

@@ -1,7 +1,7 @@
 //! A request on its way to Redis and back.
 //!
 //! [`RequestState`] is the one allocation that the IO thread's side ([`PendingRequest`]) and the caller's side
-//! (`ResponseHandle`) share. The IO thread puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
+//! (`PendingResponse`) share. The IO thread puts the result into its [`ResponseSlot`]; a response that is dropped before closes the
 //! slot, and the IO thread refunds what the request charged.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::Waker,
+    task::{Context, Poll, Waker},
 };
 
 use tokio::time::Instant;
@@ -20,13 +20,12 @@ use self::{limit::io_of, op::CounterOps, response_slot::ResponseSlot};
 use super::{lease::ResponseRecorder, rejection_cache::CacheToken};
 use crate::{
     error::StoreError,
-    store::{Completion, Op, OpResult},
+    store::{Completion, Op, OpResult, PendingResponse, SharedResponse},
     sync::lock,
 };
 
 pub(in crate::redis) mod limit;
 pub(crate) mod op;
-pub(crate) mod response_handle;
 pub(crate) mod response_slot;
 
 /// The operation and the slot for its result, shared by the IO thread and the waiter.
@@ -45,8 +44,6 @@ pub(crate) struct RequestState {
     completion: Mutex<Option<Completion>>,
     /// Whether the waiter has dropped its handle.
     is_cancelled: AtomicBool,
-    /// Counts the operation as undelivered, if it must not be lost.
-    undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
 }
 
@@ -61,6 +58,8 @@ pub(crate) struct PendingRequest {
     /// Whether a task or a completion has not got its response yet; the task may have dropped its handle.
     has_waiter: bool,
     pub(crate) retry: Retry,
+    /// Counts the operation as undelivered, if it must not be lost.
+    pub(crate) undelivered: Option<UndeliveredGuard>,
 }
 
 /// Whether an adjustment that has failed is sent again, if it did not run.
@@ -84,15 +83,20 @@ pub(crate) enum Sent {
 }
 
 impl PendingRequest {
-    /// A request for which no task waits.
-    pub(crate) fn detached(state: Arc<RequestState>, retry: Retry) -> Self {
-        let has_waiter = lock(&state.completion).is_some();
+    /// A request, and its response. Dropping that cancels the request and refunds what it charged.
+    pub(crate) fn with_response(state: Arc<RequestState>) -> (Self, PendingResponse) {
+        let response = PendingResponse::shared(Some(state.clone()));
+        (Self::new(state, true, Retry::IfUnread), response)
+    }
+
+    pub(crate) fn new(state: Arc<RequestState>, has_waiter: bool, retry: Retry) -> Self {
         Self {
             state,
             time_synced: false,
             send_alone: false,
             has_waiter,
             retry,
+            undelivered: None,
         }
     }
 
@@ -205,9 +209,6 @@ impl Drop for PendingRequest {
         if self.has_waiter {
             self.complete(Err(ended()));
         }
-        if let Some(undelivered) = &self.undelivered {
-            undelivered.end();
-        }
     }
 }
 
@@ -239,14 +240,7 @@ impl RequestState {
             recorder: followers.recorder,
             completion: Mutex::new(followers.completion),
             is_cancelled: AtomicBool::new(false),
-            undelivered: followers.undelivered,
         })
-    }
-
-    /// Records that the waiter has dropped its handle.
-    #[cold]
-    pub(crate) fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
     /// Refunds the charge of a result that no waiter read.
@@ -276,6 +270,45 @@ impl RequestState {
     }
 }
 
+/// The caller's side.
+impl SharedResponse for RequestState {
+    /// A rejection is cached.
+    #[inline]
+    fn poll_response(self: Arc<Self>, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
+        let previous = lock(&self.slot).poll_take(cx.waker());
+        let ResponseSlot::Ready(result) = previous else {
+            return Poll::Pending;
+        };
+        if let Ok(result) = &result
+            && result.admitted == 0
+        {
+            self.cache_rejection(result);
+        }
+        Poll::Ready(result)
+    }
+
+    /// Closes the slot, since the waiter has left, and refunds what the request has charged.
+    fn abandon(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+        let previous = lock(&self.slot).close();
+        if let ResponseSlot::Ready(Ok(result)) = &previous {
+            self.refund_unread(result);
+        }
+    }
+
+    fn detach(&self, completion: Completion) {
+        *lock(&self.completion) = Some(completion);
+        // From now on the IO thread passes the response to the completion.
+        let previous = lock(&self.slot).close();
+        if let ResponseSlot::Ready(response) = previous {
+            let completion = lock(&self.completion).take();
+            if let Some(completion) = completion {
+                completion.complete(response);
+            }
+        }
+    }
+}
+
 /// What follows the response to a request.
 #[derive(Default)]
 pub(crate) struct Followers {
@@ -284,36 +317,23 @@ pub(crate) struct Followers {
     pub(in crate::redis) recorder: Option<Box<ResponseRecorder>>,
     /// Gets the response in place of a task.
     pub(crate) completion: Option<Completion>,
-    pub(crate) undelivered: Option<UndeliveredGuard>,
 }
 
-/// Counts a refund or a charge as undelivered until it has ended or this is dropped.
+/// Counts a refund or a charge as undelivered until it is dropped.
 #[derive(Debug)]
-pub(crate) struct UndeliveredGuard {
-    sent: Arc<AtomicUsize>,
-    ended: AtomicBool,
-}
+pub(crate) struct UndeliveredGuard(Arc<AtomicUsize>);
 
 impl UndeliveredGuard {
-    /// Increments `sent`.
-    pub(crate) fn new(sent: &Arc<AtomicUsize>) -> Self {
-        sent.fetch_add(1, Ordering::AcqRel);
-        Self {
-            sent: sent.clone(),
-            ended: AtomicBool::new(false),
-        }
-    }
-
-    pub(crate) fn end(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            self.sent.fetch_sub(1, Ordering::AcqRel);
-        }
+    /// Increments `undelivered`.
+    pub(crate) fn new(undelivered: &Arc<AtomicUsize>) -> Self {
+        undelivered.fetch_add(1, Ordering::AcqRel);
+        Self(undelivered.clone())
     }
 }
 
 impl Drop for UndeliveredGuard {
     fn drop(&mut self) {
-        self.end();
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -323,9 +343,9 @@ pub(crate) fn ended() -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll};
+    use futures_util::FutureExt as _;
 
-    use super::{op::OwnedCounterOp, response_handle::ResponseHandle, *};
+    use super::{op::OwnedCounterOp, *};
     use crate::{
         clock::Timestamp,
         key::Key,
@@ -333,7 +353,7 @@ mod tests {
         strategy::Gcra,
     };
 
-    fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
+    fn with_response(op: Op) -> (PendingRequest, PendingResponse) {
         let limit = LimitHandle::unregistered(Gcra, "9/min");
         let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
         PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0))
@@ -343,29 +363,27 @@ mod tests {
         OpResult::new(Timestamp::default(), 1, [])
     }
 
-    fn read(response: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {
-        match response.poll_response(&Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result.map(|result| result.admitted)),
-            Poll::Pending => None,
-        }
+    fn read(response: PendingResponse) -> Option<Result<u64, StoreError>> {
+        let result = response.now_or_never()?;
+        Some(result.map(|result| result.admitted))
     }
 
     #[test]
     fn the_waiter_of_a_lost_request_gets_an_error() {
-        let (request, mut response) = with_response(Op::Acquire(1));
+        let (request, response) = with_response(Op::Acquire(1));
         drop(request);
-        let response = read(&mut response);
+        let response = read(response);
         assert!(matches!(response, Some(Err(StoreError::Connection { .. }))));
     }
 
     #[test]
     fn a_timed_out_request_gets_no_second_response() {
-        let (mut request, mut response) = with_response(Op::Acquire(1));
+        let (mut request, response) = with_response(Op::Acquire(1));
         request.expire();
         assert!(!request.has_waiter());
         request.succeed(admitted());
         assert!(matches!(
-            read(&mut response),
+            read(response),
             Some(Err(StoreError::Timeout { .. }))
         ));
     }

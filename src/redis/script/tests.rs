@@ -1,14 +1,9 @@
 //! Fast paths held against the functions of their strategies: both execute the same batches on one server, each in a database
 //! of its own.
 
-use std::{
-    cell::RefCell,
-    collections::HashSet,
-    sync::Weak,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::HashSet, sync::Weak, time::Duration};
 
+use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
     sample::{Index, subsequence},
@@ -31,10 +26,9 @@ use crate::{
             PendingRequest, RequestState,
             limit::RedisLimit,
             op::{CounterOps, OwnedCounterOp},
-            response_handle::ResponseHandle,
         },
     },
-    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, Units},
+    store::{CounterMode, CounterOp, LimitHandle, Op, OpResult, PendingResponse, Units},
     strategy::{Gcra, Snapshot, Strategy as _, Terms, TokenBucket},
 };
 
@@ -158,11 +152,8 @@ impl Scene {
             wire::decode_and_complete(&mut batch, reply, &ServerClock::default()).is_ok(),
             "a whole answer"
         );
-        let tell = |mut answer: ResponseHandle| {
-            let answered = answer.poll_response(&Context::from_waker(Waker::noop()));
-            let Poll::Ready(answer) = answered else {
-                panic!("no answer");
-            };
+        let tell = |answer: PendingResponse| {
+            let answer = answer.now_or_never().expect("an answer");
             let answer = answer.map_err(|error| error.to_string());
             answer.map(|answer| executed(&answer))
         };

@@ -327,7 +327,6 @@ async fn a_request_whose_deadline_is_earlier_than_those_before_it_fails_at_its_d
     let followers = Followers::default();
     let response = io.execute(Op::Peek, counters, deadline, followers, Retry::IfUnread);
     io.wake();
-    let response = StoreResponse::Pending(response.expect("it is pushed").into());
     let (elapsed, result) = timed(response).await.expect("it ends");
     assert_eq!(elapsed, ms(20));
     assert!(!result.expect_err("not sent").may_have_run());
