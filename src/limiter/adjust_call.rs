@@ -49,7 +49,7 @@ pub(crate) struct AdjustCall {
     adjustments: SmallVec<[Adjustment; 1]>,
 }
 
-/// A call that was sent. If it is dropped, it is made nevertheless.
+/// A call that was sent. If it is dropped in flight, it is made nevertheless.
 pub(crate) struct SentAdjustCall {
     call: Option<AdjustCall>,
     response: StoreResponse,
@@ -212,7 +212,8 @@ impl Future for SentAdjustCall {
 }
 
 impl SentAdjustCall {
-    /// Has `completion` called with the result, unless that was returned. It is dropped if the call is made later, or its result is lost.
+    /// Has `completion` called with the result, unless that was returned. The completion is dropped if the call is made later, or its
+    /// result is lost.
     pub(crate) fn detach(
         self,
         completion: impl FnOnce(Result<AllAdjusted, StoreError>) + Send + 'static,

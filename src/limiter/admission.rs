@@ -392,7 +392,8 @@ impl Admission {
             .is_some_and(|passed| passed.decision.depends_on_outcome())
     }
 
-    /// Settles the decision of this index by the request's outcome, without waiting for it. What the application has settled stays.
+    /// Settles the decision of this index by the request's outcome, without waiting for it. Nothing is charged that the application
+    /// has charged or settled.
     pub(crate) fn settle_outcome(&self, index: usize, outcome: &Outcome<'_>) {
         let Some((set, policies)) = self.lock().get(index).map(Passed::charging_policies) else {
             return;
@@ -680,7 +681,8 @@ impl PolicyAdmission {
     /// # Errors
     ///
     /// [`StoreError`] if the store fails: the request is charged as before, or its true cost. The call can be repeated: what
-    /// [may have been done](StoreError::may_have_run) counts as done, and is not done twice. To have it
+    /// [may have been done](StoreError::may_have_run) counts as done, and is not done twice. Units that it charged have no receipt: a later
+    /// settlement to less leaves them to time. To have it
     /// sent after an outage instead, drop a [meter](UnitMeter) that is [set](UnitMeter::set) to the true cost.
     ///
     /// # Cancellation

@@ -9,8 +9,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::join_all;
-
 use smallvec::SmallVec;
 use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard},
@@ -53,7 +51,7 @@ struct Line {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Units that are charged without a receipt: by a call in flight, or by one whose result was lost.
     pending: u64,
-    /// Whether it is settled: then the request's outcome does not change it.
+    /// Whether the application has charged or settled it: then the request's outcome charges nothing.
     is_settled: bool,
     /// Whether the entry's status is newer than the decision's.
     is_adjusted: bool,
@@ -76,7 +74,7 @@ impl Deferred {
     }
 }
 
-/// The exclusive right to adjust a charge, until the results of its calls have come. When it is dropped, what was deferred meanwhile
+/// The exclusive right to adjust a charge, until its calls have a result or have timed out. When it is dropped, what was deferred meanwhile
 /// is sent.
 struct Turn {
     charge: Arc<Charge>,
@@ -173,7 +171,7 @@ impl Charge {
         }
     }
 
-    /// Charges more units under a policy. If the future is dropped, they are charged nevertheless.
+    /// Charges more units under a policy. If the future is dropped in flight, they are charged nevertheless.
     pub(crate) async fn charge(
         self: &Arc<Self>,
         policy: &str,
@@ -243,13 +241,13 @@ impl Charge {
                 return Ok(());
             }
             // All calls are sent before the first result is awaited.
-            let calls = self.by_call(&mut steps).map(async |steps| {
-                let result = turn.send(steps.to_vec(), UnitsKind::SettledMore).await;
-                (steps, result)
+            let calls = self.by_call(&mut steps).map(|steps| {
+                let call = turn.send(steps.to_vec(), UnitsKind::SettledMore);
+                (steps, call)
             });
             let (mut failed, mut error) = (Vec::new(), None);
-            for (steps, result) in join_all(calls).await {
-                if let Err(reason) = result {
+            for (steps, call) in calls.collect::<Vec<_>>() {
+                if let Err(reason) = call.await {
                     failed.extend(steps.iter().map(|step| step.line));
                     error = Some(reason);
                 }
@@ -366,6 +364,9 @@ impl Charge {
 
     /// Charges lines their costs after the response, except those that are settled, in the background.
     pub(crate) fn charge_after(self: &Arc<Self>, lines: &[usize]) {
+        if lines.is_empty() {
+            return;
+        }
         lock(&self.deferred).charges.extend_from_slice(lines);
         self.make_deferred();
     }

@@ -145,6 +145,9 @@ impl Policy {
     /// stay charged if other requests were charged at the same time; for slow work, [`FixedWindow`](crate::FixedWindow) refunds
     /// the whole charge. If the process dies during the request, the charge stays until its window ends or it has refilled.
     ///
+    /// What the handler has charged or [settled](crate::limiter::PolicyAdmission::settle) is refunded too: where a failed request costs
+    /// what it has used, settle under a policy that charges on arrival.
+    ///
     /// A call by hand, such as [`Limiter::admit`](crate::Limiter::admit), has no response and refunds nothing: refund it by
     /// [`PolicyAdmission::refund`](crate::limiter::PolicyAdmission::refund).
     #[must_use]
