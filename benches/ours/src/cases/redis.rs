@@ -23,16 +23,16 @@ pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
     let turns = turns(&plan, 512, n, Rule::ample(n)).await;
     let outcome = Outcome::of("cold", format!("512 tasks, {}", keys(n)), &turns)
-        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(1.8))
-        .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(5.5));
+        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(2.8))
+        .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(8.0));
     vec![outcome]
 }
 
 pub(super) async fn hot(plan: Plan) -> Vec<Outcome> {
     let turns = turns(&plan, 512, 1, Rule::ample(1)).await;
     let outcome = Outcome::of("hot", "512 tasks, one hot key", &turns)
-        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(10.0))
-        .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(30.0));
+        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(7.0))
+        .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(25.0));
     vec![outcome]
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn some(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
     let turns = turns(&plan, 64, n, Rule::ample(n)).await;
     let outcome = Outcome::of("some", format!("64 tasks, {}", keys(n)), &turns)
-        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(1.5))
+        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(2.2))
         .compare(&turns, Measure::P99, MUX, Target::AtMost(1.0))
         .compare(&turns, Measure::Rate, POOLED, Target::None);
     vec![outcome]
@@ -71,8 +71,8 @@ pub(super) async fn single(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
     let turns = turns(&plan, 1, n, Rule::ample(n)).await;
     let outcome = Outcome::of("single", format!("1 task, {}", keys(n)), &turns)
-        .compare(&turns, Measure::P50, POOLED, Target::AtMost(0.65))
-        .compare(&turns, Measure::P50, MUX, Target::AtMost(1.1));
+        .compare(&turns, Measure::P50, POOLED, Target::AtMost(0.8))
+        .compare(&turns, Measure::P50, MUX, Target::AtMost(1.4));
     vec![outcome]
 }
 
