@@ -28,8 +28,8 @@ use super::{
     breaker::Breaker,
     commands::EndedCommand,
     deadline_timer::DeadlineTimer,
-    lane::Lane,
-    node::Node,
+    lane::{CallId, Lane},
+    node::{ConnectionId, Node, NodeId},
     server::Servers,
     slots::{SlotRange, Slots},
     wire::{CallError, Wire},
@@ -47,7 +47,7 @@ pub(super) struct Actor<W: Wire> {
     pub(super) wire: Arc<W>,
     /// By hash tag.
     pub(super) lanes: Vec<Lane>,
-    pub(super) nodes: BTreeMap<u64, Node<W::Connection>>,
+    pub(super) nodes: BTreeMap<NodeId, Node<W::Connection>>,
     /// The slot map, of a cluster.
     pub(super) slots: Option<Slots>,
     /// Calls in flight, connections that are being opened, and all else that is awaited.
@@ -66,22 +66,22 @@ pub(super) type Job<C> = Unconstrained<Pin<Box<dyn Future<Output = Done<C>> + Se
 pub(super) enum Done<C> {
     Call {
         lane: usize,
-        id: u64,
+        id: CallId,
         reply: Result<Value, CallError>,
     },
     Connected {
-        node: u64,
+        node: NodeId,
         result: Result<C, StoreError>,
     },
     /// The reply to a `PING` on an idle connection.
     Pinged {
-        node: u64,
-        connection: u64,
+        node: NodeId,
+        connection: ConnectionId,
         result: Result<Value, CallError>,
     },
     /// A probe, and the connection on which it was answered.
     Probed {
-        node: u64,
+        node: NodeId,
         result: Result<C, StoreError>,
     },
     Slots(Result<Vec<SlotRange>, StoreError>),

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::{
     OpenBreaker,
     actor::{Actor, Done},
-    lane::Call,
+    lane::{Call, CallId},
+    node::NodeId,
     slots::{self, Redirect},
     wire::{CallError, Wire},
 };
@@ -71,7 +72,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Sends a batch on the current connection of a node.
-    pub(super) fn send(&mut self, lane: usize, mut batch: Batch, id: u64, send_as: SendAs) {
+    pub(super) fn send(&mut self, lane: usize, mut batch: Batch, id: NodeId, send_as: SendAs) {
         let (now, call) = (self.now(), self.next_id());
         let (script, clock) = (self.io.script(), self.io.server_clock.now());
         let encoded = AssertUnwindSafe(|| batch.call(&script, send_as.with_text, clock));
@@ -110,7 +111,7 @@ impl<W: Wire> Actor<W> {
         });
     }
 
-    pub(super) fn end_call(&mut self, lane: usize, id: u64, reply: Result<Value, CallError>) {
+    pub(super) fn end_call(&mut self, lane: usize, id: CallId, reply: Result<Value, CallError>) {
         let Some(call) = self.lanes[lane].take_call(id) else {
             return;
         };
@@ -122,6 +123,10 @@ impl<W: Wire> Actor<W> {
         let trip = has_reply.then(|| self.now().saturating_duration_since(call.sent_at));
         if let Some(node) = self.nodes.get_mut(&call.node) {
             node.end_call(call.connection, trip);
+            if !node.is_current(call.connection) {
+                // It may have been the last call of a replaced connection.
+                self.publish(call.node);
+            }
         }
         match reply {
             Ok(reply) => self.handle_reply(lane, call, reply),
@@ -257,7 +262,7 @@ impl<W: Wire> Actor<W> {
 
     /// Sends a batch to the node that is importing its slot. Until the connection to that is open, the batch is sent to the lane's node
     /// again, which redirects it again unless the slot has moved by then.
-    pub(super) fn ask(&mut self, id: u64, lane: usize, mut batch: Batch) {
+    pub(super) fn ask(&mut self, id: NodeId, lane: usize, mut batch: Batch) {
         let Some(node) = self.nodes.get(&id) else {
             return self.send_again(lane, batch, None);
         };
@@ -328,7 +333,7 @@ impl<W: Wire> Actor<W> {
     #[cold]
     pub(super) fn report_call(
         &self,
-        node: u64,
+        node: NodeId,
         elapsed: Duration,
         (requests, counter_ops): (usize, usize),
         result: CallResult,

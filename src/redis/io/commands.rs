@@ -12,6 +12,7 @@ use tokio::{
 use super::{
     Command, ServerRef, Target,
     actor::{Actor, Done},
+    node::NodeId,
     server::Server,
     slots::{self, Redirect, no_owner},
     wire::{CallError, Wire},
@@ -32,7 +33,7 @@ pub(super) struct CommandRun {
 
 /// A command that has a reply or an error.
 pub(super) struct EndedCommand {
-    node: u64,
+    node: NodeId,
     run: CommandRun,
     result: Result<Result<Value, RedisError>, StoreError>,
 }
@@ -107,7 +108,7 @@ impl<W: Wire> Actor<W> {
         Ok(servers)
     }
 
-    pub(super) fn run_command(&mut self, id: u64, run: CommandRun, asking: bool) {
+    pub(super) fn run_command(&mut self, id: NodeId, run: CommandRun, asking: bool) {
         let Some(node) = self.nodes.get(&id) else {
             return;
         };

@@ -11,7 +11,7 @@ use super::{
     breaker::Breaker,
     calls::CallResult,
     lane::MIN_CALL_TIMEOUT,
-    node::Node,
+    node::{ConnectionId, Node, NodeId},
     server::{Address, Server},
     wire::{CallError, Wire},
 };
@@ -30,7 +30,7 @@ const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl<W: Wire> Actor<W> {
-    pub(super) fn add_node(&mut self, server: Server, address: Option<Address>) -> u64 {
+    pub(super) fn add_node(&mut self, server: Server, address: Option<Address>) -> NodeId {
         let id = self.next_id();
         let breaker = Breaker::new(self.io.settings.breaker_threshold);
         self.nodes.insert(id, Node::new(server, address, breaker));
@@ -42,7 +42,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Opens a connection to a node, unless one is being opened.
-    pub(super) fn connect(&mut self, id: u64) {
+    pub(super) fn connect(&mut self, id: NodeId) {
         let within = self.connect_timeout();
         let Some(node) = self.nodes.get_mut(&id).filter(|node| !node.is_connecting) else {
             return;
@@ -58,7 +58,7 @@ impl<W: Wire> Actor<W> {
         });
     }
 
-    pub(super) fn end_connect(&mut self, id: u64, result: Result<W::Connection, StoreError>) {
+    pub(super) fn end_connect(&mut self, id: NodeId, result: Result<W::Connection, StoreError>) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
@@ -95,7 +95,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn set_current(&mut self, id: u64, connection: W::Connection) {
+    pub(super) fn set_current(&mut self, id: NodeId, connection: W::Connection) {
         let (now, connection_id) = (self.now(), self.next_id());
         if let Some(node) = self.nodes.get_mut(&id) {
             let closed = node.set_current(connection_id, connection, now);
@@ -105,7 +105,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Has no more calls sent on the current connection.
-    pub(super) fn retire_connection(&mut self, id: u64) {
+    pub(super) fn retire_connection(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(&id) {
             let closed = node.retire();
             self.abort_calls(closed);
@@ -114,7 +114,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Aborts the calls of a connection that is closed.
-    pub(super) fn abort_calls(&self, closed: Option<u64>) {
+    pub(super) fn abort_calls(&self, closed: Option<ConnectionId>) {
         let Some(closed) = closed else {
             return;
         };
@@ -124,7 +124,12 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Drops a connection that broke. With an `error`, its first call to find out counts as a failure.
-    pub(super) fn lose_connection(&mut self, id: u64, connection: u64, error: Option<&StoreError>) {
+    pub(super) fn lose_connection(
+        &mut self,
+        id: NodeId,
+        connection: ConnectionId,
+        error: Option<&StoreError>,
+    ) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
@@ -137,7 +142,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Replaces the connection of a silent node, and counts a failure. The calls in flight may still have a reply.
-    pub(super) fn replace_silent(&mut self, id: u64, now: Instant) {
+    pub(super) fn replace_silent(&mut self, id: NodeId, now: Instant) {
         let error = StoreError::timeout();
         for lane in 0..self.lanes.len() {
             let mut calls = mem::take(&mut self.lanes[lane].calls);
@@ -161,7 +166,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn note_failure(&mut self, id: u64, error: &StoreError) {
+    pub(super) fn note_failure(&mut self, id: NodeId, error: &StoreError) {
         let now = self.now();
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -187,7 +192,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn note_success(&mut self, id: u64) {
+    pub(super) fn note_success(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(&id)
             && node.breaker.on_success()
         {
@@ -196,7 +201,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Reports that a circuit breaker closed, and sends the node's kept adjustments.
-    pub(super) fn note_closed(&mut self, id: u64) {
+    pub(super) fn note_closed(&mut self, id: NodeId) {
         static CLOSED: LogThrottle = LogThrottle::new();
         CLOSED.log_with(|suppressed| {
             self.io.defer(move || {
@@ -216,7 +221,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn report_breaker(&self, id: u64, state: BreakerState) {
+    pub(super) fn report_breaker(&self, id: NodeId, state: BreakerState) {
         if let Some(node) = self.nodes.get(&id) {
             let node = node.server.name.clone();
             self.io.report(move |observer| {
@@ -227,7 +232,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Publishes the state of a node: to the lanes that it serves, and for operators.
-    pub(super) fn publish(&self, id: u64) {
+    pub(super) fn publish(&self, id: NodeId) {
         let node = self.nodes.get(&id);
         let open = node.and_then(|node| node.breaker.next_probe());
         let open = open.map(|(next_probe, cause)| Arc::new(OpenBreaker { next_probe, cause }));
@@ -236,7 +241,7 @@ impl<W: Wire> Actor<W> {
                 inbox.open.store(open.clone());
             }
         }
-        let served = |id: &u64| self.lanes.iter().any(|lane| lane.node == Some(*id));
+        let served = |id: &NodeId| self.lanes.iter().any(|lane| lane.node == Some(*id));
         let nodes = self.nodes.iter().filter(|(id, _)| served(id));
         let stats = nodes.map(|(_, node)| {
             let name = node.server.name.clone();
@@ -246,7 +251,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Sends a `PING` on a connection that was idle for long.
-    pub(super) fn send_ping(&mut self, id: u64, now: Instant) {
+    pub(super) fn send_ping(&mut self, id: NodeId, now: Instant) {
         let within = MIN_CALL_TIMEOUT.max(self.io.timeout());
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -266,7 +271,12 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn end_ping(&mut self, id: u64, connection: u64, result: Result<Value, CallError>) {
+    pub(super) fn end_ping(
+        &mut self,
+        id: NodeId,
+        connection: ConnectionId,
+        result: Result<Value, CallError>,
+    ) {
         let is_lost = match result {
             // An error reply is a reply, such as that of a server that runs another client's script.
             Ok(_) => false,
@@ -282,7 +292,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// Sends a probe on a connection of its own: it proves that connections can be opened, too.
-    pub(super) fn send_probe(&mut self, id: u64) {
+    pub(super) fn send_probe(&mut self, id: NodeId) {
         let tag = self.lanes.iter().position(|lane| lane.node == Some(id));
         let key = key_names::probe_key(self.io.prefix(), self.io.tags(), tag.unwrap_or(0));
         let mut cmd = redis::cmd("EVAL");
@@ -311,7 +321,7 @@ impl<W: Wire> Actor<W> {
         self.publish(id);
     }
 
-    pub(super) fn end_probe(&mut self, id: u64, result: Result<W::Connection, StoreError>) {
+    pub(super) fn end_probe(&mut self, id: NodeId, result: Result<W::Connection, StoreError>) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };

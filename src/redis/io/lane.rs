@@ -8,6 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 use futures_util::future::AbortHandle;
 use tokio::time::Instant;
 
+use super::node::{ConnectionId, NodeId};
 use crate::redis::{
     batch::{Batch, MAX_BATCH_KEYS},
     request::{PendingRequest, op::CounterOps},
@@ -26,7 +27,7 @@ pub(super) const MIN_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Lane {
     /// The node that has the lane's keys, if it is known.
-    pub(super) node: Option<u64>,
+    pub(super) node: Option<NodeId>,
     /// Requests that have arrived since the last turn. The inbox takes over the allocation.
     pub(super) incoming: Vec<PendingRequest>,
     /// Requests to send, the earliest deadline first.
@@ -48,12 +49,14 @@ pub(super) struct Lane {
     spare: Vec<Batch>,
 }
 
+pub(super) type CallId = u64;
+
 /// A batch in flight.
 pub(super) struct Call {
-    pub(super) id: u64,
+    pub(super) id: CallId,
     pub(super) batch: Batch,
-    pub(super) node: u64,
-    pub(super) connection: u64,
+    pub(super) node: NodeId,
+    pub(super) connection: ConnectionId,
     pub(super) sent_at: Instant,
     pub(super) with_text: bool,
     pub(super) asking: bool,
@@ -102,13 +105,13 @@ impl Lane {
     }
 
     /// The batches in flight on a connection.
-    fn in_flight(&self, connection: u64) -> usize {
+    fn in_flight(&self, connection: ConnectionId) -> usize {
         let calls = self.calls.iter();
         calls.filter(|call| call.connection == connection).count()
     }
 
     /// Whether a batch is to be sent now on a connection.
-    pub(super) fn is_due(&self, connection: u64, is_distant: bool) -> bool {
+    pub(super) fn is_due(&self, connection: ConnectionId, is_distant: bool) -> bool {
         let waiting = self.backlog.len();
         let in_flight = self.in_flight(connection);
         waiting > 0
@@ -117,7 +120,7 @@ impl Lane {
     }
 
     /// How many requests in the inbox wake the actor.
-    pub(super) fn wake_at(&self, connection: Option<u64>, is_distant: bool) -> usize {
+    pub(super) fn wake_at(&self, connection: Option<ConnectionId>, is_distant: bool) -> usize {
         let in_flight = connection.map_or(0, |id| self.in_flight(id));
         match in_flight {
             // Only the first one, until the connection is open.
@@ -165,7 +168,7 @@ impl Lane {
     }
 
     /// Removes a call that has ended.
-    pub(super) fn take_call(&mut self, id: u64) -> Option<Call> {
+    pub(super) fn take_call(&mut self, id: CallId) -> Option<Call> {
         let index = self.calls.iter().position(|call| call.id == id)?;
         Some(self.calls.remove(index))
     }

@@ -21,6 +21,9 @@ const MAX_IDLE: Duration = Duration::from_secs(30);
 /// Over a link with a longer round trip a batch does not wait for the one in flight.
 const MIN_DISTANT_TRIP: Duration = Duration::from_micros(300);
 
+pub(super) type NodeId = u64;
+pub(super) type ConnectionId = u64;
+
 /// A server that has keys, or had.
 pub(super) struct Node<C> {
     pub(super) server: Server,
@@ -41,7 +44,7 @@ pub(super) struct Node<C> {
 }
 
 pub(super) struct Connection<C> {
-    pub(super) id: u64,
+    pub(super) id: ConnectionId,
     pub(super) wire: C,
     calls: usize,
     /// The shortest round trip; `Duration::MAX` before the first.
@@ -76,7 +79,12 @@ impl<C> Node<C> {
     }
 
     /// Has calls sent on a new connection. Returns the one to close, if there are too many: its calls end.
-    pub(super) fn set_current(&mut self, id: u64, wire: C, now: Instant) -> Option<u64> {
+    pub(super) fn set_current(
+        &mut self,
+        id: ConnectionId,
+        wire: C,
+        now: Instant,
+    ) -> Option<ConnectionId> {
         let closed = self.retire();
         self.silent_since = None;
         self.current = Some(Connection {
@@ -91,7 +99,7 @@ impl<C> Node<C> {
 
     /// Has no more calls sent on the current connection; it stays open while it has some. Returns the connection to close, if there are
     /// too many.
-    pub(super) fn retire(&mut self) -> Option<u64> {
+    pub(super) fn retire(&mut self) -> Option<ConnectionId> {
         let current = self.current.take().filter(|current| current.calls > 0);
         self.replaced.extend(current);
         let closed = (self.replaced.len() >= MAX_CONNECTIONS).then(|| self.replaced.remove(0));
@@ -99,14 +107,14 @@ impl<C> Node<C> {
     }
 
     /// Whether calls are sent on this connection.
-    pub(super) fn is_current(&self, id: u64) -> bool {
+    pub(super) fn is_current(&self, id: ConnectionId) -> bool {
         self.current
             .as_ref()
             .is_some_and(|current| current.id == id)
     }
 
     /// Drops a connection that broke. Returns whether it was open: several calls find out.
-    pub(super) fn lose(&mut self, id: u64) -> bool {
+    pub(super) fn lose(&mut self, id: ConnectionId) -> bool {
         let before = self.connections();
         self.current.take_if(|current| current.id == id);
         self.replaced.retain(|replaced| replaced.id != id);
@@ -122,7 +130,7 @@ impl<C> Node<C> {
     }
 
     /// Ends a call. `trip`: its round trip, if it has a reply; `Duration::MAX` if that is not to be measured.
-    pub(super) fn end_call(&mut self, id: u64, trip: Option<Duration>) {
+    pub(super) fn end_call(&mut self, id: ConnectionId, trip: Option<Duration>) {
         if trip.is_some() {
             self.silent_since = None;
         }

@@ -13,6 +13,7 @@ use super::{
     actor::{Actor, Done},
     breaker::Breaker,
     commands::run_on_node,
+    node::NodeId,
     server::{ClusterConfig, Server},
     wire::Wire,
 };
@@ -286,7 +287,7 @@ impl<W: Wire> Actor<W> {
         }
     }
 
-    pub(super) fn set_owner(&mut self, lane: usize, owner: Option<u64>) {
+    pub(super) fn set_owner(&mut self, lane: usize, owner: Option<NodeId>) {
         if self.lanes[lane].node == owner {
             return;
         }
@@ -298,7 +299,7 @@ impl<W: Wire> Actor<W> {
     }
 
     /// The node at an address, which may be new.
-    pub(super) fn node_at(&mut self, host: &str, port: u16) -> Option<u64> {
+    pub(super) fn node_at(&mut self, host: &str, port: u16) -> Option<NodeId> {
         let mut nodes = self.nodes.iter();
         if let Some((id, _)) = nodes.find(|(_, node)| node.has_address(host, port)) {
             return Some(*id);
@@ -309,7 +310,7 @@ impl<W: Wire> Actor<W> {
 
     /// Removes the nodes that serve no slot and have no calls. A configured one stays, since the slot map is read from it, but with a closed
     /// circuit breaker, so that it is not probed.
-    pub(super) fn remove_unused_nodes(&mut self, named: &[u64]) {
+    pub(super) fn remove_unused_nodes(&mut self, named: &[NodeId]) {
         let Some(slots) = &self.slots else {
             return;
         };
