@@ -121,20 +121,14 @@ impl PendingRequest {
 
     /// Completes the waiter, unless it has a result already or has left, and refunds a charge that no waiter reads. Returns whether a
     /// waiter gets the result.
-    fn complete(&mut self, result: Result<OpResult, StoreError>) -> bool {
-        let (waker, is_read) = self.put(result);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        is_read
-    }
-
-    /// The same, but returns the waker of the task that waits, too.
     #[inline]
-    fn put(&mut self, result: Result<OpResult, StoreError>) -> (Option<Waker>, bool) {
-        let (mut result, mut waker) = (Some(result), None);
+    fn complete(&mut self, result: Result<OpResult, StoreError>) -> bool {
+        let mut result = Some(result);
         if mem::take(&mut self.has_waiter) {
-            waker = lock(&self.state.slot).put(&mut result);
+            let waker = lock(&self.state.slot).put(&mut result);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
             if let Some(unread) = result.take() {
                 result = self.complete_without_task(unread);
             }
@@ -142,7 +136,7 @@ impl PendingRequest {
         if let Some(Ok(unread)) = &result {
             self.state.refund_unread(unread);
         }
-        (waker, result.is_none())
+        result.is_none()
     }
 
     /// Passes the response to the completion, if there is one; else returns it. The error of an operation that may be sent again drops the
@@ -186,12 +180,7 @@ impl PendingRequest {
         if let Some(recorder) = &self.recorder {
             recorder.record(&result);
         }
-        let (waker, _) = self.put(Ok(result));
-        // The task that is woken frees the request, which its thread has allocated: an allocator locks what another thread frees.
-        drop(self);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.complete(Ok(result));
     }
 }
 
