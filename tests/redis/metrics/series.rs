@@ -82,7 +82,9 @@ fn each_node_of_a_cluster_adds_what_the_guide_says() {
     check_keys(&limiter, 1_000);
     // Calls of the store are reported by a thread of its own.
     block_on(until("all requests are reported", async || {
-        value(&observed.exposition(), "batch_requests_sum") >= 1_000.0
+        let exposition = observed.exposition();
+        series(&exposition).len() == formula(1, 3)
+            && value(&exposition, "batch_requests_sum") >= 1_000.0
     }));
     let exposition = observed.exposition();
     assert_eq!(series(&exposition).len(), formula(1, 3));
